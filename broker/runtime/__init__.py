@@ -1,0 +1,1 @@
+"""Clock, randomness, settings, logging, metrics and tasks: the only place that touches them."""

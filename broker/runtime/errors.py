@@ -1,0 +1,94 @@
+"""The errors of the whole product, cut by what the caller does next.
+
+`Reason` names what went wrong; the class says what to do. Each door to the outside maps them in one table:
+`server/kafka/errors.py` to Kafka's error codes, `server/grpc/errors.py` to gRPC statuses.
+Messages are lowercase with values last: ``offset is out of range. topic=`a` partition=`3` offset=`17` ``.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Reason(str, Enum):
+    """What went wrong, as one word that logs, metrics and the doors' tables share."""
+
+    # The request is wrong.
+    INVALID_REQUEST = "invalid_request"
+    INVALID_TOPIC = "invalid_topic"
+    UNKNOWN_TOPIC = "unknown_topic"
+    UNKNOWN_TOPIC_ID = "unknown_topic_id"
+    TOPIC_EXISTS = "topic_exists"
+    INVALID_PARTITIONS = "invalid_partitions"
+    INVALID_REPLICATION_FACTOR = "invalid_replication_factor"
+    INVALID_REPLICA_ASSIGNMENT = "invalid_replica_assignment"
+    INVALID_CONFIG = "invalid_config"
+    OFFSET_OUT_OF_RANGE = "offset_out_of_range"
+    INVALID_TIMESTAMP = "invalid_timestamp"
+    INVALID_RECORD = "invalid_record"
+    CORRUPT_MESSAGE = "corrupt_message"
+    MESSAGE_TOO_LARGE = "message_too_large"
+    UNSUPPORTED_MESSAGE_FORMAT = "unsupported_message_format"
+    UNSUPPORTED_COMPRESSION = "unsupported_compression"
+    INVALID_ACKS = "invalid_acks"
+    OUT_OF_ORDER_SEQUENCE = "out_of_order_sequence"
+    DUPLICATE_SEQUENCE = "duplicate_sequence"
+    INVALID_PRODUCER_EPOCH = "invalid_producer_epoch"
+    UNKNOWN_PRODUCER_ID = "unknown_producer_id"
+    UNSUPPORTED = "unsupported"
+    POLICY_VIOLATION = "policy_violation"
+    # Try again, here or elsewhere.
+    NOT_LEADER = "not_leader"
+    FENCED_LEADER_EPOCH = "fenced_leader_epoch"
+    UNKNOWN_LEADER_EPOCH = "unknown_leader_epoch"
+    STORE_UNAVAILABLE = "store_unavailable"
+    TIMED_OUT = "timed_out"
+    OVERLOADED = "overloaded"
+    NOT_READY = "not_ready"
+    # Over.
+    FENCED = "fenced"
+    CLOSED = "closed"
+    # The store's own answers.
+    NOT_FOUND = "not_found"
+    STORE_MISCONFIGURED = "store_misconfigured"
+    STORE_FULL = "store_full"
+    CORRUPT_STORE = "corrupt_store"
+    INTERNAL = "internal"
+
+
+class HeadgateError(Exception):
+    """Base of every error that Headgate raises on purpose.
+
+    Args:
+        reason: what went wrong.
+        message: one lowercase sentence for the person who caused it, values last.
+    """
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class InvalidError(HeadgateError):
+    """The request is wrong and will be wrong again: change it."""
+
+
+class RetryError(HeadgateError):
+    """The request is right, but not now or not here: try again after a pause, or elsewhere."""
+
+
+class FencedError(HeadgateError):
+    """Another incarnation took over. This one may never ack again: stop."""
+
+
+class ClosedError(HeadgateError):
+    """The thing was closed by its owner."""
+
+
+class CorruptError(HeadgateError):
+    """Stored bytes are not what was written: stop and say where."""
+
+
+class FatalError(HeadgateError):
+    """The process cannot do its work (no such bucket, another cluster's store, no permission): exit with the message."""

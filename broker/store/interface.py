@@ -1,0 +1,117 @@
+"""The store: the one seam for durable I/O.
+
+A store holds immutable-or-replaced *objects* under string *keys* (``a/b/c``: no leading slash, no empty, ``.`` or ``..`` parts,
+bytes of ``[A-Za-z0-9._=-]`` and ``/``). What every implementation guarantees:
+
+- **put_if_absent is the only coordination primitive.** Of any number of concurrent calls for one key, in any number of
+  processes, at most one returns True, and after it returned True every `get` anywhere returns exactly its bytes until
+  `delete`. False means that the key exists. An error means *unknown*: the object may or may not be there.
+- A returned `put` or `put_if_absent` is **durable**: it survives the loss of the process and, as far as the medium can tell,
+  of the machine.
+- Read after write, for `get`, `get_range` and `list` alike. No partial object is ever visible.
+- `list` returns keys in byte order. `delete` of what is not there is not an error.
+
+What it does not guarantee: renames, appends, conditional replacement, times that agree between machines, or that an
+operation which raised `RetryError` had no effect.
+
+Errors: `InvalidError(NOT_FOUND)` from `get`/`get_range`; `RetryError(STORE_UNAVAILABLE | STORE_FULL)` when trying again may
+help; `FatalError(STORE_MISCONFIGURED)` when it will not (no such bucket, no permission, vanished directory).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One row of a listing. `modified_ms`: the store's own clock, ms since the epoch; good for ages, never for order."""
+
+    key: str
+    size_bytes: int
+    modified_ms: int
+
+
+class Store(Protocol):
+    """Objects under keys. See the module's text for what is guaranteed."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, as a user would write it; without credentials."""
+        ...
+
+    @property
+    def appender(self) -> Appender | None:
+        """The optional append capability, or None where objects can only be written whole (S3)."""
+        ...
+
+    async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        """Create an object. True: this call created it. False: the key exists."""
+        ...
+
+    async def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        """Create or replace an object."""
+        ...
+
+    async def get(self, key: str) -> bytes:
+        """The whole object. Raises InvalidError(NOT_FOUND)."""
+        ...
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`; fewer only where the object ends. Raises InvalidError(NOT_FOUND)."""
+        ...
+
+    async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
+        """Up to `limit` objects whose keys begin with `prefix` and sort after `start_after`, in key order."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove an object; removing what is not there is fine."""
+        ...
+
+    async def close(self) -> None:
+        """Give back threads and sockets. The store must not be used afterwards."""
+        ...
+
+
+class Appender(Protocol):
+    """Files that grow in place: the fast path of a local WAL. Every call blocks; call it from a thread of your own."""
+
+    def create(self, key: str, size_bytes: int) -> AppendFile:
+        """A new file under `key`, pre-initialised with `size_bytes` zero bytes and itself durable (name and length).
+
+        Raises RetryError(STORE_FULL | STORE_UNAVAILABLE), FatalError(STORE_MISCONFIGURED), InvalidError if it exists.
+        """
+        ...
+
+    def exists(self, key: str) -> bool:
+        """Whether an object stands under `key`: the fence check, after every write."""
+        ...
+
+
+class AppendFile(Protocol):
+    """One growing file, written by one thread."""
+
+    @property
+    def alignment_bytes(self) -> int:
+        """Positions, lengths and buffer addresses of `write` must be multiples of this (4096 for O_DIRECT, else 1)."""
+        ...
+
+    def write(self, position: int, data: memoryview) -> None:
+        """Write all of `data` at `position`; durable on return as `wal.fsync` has it. Raises RetryError, FatalError.
+
+        After an error the same call may be repeated; the bytes at [position, position+len) are undefined until one succeeds.
+        """
+        ...
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file to its sealed length, durably."""
+        ...
+
+    def close(self) -> None:
+        """Close the descriptor; the file stays readable through `get_range`."""
+        ...
