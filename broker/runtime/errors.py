@@ -7,10 +7,10 @@ Messages are lowercase with values last: ``offset is out of range. topic=`a` par
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class Reason(str, Enum):
+class Reason(StrEnum):
     """What went wrong, as one word that logs, metrics and the doors' tables share."""
 
     # The request is wrong.
