@@ -1,0 +1,1 @@
+"""The log as bytes and numbers: batches, producer state, indexes, chunks. No I/O, no clock."""

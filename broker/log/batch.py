@@ -1,0 +1,187 @@
+"""RecordBatch v2: the 61-byte header, and nothing of the records behind it.
+
+Layout: https://kafka.apache.org/documentation/#recordbatch. The CRC-32C covers everything from `attributes` on, so the broker
+can stamp `base_offset` and `partition_leader_epoch` in place without touching it::
+
+    0  base_offset              int64     re-stamped
+    8  batch_length             int32     bytes after this field
+    12 partition_leader_epoch   int32     re-stamped
+    16 magic                    int8      2
+    17 crc                      uint32    CRC-32C of [21, end)
+    21 attributes               int16     bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+    23 last_offset_delta        int32
+    27 base_timestamp           int64     ms
+    35 max_timestamp            int64     ms
+    43 producer_id              int64
+    51 producer_epoch           int16
+    53 base_sequence            int32
+    57 record_count             int32
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from broker.runtime.errors import InvalidError, Reason
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+HEADER_BYTES = 61
+LENGTH_OVERHEAD_BYTES = 12
+"""`batch_length` does not count itself and what stands before it."""
+CRC_START = 21
+
+CODEC_MASK = 0x07
+CODEC_MAX = 4
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+NO_PRODUCER_ID = -1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+unpack_header = _HEADER.unpack_from
+_STAMP_OFFSET = struct.Struct(">q").pack_into
+_STAMP_EPOCH = struct.Struct(">i").pack_into
+_PREFIX = struct.Struct(">qi").unpack_from
+_CRC = struct.Struct(">I").pack_into
+_ATTRIBUTES = struct.Struct(">h").pack_into
+_MAX_TIMESTAMP = struct.Struct(">q").pack_into
+
+
+class BatchHeader(NamedTuple):
+    """The header's fields, in the order of the bytes. Times are ms since the epoch."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.batch_length + LENGTH_OVERHEAD_BYTES
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`, unchecked. Raises InvalidError where fewer than 61 bytes are left."""
+    if len(buffer) - position < HEADER_BYTES:
+        raise _corrupt("is cut off in its header", len(buffer) - position)
+    return BatchHeader._make(unpack_header(buffer, position))
+
+
+def validate(buffer: Buffer, position: int, size_bytes_max: int) -> tuple[int, ...]:
+    """Check one batch from a client, as Kafka's LogValidator does, without looking at its records.
+
+    Args:
+        buffer: bytes with the batch at `position`; more may follow.
+        size_bytes_max: the topic's `max.message.bytes`.
+
+    Returns:
+        The header's fields, in the order of `BatchHeader`; a plain tuple, because this is the hot path.
+
+    Raises:
+        InvalidError: with the Reason that names the fault. Nothing was changed.
+    """
+    available = len(buffer) - position
+    if available < HEADER_BYTES:
+        if available >= 17 and buffer[position + 16] < 2:
+            raise _old_format(buffer[position + 16])
+        raise _corrupt("is cut off in its header", available)
+    header: tuple[int, ...] = unpack_header(buffer, position)
+    length = header[1]
+    if header[3] != 2:
+        if 0 <= header[3] < 2:
+            raise _old_format(header[3])
+        raise _corrupt("has an unknown magic", header[3])
+    if length < HEADER_BYTES - LENGTH_OVERHEAD_BYTES or length + LENGTH_OVERHEAD_BYTES > available:
+        raise _corrupt("states a length that does not fit", length)
+    if length + LENGTH_OVERHEAD_BYTES > size_bytes_max:
+        raise InvalidError(
+            Reason.MESSAGE_TOO_LARGE,
+            f"record batch is larger than max.message.bytes. size=`{length + LENGTH_OVERHEAD_BYTES}` max=`{size_bytes_max}`",
+        )
+    if crc32c(memoryview(buffer)[position + CRC_START : position + LENGTH_OVERHEAD_BYTES + length]) != header[4]:
+        raise _corrupt("does not match its CRC-32C", header[4])
+    attributes = header[5]
+    if attributes & (CODEC_MASK | CONTROL | TRANSACTIONAL):
+        if attributes & CODEC_MASK > CODEC_MAX:
+            raise InvalidError(
+                Reason.UNSUPPORTED_COMPRESSION, f"record batch has an unknown codec. codec=`{attributes & CODEC_MASK}`"
+            )
+        if attributes & CONTROL:
+            raise InvalidError(Reason.INVALID_RECORD, "control batches are written by brokers only")
+        if attributes & TRANSACTIONAL:
+            raise InvalidError(Reason.UNSUPPORTED, "transactions are not supported: use an idempotent producer")
+    if header[12] <= 0 or header[6] != header[12] - 1:
+        raise InvalidError(
+            Reason.INVALID_RECORD,
+            f"record count and last offset delta disagree. count=`{header[12]}` last_offset_delta=`{header[6]}`",
+        )
+    if header[9] >= 0 and (header[10] < 0 or header[11] < 0):
+        raise InvalidError(
+            Reason.INVALID_RECORD,
+            f"producer id without epoch or sequence. producer_id=`{header[9]}` epoch=`{header[10]}` sequence=`{header[11]}`",
+        )
+    return header
+
+
+def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Write the offset and the epoch that the broker assigned, in place. The CRC does not cover them."""
+    _STAMP_OFFSET(buffer, position, base_offset)
+    _STAMP_EPOCH(buffer, position + 12, leader_epoch)
+
+
+def stamp_append_time(buffer: bytearray | memoryview, position: int, size_bytes: int, timestamp_ms: int) -> None:
+    """Make a batch LogAppendTime (KIP-32): its one timestamp is `timestamp_ms`. The CRC covers this and is made anew."""
+    attributes = (buffer[position + 21] << 8) | buffer[position + 22]
+    _ATTRIBUTES(buffer, position + 21, attributes | LOG_APPEND_TIME)
+    _MAX_TIMESTAMP(buffer, position + 35, timestamp_ms)
+    _CRC(buffer, position + 17, crc32c(memoryview(buffer)[position + CRC_START : position + size_bytes]))
+
+
+def split(buffer: memoryview) -> list[memoryview]:
+    """The batches that stand back to back in `buffer`. Raises InvalidError where the lengths do not add up to its end."""
+    batches = []
+    position, end = 0, len(buffer)
+    while position < end:
+        if end - position < HEADER_BYTES:
+            raise _corrupt("is cut off in its header", end - position)
+        size = _PREFIX(buffer, position)[1] + LENGTH_OVERHEAD_BYTES
+        if size < HEADER_BYTES or size > end - position:
+            raise _corrupt("states a length that does not fit", size)
+        batches.append(buffer[position : position + size])
+        position += size
+    return batches
+
+
+def crc_matches(buffer: Buffer) -> bool:
+    """Whether one whole batch is what its writer wrote."""
+    view = memoryview(buffer)
+    return bool(crc32c(view[CRC_START:]) == unpack_header(view, 0)[4])
+
+
+def _corrupt(what: str, value: int) -> InvalidError:
+    return InvalidError(Reason.CORRUPT_MESSAGE, f"record batch {what}. value=`{value}`")
+
+
+def _old_format(magic: int) -> InvalidError:
+    return InvalidError(
+        Reason.UNSUPPORTED_MESSAGE_FORMAT,
+        f"message format v{magic} is not served: send RecordBatch v2 (Kafka 0.11 and later). magic=`{magic}`",
+    )
