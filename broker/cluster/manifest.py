@@ -42,8 +42,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 class Extent(msgspec.Struct, frozen=True, array_like=True):
     """A run of consecutive offsets [base_offset, end_offset) of one partition in one chunk.
 
-    `position` and `length_bytes` say where its rows stand in the chunk's index footer; `timestamp_max_ms` is the greatest record
-    timestamp in it; `data_bytes` the size of its batches.
+    `position` and `length_bytes` say where its rows stand in the chunk's index; `timestamp_max_ms` is the greatest record timestamp
+    in it; `data_bytes` the size of its batches.
     """
 
     topic_id: uuid.UUID
@@ -58,11 +58,15 @@ class Extent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One sealed WAL object. `number` counts from 0 within the incarnation; `appended_ms` is when its last group was written."""
+    """One sealed WAL object. `number` counts from 0 within the incarnation; `appended_ms` is when its last group was written.
+
+    `index_inline`: the index stands in the chunk's own object, else in one beside it.
+    """
 
     number: int
     size_bytes: int
     appended_ms: int
+    index_inline: bool
     extents: list[Extent]
 
 

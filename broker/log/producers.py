@@ -4,12 +4,13 @@ Theory of operation, per producer id::
 
     epoch lower than known          -> INVALID_PRODUCER_EPOCH
     epoch higher than known         -> sequence must be 0; the window starts anew
-    same batch as one of the last 5 -> duplicate: answered with its first offset, nothing is written
+    same batch as one in the window -> duplicate: answered with its first offset, nothing is written
     sequence == last + 1            -> accepted (2147483647 is followed by 0)
     producer not known              -> any sequence is accepted: its state may have expired (KIP-360)
     anything else                   -> OUT_OF_ORDER_SEQUENCE
 
-A client may have 5 requests in flight, therefore the window has 5 batches.
+A client may have 5 requests in flight. The window has 10 batches: the 5 that may still be on their way to the store, and the 5
+durable ones before them, which are what a checkpoint keeps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 
 from broker.runtime.errors import CorruptError, InvalidError, Reason
 
-WINDOW_BATCHES = 5
+WINDOW_BATCHES = 10
 SEQUENCE_COUNT = 1 << 31
 
 _COUNT = struct.Struct("<I")
@@ -45,7 +46,7 @@ class _Producer:
         self.epoch = epoch
         self.seen_ms = seen_ms
         self.window: list[tuple[int, int, int, int]] = []
-        """(first sequence, last sequence, base offset, append time ms) of up to 5 batches, oldest first."""
+        """(first sequence, last sequence, base offset, append time ms) of up to 10 batches, oldest first."""
 
 
 class ProducerState:
@@ -116,13 +117,20 @@ class ProducerState:
         for producer_id, producer in self._producers.items():
             yield ProducerInfo(producer_id, producer.epoch, producer.window[-1][1], producer.seen_ms)
 
-    def encode(self) -> bytes:
-        """The state as bytes for a checkpoint."""
-        parts = [_COUNT.pack(len(self._producers))]
+    def encode(self, before_offset: int) -> bytes:
+        """The state as bytes for a checkpoint: only of batches below `before_offset`, the end of what is durable.
+
+        A batch that is not durable may vanish with this process, and must then not count as a duplicate when it is sent again.
+        """
+        parts = []
+        count = 0
         for producer_id, producer in self._producers.items():
-            parts.append(_PRODUCER.pack(producer_id, producer.epoch, producer.seen_ms, len(producer.window)))
-            parts.extend(_ENTRY.pack(*entry) for entry in producer.window)
-        return b"".join(parts)
+            window = [entry for entry in producer.window if entry[2] < before_offset]
+            if window:
+                count += 1
+                parts.append(_PRODUCER.pack(producer_id, producer.epoch, producer.seen_ms, len(window)))
+                parts.extend(_ENTRY.pack(*entry) for entry in window)
+        return _COUNT.pack(count) + b"".join(parts)
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> ProducerState:

@@ -1,0 +1,170 @@
+"""Chunks: the WAL's objects, as bytes.
+
+::
+
+    chunk    = chunk header, groups back to back, [index]
+    group    = group header, one 20-byte stream key per batch, the batches back to back
+    stream   = topic id (16 bytes), partition (uint32)
+    index    = for each stream its `BatchIndex` section
+
+A *group* is what one commit wrote: the batches that waited at that moment. On a store with append a chunk grows group by group,
+and its index goes to an object of its own when it is sealed; where objects are written whole, a chunk has one group and carries its
+index behind it.
+
+All numbers here are little-endian but for the batches, which are Kafka's. The group header has a CRC over itself and the stream
+keys; every batch has Kafka's own. A group counts only if it is whole: nobody was told of one that is not.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from broker.log.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, unpack_header
+from broker.runtime.errors import CorruptError, Reason
+
+FORMAT_VERSION = 1
+
+_CHUNK = struct.Struct("<4sHH16sQQ8x")
+_CHUNK_MAGIC = b"HGck"
+CHUNK_HEADER_BYTES = _CHUNK.size
+
+_GROUP = struct.Struct("<4sI16sQQQI4x")
+_GROUP_MAGIC = b"HGgr"
+GROUP_HEADER_BYTES = _GROUP.size
+
+_STREAM = struct.Struct("<16sI")
+STREAM_KEY_BYTES = _STREAM.size
+
+FLAG_SYNCED = 1
+"""In the chunk header: every group was durable before the next one was begun (`wal.fsync=always`, or whole objects)."""
+
+
+def stream_key(topic_id: bytes, partition: int) -> bytes:
+    """The name of a partition in a chunk, 20 bytes. `topic_id`: the UUID's 16 bytes."""
+    return _STREAM.pack(topic_id, partition)
+
+
+def parse_stream_key(key: bytes) -> tuple[bytes, int]:
+    topic_id, partition = _STREAM.unpack(key)
+    return topic_id, partition
+
+
+def chunk_header(incarnation: bytes, number: int, created_ms: int, flags: int) -> bytes:
+    """The first bytes of a chunk. `incarnation`: 16 bytes."""
+    return _CHUNK.pack(_CHUNK_MAGIC, FORMAT_VERSION, flags, incarnation, number, created_ms)
+
+
+def group_header(incarnation: bytes, sequence: int, appended_ms: int, size_bytes: int, keys: Sequence[bytes]) -> bytes:
+    """Header and stream keys of a group.
+
+    Args:
+        sequence: number of the group in the incarnation, from 0.
+        size_bytes: of the whole group, header and keys included.
+        keys: the stream key of each batch, in order.
+    """
+    joined = b"".join(keys)
+    header = _GROUP.pack(_GROUP_MAGIC, 0, incarnation, sequence, appended_ms, size_bytes, len(keys))
+    crc = crc32c(joined, crc32c(header))
+    return _GROUP.pack(_GROUP_MAGIC, crc, incarnation, sequence, appended_ms, size_bytes, len(keys)) + joined
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One batch in a chunk. `header`: the batch's fields in the order of `log.batch.BatchHeader`."""
+
+    stream: bytes
+    position: int
+    size_bytes: int
+    header: tuple[int, ...]
+    appended_ms: int
+
+
+class ChunkScan:
+    """Reads the groups of an unsealed chunk, from bytes, up to the last whole one.
+
+    Attributes after the iteration:
+        end: position behind the last whole group.
+        sequence_next: the sequence that the next group has.
+        damage: None, or what stands behind `end` instead of zeros or the end of the data.
+    """
+
+    def __init__(self, data: bytes | memoryview, incarnation: bytes, number: int, sequence: int) -> None:
+        self._data = memoryview(data)
+        self._incarnation = incarnation
+        self._number = number
+        self.end = 0
+        self.sequence_next = sequence
+        self.damage: str | None = None
+        self.synced = True
+
+    def __iter__(self) -> Iterator[Frame]:
+        data = self._data
+        if len(data) < CHUNK_HEADER_BYTES or not any(data[:CHUNK_HEADER_BYTES]):
+            return
+        magic, version, flags, incarnation, number, _ = _CHUNK.unpack_from(data, 0)
+        if magic != _CHUNK_MAGIC or incarnation != self._incarnation or number != self._number:
+            raise CorruptError(Reason.CORRUPT_STORE, f"chunk header is not what was written. number=`{self._number}`")
+        if version > FORMAT_VERSION:
+            raise CorruptError(Reason.CORRUPT_STORE, f"chunk was written by a newer version. format=`{version}`")
+        self.synced = bool(flags & FLAG_SYNCED)
+        self.end = CHUNK_HEADER_BYTES
+        while True:
+            frames = self._group(self.end)
+            if frames is None:
+                return
+            yield from frames
+
+    def _group(self, position: int) -> list[Frame] | None:
+        data = self._data
+        found = self._group_header(position, self.sequence_next)
+        if found is None:
+            return None
+        appended_ms, size_bytes, count = found
+        end = position + size_bytes
+        frames: list[Frame] = []
+        keys_at = position + GROUP_HEADER_BYTES
+        at = keys_at + count * STREAM_KEY_BYTES
+        whole = end <= len(data)
+        for row in range(count):
+            if not whole or end - at < HEADER_BYTES:
+                whole = False
+                break
+            header: tuple[int, ...] = unpack_header(data, at)
+            size = header[1] + LENGTH_OVERHEAD_BYTES
+            if header[3] != 2 or size < HEADER_BYTES or size > end - at or crc32c(data[at + CRC_START : at + size]) != header[4]:
+                whole = False
+                break
+            key_at = keys_at + row * STREAM_KEY_BYTES
+            frames.append(Frame(bytes(data[key_at : key_at + STREAM_KEY_BYTES]), at, size, header, appended_ms))
+            at += size
+        if not whole or at != end:
+            self.damage = f"group {self.sequence_next} is not whole. position=`{position}`"
+            if self.synced and end <= len(data) and self._group_header(end, self.sequence_next + 1) is not None:
+                raise CorruptError(
+                    Reason.CORRUPT_STORE,
+                    f"a batch in the WAL is damaged, and whole groups follow it: the medium lost acked data. "
+                    f"chunk=`{self._number}` position=`{position}`",
+                )
+            return None
+        self.end = end
+        self.sequence_next += 1
+        return frames
+
+    def _group_header(self, position: int, sequence: int) -> tuple[int, int, int] | None:
+        data = self._data
+        if len(data) - position < GROUP_HEADER_BYTES:
+            return None
+        magic, crc, incarnation, found, appended_ms, size_bytes, count = _GROUP.unpack_from(data, position)
+        if magic != _GROUP_MAGIC or incarnation != self._incarnation or found != sequence:
+            return None
+        keys_end = position + GROUP_HEADER_BYTES + count * STREAM_KEY_BYTES
+        if keys_end > len(data) or position + size_bytes < keys_end:
+            return None
+        zeroed = _GROUP.pack(magic, 0, incarnation, found, appended_ms, size_bytes, count)
+        if crc32c(data[position + GROUP_HEADER_BYTES : keys_end], crc32c(zeroed)) != crc:
+            return None
+        return appended_ms, size_bytes, count

@@ -1,0 +1,77 @@
+"""Where the batches of one partition stand in the store: packed arrays, never one object per batch.
+
+`BatchIndex` has one row per batch: 24 bytes, invisible to the garbage collector. It is in memory for the chunks that are still
+open; for sealed chunks it is read from the chunk's index section on demand, and only the chunk's extent stays in memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+
+from broker.runtime.errors import CorruptError, Reason
+
+ROW_BYTES = 24
+
+
+class BatchIndex:
+    """Rows (base offset, greatest timestamp in ms, position in the chunk, size in bytes) of consecutive batches."""
+
+    __slots__ = ("offsets", "positions", "sizes", "timestamps")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.timestamps = array("q")
+        self.positions = array("I")
+        self.sizes = array("I")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, base_offset: int, timestamp_max_ms: int, position: int, size_bytes: int) -> None:
+        self.offsets.append(base_offset)
+        self.timestamps.append(timestamp_max_ms)
+        self.positions.append(position)
+        self.sizes.append(size_bytes)
+
+    def find(self, offset: int, first: int = 0) -> int:
+        """The row of the batch that contains `offset`: the last one whose base is not greater."""
+        return max(bisect_right(self.offsets, offset, first) - 1, first)
+
+    def find_timestamp(self, timestamp_ms: int, first: int = 0) -> int | None:
+        """The first row from `first` on with a record at or after `timestamp_ms`, or None."""
+        timestamps = self.timestamps
+        for row in range(first, len(timestamps)):
+            if timestamps[row] >= timestamp_ms:
+                return row
+        return None
+
+    def encode(self, first: int = 0, end: int | None = None) -> bytes:
+        """Rows [first, end) as bytes: the four columns behind each other, little-endian."""
+        columns = [column[first:end] for column in (self.offsets, self.timestamps, self.positions, self.sizes)]
+        if sys.byteorder == "big":
+            for column in columns:
+                column.byteswap()
+        return b"".join(column.tobytes() for column in columns)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> BatchIndex:
+        """Rows from a chunk's index section. Raises CorruptError."""
+        view = memoryview(data)
+        if len(view) % ROW_BYTES:
+            raise CorruptError(Reason.CORRUPT_STORE, f"index section is cut off. bytes=`{len(view)}`")
+        rows = len(view) // ROW_BYTES
+        index = cls()
+        start = 0
+        for column in (index.offsets, index.timestamps, index.positions, index.sizes):
+            column.frombytes(view[start : start + rows * column.itemsize])
+            start += rows * column.itemsize
+            if sys.byteorder == "big":
+                column.byteswap()
+        return index
+
+    def drop(self, rows: int) -> None:
+        """Forget the first `rows` rows."""
+        for column in (self.offsets, self.timestamps, self.positions, self.sizes):
+            del column[:rows]
