@@ -1,0 +1,139 @@
+"""The codecs of a RecordBatch v2's records, with a bound on what comes out.
+
+Only clients and the few places that look into batches need this: the broker passes batches on as bytes. cramjam is imported at the
+first use, so that a broker does not pay for it at its start.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import TypeAlias
+
+from broker.runtime.errors import InvalidError, Reason
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Codec(IntEnum):
+    """Bits 0-2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def named(cls, name: str) -> Codec:
+        """The codec of a name as users write it (``lz4``). Raises InvalidError(UNSUPPORTED_COMPRESSION)."""
+        codec = cls.__members__.get(name.upper())
+        if codec is None:
+            known = ", ".join(member.lower() for member in cls.__members__)
+            raise InvalidError(Reason.UNSUPPORTED_COMPRESSION, f"unknown codec, expected one of {known}. codec=`{name}`")
+        return codec
+
+
+# Xerial's framing of snappy, which Java clients write and everybody reads: magic, version, lowest compatible version, then blocks
+# of (big-endian length, raw snappy). Clients that write raw snappy without it (librdkafka) are told apart by the magic.
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 << 10
+_LENGTH = struct.Struct(">i")
+
+_FIRST_GUESS_RATIO = 4
+_FIRST_GUESS_BYTES_MIN = 16 << 10
+_GROWTH = 8
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """`data` as the records part of a batch with that codec."""
+    import cramjam
+
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return bytes(cramjam.gzip.compress(data))
+        case Codec.SNAPPY:
+            return _compress_xerial(data)
+        case Codec.LZ4:
+            return bytes(cramjam.lz4.compress(data))
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(data))
+
+
+def decompress(codec: Codec, data: Buffer, size_bytes_max: int) -> memoryview:
+    """What `compress` of this or of a foreign client was given.
+
+    Raises InvalidError(CORRUPT_MESSAGE): not this codec's bytes, or more than `size_bytes_max` come out (a few kB can hold GBs).
+    """
+    if codec is Codec.NONE:
+        return memoryview(data)
+    if codec is Codec.SNAPPY:
+        return _decompress_snappy(memoryview(data), size_bytes_max)
+    import cramjam
+
+    module = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[codec]
+    # The streams need not say their length. A buffer that is too small fails like corrupt input does; then a larger one is tried.
+    room = min(max(_FIRST_GUESS_RATIO * len(data), _FIRST_GUESS_BYTES_MIN), size_bytes_max)
+    while True:
+        target = bytearray(room)
+        try:
+            size = module.decompress_into(data, target)
+        except cramjam.DecompressionError as error:
+            if room == size_bytes_max:
+                raise _corrupt(codec, str(error), size_bytes_max) from error
+            room = min(room * _GROWTH, size_bytes_max)
+        else:
+            return memoryview(target)[:size]
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    import cramjam
+
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (_LENGTH.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(view: memoryview, size_bytes_max: int) -> memoryview:
+    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return memoryview(_decompress_block(view, size_bytes_max))
+    parts: list[bytearray] = []
+    position, room = len(_XERIAL_HEADER), size_bytes_max
+    while position < len(view):
+        if position + _LENGTH.size > len(view):
+            raise _corrupt(Codec.SNAPPY, "block is cut off", size_bytes_max)
+        (length,) = _LENGTH.unpack_from(view, position)
+        position += _LENGTH.size
+        if not 0 <= length <= len(view) - position:
+            raise _corrupt(Codec.SNAPPY, "block states a length that does not fit", size_bytes_max)
+        parts.append(_decompress_block(view[position : position + length], room))
+        room -= len(parts[-1])
+        position += length
+    return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+
+
+def _decompress_block(block: memoryview, size_bytes_max: int) -> bytearray:
+    import cramjam
+
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > size_bytes_max:
+            raise _corrupt(Codec.SNAPPY, f"block of {size} bytes", size_bytes_max)
+        target = bytearray(size)
+        cramjam.snappy.decompress_raw_into(block, target)
+    except cramjam.DecompressionError as error:
+        raise _corrupt(Codec.SNAPPY, str(error), size_bytes_max) from error
+    return target
+
+
+def _corrupt(codec: Codec, what: str, size_bytes_max: int) -> InvalidError:
+    return InvalidError(
+        Reason.CORRUPT_MESSAGE,
+        f"compressed records cannot be read: {what.lower()}. codec=`{codec.name.lower()}` size_bytes_max=`{size_bytes_max}`",
+    )
