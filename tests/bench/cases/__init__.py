@@ -1,0 +1,15 @@
+"""All cases of the benchmark, in the order in which they run."""
+
+from tests.bench.cases import durable, fetch, latency, librdkafka, memory, noise, produce, start
+from tests.bench.harness import Case
+
+ALL: list[Case] = [
+    *noise.CASES,
+    *produce.CASES,
+    *fetch.CASES,
+    *durable.CASES,
+    *librdkafka.CASES,
+    *latency.CASES,
+    *memory.CASES,
+    *start.CASES,
+]

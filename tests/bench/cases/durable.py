@@ -1,0 +1,104 @@
+"""Durable produce (`wal.fsync=always`), as a share of what the same disk takes from a bare stream of durable writes.
+
+The raw stream writes what a group commit of that shape would hold at best: half or all of what is in flight. Nothing is pinned: the
+broker's writer is a thread beside its loop.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from tests.bench import frames
+from tests.bench.harness import LOCAL_ALWAYS, Bench, Case, Sample, sample
+from tests.bench.native import Disk, Shape
+from tests.bench.report import Goal, Row, format_rate, paired
+
+TOPIC = "bench"
+SAMPLE_BYTES_MAX = 2 << 30
+
+
+def shape(batch_bytes: int, connections: int, partitions: int) -> Shape:
+    """One request in flight on each connection, each with one partition for ever."""
+    batch = frames.batch(batch_bytes)
+    requests = [frames.produce_request(TOPIC, partition, batch) for partition in range(partitions)]
+    return Shape(frames=requests, window=1, connections=connections, error_at=frames.produce_error_at(TOPIC), per_connection=True)
+
+
+def _pairs(bench: Bench, traffic: Shape, partitions: int, block_bytes: int) -> tuple[list[Sample], list[Disk]]:
+    assert bench.native is not None
+    ours: list[Sample] = []
+    raw: list[Disk] = []
+    with bench.broker(LOCAL_ALWAYS) as broker:
+        broker.create_topic(TOPIC, partitions)
+        sample(bench, broker.kafka_port, broker.pid, traffic, seconds=0.2, bytes_max=256 << 20, pinned=False)
+        for _ in range(bench.pairs):
+            raw.append(bench.native.rawdisk(bench.directory, block_bytes, seconds=bench.sample_s / 2))
+            ours.append(sample(bench, broker.kafka_port, broker.pid, traffic, bytes_max=SAMPLE_BYTES_MAX, pinned=False))
+    return ours, raw
+
+
+def _throughput(
+    bench: Bench, name: str, batch_bytes: int, connections: int, partitions: int, block_bytes: int, goal: float
+) -> Iterable[Row]:
+    traffic = shape(batch_bytes, connections, partitions)
+    ours, raw = _pairs(bench, traffic, partitions, block_bytes)
+    ratio = paired([s.load.out_bytes_per_s for s in ours], [d.bytes_per_s for d in raw])
+    middle = sorted(ours, key=lambda s: s.load.out_bytes_per_s)[len(ours) // 2].load
+    cpu = sum(s.server_cpu_s for s in ours) / sum(s.load.answered * traffic.frame_bytes for s in ours) * 1e9
+    yield Row(
+        group="durable",
+        case=name,
+        measured=f"{format_rate(middle.out_bytes_per_s)}  {middle.requests_per_s / 1e3:.1f} k/s",
+        ceiling=f"{format_rate(statistics.median(d.bytes_per_s for d in raw))} in {block_bytes >> 20} MiB writes",
+        ratio=ratio.median,
+        low=ratio.low,
+        high=ratio.high,
+        goal=goal,
+        of_ceiling=True,
+        note=f"p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs; CPU broker {cpu:.2f} s/GB{_direct(raw)}",
+    )
+
+
+def _idle(bench: Bench, name: str, batch_bytes: int, goal: float) -> Iterable[Row]:
+    assert bench.native is not None
+    traffic = shape(batch_bytes, 1, 1)
+    ours, raw = _pairs(bench, traffic, 1, batch_bytes + 4096)
+    ratio = paired([s.load.p50_us for s in ours], [d.p50_us for d in raw])
+    with bench.native.ceiling(produce=frames.produce_response(TOPIC, 0), pinned=False) as peer:
+        bare = sample(bench, peer.port, peer.pid, traffic, pinned=False).load
+    middle = sorted(ours, key=lambda s: s.load.p50_us)[len(ours) // 2].load
+    yield Row(
+        group="durable",
+        case=name,
+        measured=f"p50 {middle.p50_us:.0f} µs",
+        ceiling=f"p50 {statistics.median(d.p50_us for d in raw):.0f} µs one write",
+        ratio=ratio.median,
+        low=ratio.low,
+        high=ratio.high,
+        unit="x",
+        goal=goal,
+        side=Goal.AT_MOST,
+        note=f"p99 {middle.p99_us:.0f} µs; the bare peer answers in {bare.p50_us:.0f} µs and writes nothing{_direct(raw)}",
+    )
+
+
+def _direct(raw: list[Disk]) -> str:
+    return "" if all(disk.direct for disk in raw) else "; no O_DIRECT here: the raw stream is O_DSYNC alone"
+
+
+def _throughput_case(name: str, batch_bytes: int, connections: int, partitions: int, block_bytes: int, goal: float) -> Case:
+    def run(bench: Bench) -> Iterable[Row]:
+        return _throughput(bench, name, batch_bytes, connections, partitions, block_bytes, goal)
+
+    return Case("durable", name, run, needs_compiler=True, goal=goal)
+
+
+IDLE = "one idle client, 16 KB, p50 of one raw write"
+CASES = [
+    _throughput_case("64 KB x 32 connections, of the raw disk", 64 << 10, 32, 8, 2 << 20, 0.50),
+    _throughput_case("1 MB x 8 connections, of the raw disk", 1 << 20, 8, 4, 4 << 20, 0.60),
+    Case(
+        "durable", IDLE, lambda bench: _idle(bench, IDLE, 16 << 10, 2.2), needs_compiler=True, goal=2.2, side=Goal.AT_MOST, unit="x"
+    ),
+]

@@ -1,0 +1,83 @@
+"""Produce on one pipelined connection, as a share of a bare C peer that reads the same bytes and answers as much.
+
+Server on one core, client on another, peer and broker in adjacent pairs. The broker checks, indexes and keeps what it acks; the
+peer drops it. With the memory store, what the broker keeps stays in its memory; with `wal.fsync=never` it goes to the page cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.bench import frames
+from tests.bench.harness import BACKENDS, LOCAL_NEVER, MEMORY, Bench, Case, Sample, cpu_note, sample
+from tests.bench.native import Shape
+from tests.bench.report import Row, format_rate, paired
+
+TOPIC = "bench"
+SHAPES = (("1 KB", 1 << 10, 50, 0.55), ("16 KB", 16 << 10, 16, 0.50), ("64 KB", 64 << 10, 8, 0.45), ("1 MB", 1 << 20, 4, 0.65))
+"""Name, batch bytes, requests in flight, goal."""
+SAMPLE_BYTES_MAX = 768 << 20
+BROKER_BYTES_MAX = 3 << 30
+"""After this much the broker is started anew: one that keeps everything in memory must not fill the machine."""
+
+
+def shape(batch_bytes: int, window: int, *, burst: bool = False) -> Shape:
+    """Produce requests with one batch of that size each."""
+    request = frames.produce_request(TOPIC, 0, frames.batch(batch_bytes))
+    return Shape(frames=[request], window=window, error_at=frames.produce_error_at(TOPIC), burst=burst)
+
+
+def pairs(bench: Bench, traffic: Shape, backend: str) -> tuple[list[Sample], list[Sample]]:
+    """Adjacent samples of (broker, ceiling)."""
+    assert bench.native is not None
+    ours: list[Sample] = []
+    ceiling: list[Sample] = []
+    with bench.native.ceiling(produce=frames.produce_response(TOPIC, 0)) as peer:
+        while len(ours) < bench.pairs:
+            with bench.broker(backend, pinned=True) as broker:
+                broker.create_topic(TOPIC)
+                sample(bench, broker.kafka_port, broker.pid, traffic, bytes_max=64 << 20)
+                sent = 0
+                while len(ours) < bench.pairs and sent < BROKER_BYTES_MAX:
+                    ceiling.append(sample(bench, peer.port, peer.pid, traffic, bytes_max=SAMPLE_BYTES_MAX))
+                    ours.append(sample(bench, broker.kafka_port, broker.pid, traffic, bytes_max=SAMPLE_BYTES_MAX))
+                    sent += ours[-1].load.bytes_out
+    return ours, ceiling
+
+
+def row(case: str, goal: float | None, ours: list[Sample], ceiling: list[Sample]) -> Row:
+    """The median of the pairs' ratios, with the medians of both sides."""
+    ratio = paired([s.load.requests_per_s for s in ours], [s.load.requests_per_s for s in ceiling])
+    middle, top = (sorted(samples, key=lambda s: s.load.requests_per_s)[len(samples) // 2].load for samples in (ours, ceiling))
+    return Row(
+        group="produce",
+        case=case,
+        measured=f"{format_rate(middle.out_bytes_per_s)}  {middle.requests_per_s / 1e3:.1f} k/s",
+        ceiling=f"{format_rate(top.out_bytes_per_s)}  {top.requests_per_s / 1e3:.1f} k/s",
+        ratio=ratio.median,
+        low=ratio.low,
+        high=ratio.high,
+        goal=goal,
+        of_ceiling=True,
+        note=f"{cpu_note(ours, ceiling, received=False)}; p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs",
+        details={
+            "broker_p50_us": middle.p50_us,
+            "broker_p99_us": middle.p99_us,
+            "ceiling_p50_us": top.p50_us,
+            "ceiling_p99_us": top.p99_us,
+        },
+    )
+
+
+def _case(name: str, batch_bytes: int, window: int, goal: float | None, backend: str, *, burst: bool = False) -> Case:
+    traffic = shape(batch_bytes, window, burst=burst)
+    full = f"{name} x {window}{' in bursts' if burst else ''}, {BACKENDS[backend]}"
+
+    def run(bench: Bench) -> Iterable[Row]:
+        yield row(full, goal, *pairs(bench, traffic, backend))
+
+    return Case("produce", full, run, needs_compiler=True, goal=goal)
+
+
+CASES = [_case(*each, backend) for backend in (MEMORY, LOCAL_NEVER) for each in SHAPES]
+CASES.append(_case("1 KB", 1 << 10, 50, None, MEMORY, burst=True))

@@ -1,0 +1,164 @@
+"""What a case gets (`Bench`), what it is (`Case`), and the runs that several cases share."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import ParamSpec
+
+from tests.bench import brokers
+from tests.bench.brokers import Broker
+from tests.bench.native import NO_COMPILER, BenchError, Cores, Load, Native, Shape, busy_seconds, cpu_seconds
+from tests.bench.report import Goal, Row
+
+P = ParamSpec("P")
+
+MEMORY = "memory"
+LOCAL_NEVER = "never"
+LOCAL_ALWAYS = "always"
+BACKENDS = {
+    MEMORY: "store memory:",
+    LOCAL_NEVER: "local store, wal.fsync=never",
+    LOCAL_ALWAYS: "local store, wal.fsync=always",
+}
+"""What a broker can be started on, and how a reader knows it."""
+
+DISTURBED_CORES = 0.15
+"""A row says so if other processes took more of the machine than this while it was measured."""
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """The machine and how long to measure. `directory` lies on the disk whose durability is measured."""
+
+    native: Native | None
+    directory: Path
+    cores: Cores
+    quick: bool
+    _stores: int = field(default=0, repr=False)
+
+    @property
+    def pairs(self) -> int:
+        """Adjacent (ceiling, broker) pairs of one case."""
+        return 5 if self.quick else 11
+
+    @property
+    def sample_s(self) -> float:
+        """Length of one measurement."""
+        return 0.2 if self.quick else 0.4
+
+    def pick(self, quick: int, full: int) -> int:
+        return quick if self.quick else full
+
+    def fresh_directory(self, name: str) -> Path:
+        """An empty directory on the measured disk."""
+        self._stores += 1
+        path = self.directory / f"{name}.{self._stores}"
+        path.mkdir()
+        return path
+
+    @contextlib.contextmanager
+    def broker(self, backend: str, *, pinned: bool = False, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
+        """A broker on an empty store of that backend; the store is removed afterwards."""
+        directory = self.fresh_directory("store")
+        store = "memory:" if backend == MEMORY else str(directory)
+        fsync = {} if backend == MEMORY else {"wal.fsync": backend}
+        try:
+            core = self.cores.server if pinned else None
+            with brokers.broker(self.directory, store, settings={**fsync, **(settings or {})}, core=core) as running:
+                yield running
+        finally:
+            remove_tree(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to measure. `run` yields rows; BenchError and OSError end it and become a row."""
+
+    group: str
+    name: str
+    run: Callable[[Bench], Iterable[Row]]
+    needs_compiler: bool = False
+    goal: float | None = None
+    side: Goal = Goal.AT_LEAST
+    unit: str = "%"
+
+    def matches(self, pattern: str) -> bool:
+        """Whether `--only PATTERN` means it: a glob or a part of `group/name`."""
+        full = f"{self.group}/{self.name}"
+        return pattern in full or fnmatch(full, pattern)
+
+    def rows(self, bench: Bench) -> list[Row]:
+        """What it measured, or a row that says why it did not."""
+        if self.needs_compiler and bench.native is None:
+            return [self._unmeasured(NO_COMPILER)]
+        out: list[Row] = []
+        try:
+            out.extend(self.run(bench))
+        except (BenchError, OSError) as error:
+            out.append(self._unmeasured(str(error)))
+        return out
+
+    def _unmeasured(self, why: str) -> Row:
+        return Row(group=self.group, case=self.name, goal=self.goal, side=self.side, unit=self.unit, note=why)
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a directory and what is in it."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run of the load client, what it cost the server, and how many cores all others took meanwhile."""
+
+    load: Load
+    server_cpu_s: float
+    others_cores: float
+
+
+def sample(
+    bench: Bench,
+    port: int,
+    pid: int,
+    shape: Shape,
+    *,
+    bytes_max: int | None = None,
+    pinned: bool = True,
+    seconds: float | None = None,
+) -> Sample:
+    """One measurement of a running server.
+
+    Args:
+        bytes_max: stop early after this many bytes of requests, so that a broker which keeps all in memory stays small.
+    """
+    assert bench.native is not None
+    warmup = max(shape.window * shape.connections * 2, 16)
+    requests_max = None if bytes_max is None else max(bytes_max // shape.frame_bytes, 64)
+    before, busy, start = cpu_seconds(pid), busy_seconds(), time.monotonic()
+    load = bench.native.loadgen(
+        port, shape, seconds=bench.sample_s if seconds is None else seconds, requests_max=requests_max, warmup=warmup, pinned=pinned
+    )
+    spent = cpu_seconds(pid) - before
+    others = busy_seconds() - busy - spent - load.client_cpu_s
+    return Sample(load, spent, max(others / (time.monotonic() - start), 0.0))
+
+
+def cpu_note(broker: list[Sample], ceiling: list[Sample], *, received: bool) -> str:
+    """Server CPU of both sides, per gigabyte and per request."""
+    parts = []
+    for name, samples in (("broker", broker), ("ceiling", ceiling)):
+        cpu = sum(s.server_cpu_s for s in samples)
+        requests = sum(s.load.answered for s in samples)
+        moved = sum((s.load.bytes_in if received else s.load.bytes_out) * s.load.answered / s.load.requests for s in samples)
+        parts.append(f"{name} {cpu / moved * 1e9:.2f} s/GB {cpu / requests * 1e6:.1f} µs/req")
+    others = statistics.median(s.others_cores for s in broker + ceiling)
+    disturbed = f"; others took {others:.1f} cores" if others > DISTURBED_CORES else ""
+    return "CPU " + ", ".join(parts) + disturbed

@@ -1,0 +1,170 @@
+"""librdkafka as a client process, so that its work and its interpreter are nobody else's. Prints one JSON object::
+
+python -m tests.bench.rdkafka produce PORT TOPIC VALUE_BYTES BATCH_BYTES CODEC SECONDS
+python -m tests.bench.rdkafka consume PORT TOPIC RECORDS
+python -m tests.bench.rdkafka paced PORT TOPIC RATE_PER_S LINGER_MS VALUE_BYTES SECONDS
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+
+POOL = 4096
+"""Different values, sent again and again."""
+WARM_UP_S = 0.5
+
+
+def values(size_bytes: int) -> list[bytes]:
+    """Values of exactly that size that look like JSON events: they compress, but not to nothing."""
+    source = random.Random(7)
+    words = ["page", "view", "click", "cart", "order", "paid", "shipped", "north", "south", "mobile", "desktop", "de", "fr", "us"]
+    out = []
+    for number in range(POOL):
+        text = f'{{"id":{source.getrandbits(48)},"seq":{number},"user":"u{source.randrange(100_000)}"'
+        while len(text) < size_bytes:
+            text += f',"{source.choice(words)}":"{source.choice(words)}-{source.getrandbits(32):x}"'
+        out.append(text[: size_bytes - 1].encode() + b"}")
+    return out
+
+
+class Failures:
+    """Delivery reports: counts what failed and keeps the first reason."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = ""
+
+    def __call__(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self.count += 1
+            self.first = self.first or str(error)
+
+    def check(self, left: int) -> None:
+        if self.count or left:
+            raise SystemExit(f"records were not acked. failed=`{self.count}` left=`{left}` first=`{self.first}`")
+
+
+def produce(port: str, topic: str, value_bytes: str, batch_bytes: str, codec: str, seconds: str) -> dict[str, Any]:
+    """As fast as it can for so long; the time ends when the last record is acked."""
+    failures = Failures()
+    producer = Producer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "acks": "all",
+            "compression.type": codec,
+            "batch.size": int(batch_bytes),
+            "message.max.bytes": 1_048_588,
+            "batch.num.messages": 1_000_000,
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 512 << 10,
+            "delivery.report.only.error": True,
+        }
+    )
+    pool = values(int(value_bytes))
+    for value in pool[:100]:
+        producer.produce(topic, value, partition=0, on_delivery=failures)
+    failures.check(producer.flush(30))
+    records = 0
+    start = time.perf_counter()
+    deadline = start + float(seconds)
+    while time.perf_counter() < deadline:
+        for value in pool:
+            while True:
+                try:
+                    producer.produce(topic, value, partition=0, on_delivery=failures)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+        records += len(pool)
+        producer.poll(0)
+    failures.check(producer.flush(60))
+    return {"records": records, "seconds": time.perf_counter() - start, "cpu_s": time.process_time()}
+
+
+def consume(port: str, topic: str, records: str) -> dict[str, Any]:
+    """Reads so many records from the beginning; the time starts with the first one."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{port}",
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "queued.min.messages": 1_000_000,
+            "fetch.message.max.bytes": 1 << 20,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    wanted = int(records)
+    seen = size = 0
+    start = last = 0.0
+    waited = time.perf_counter()
+    while seen < wanted:
+        messages = consumer.consume(10_000, 1.0)
+        now = time.perf_counter()
+        if not messages and now - waited > 30:
+            raise SystemExit(f"records did not come. wanted=`{wanted}` seen=`{seen}`")
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                raise SystemExit(f"consume failed. error=`{error}`")
+        if messages:
+            waited = last = now
+            if start:
+                seen += len(messages)
+                size += sum(len(message) for message in messages)
+            else:
+                start = now
+                wanted -= len(messages)
+    consumer.close()
+    return {"records": seen, "bytes": size, "seconds": last - start, "cpu_s": time.process_time()}
+
+
+def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: str, seconds: str) -> dict[str, Any]:
+    """Sends at a steady rate; the latencies are librdkafka's own, from produce() to the ack."""
+    latencies: list[float] = []
+    failures = Failures()
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}", "acks": "all", "linger.ms": float(linger_ms)})
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        failures(error, message)
+        latency: float | None = message.latency()  # type: ignore[operator]  # the stub calls it a property of unknown type
+        if error is None and latency is not None:
+            latencies.append(latency)
+
+    pool = values(int(value_bytes))
+    rate = float(rate_per_s)
+    start = time.perf_counter()
+    sent = warm = 0
+    late = 0.0
+    while (now := time.perf_counter() - start) < float(seconds) + WARM_UP_S:
+        due = int(now * rate)
+        late = max(late, (due - sent) / rate if sent else 0.0)
+        if not warm and now > WARM_UP_S:
+            producer.flush(30)
+            latencies.clear()
+            warm = 1
+            late = 0.0
+            sent = int((time.perf_counter() - start) * rate)
+            continue
+        for number in range(sent, due):
+            producer.produce(topic, pool[number % POOL], partition=0, on_delivery=delivered)
+        sent = max(sent, due)
+        producer.poll(0)
+        time.sleep(max((sent + 1) / rate - (time.perf_counter() - start), 0.0002))
+    failures.check(producer.flush(30))
+    latencies.sort()
+    picked = {f"p{name}_ms": latencies[min(int(len(latencies) * share), len(latencies) - 1)] * 1e3 for name, share in PERCENTILES}
+    return {"records": len(latencies), "late_max_ms": late * 1e3, **picked}
+
+
+PERCENTILES = (("50", 0.5), ("99", 0.99), ("999", 0.999))
+
+if __name__ == "__main__":
+    run = {"produce": produce, "consume": consume, "paced": paced}[sys.argv[1]]
+    sys.stdout.write(json.dumps(run(*sys.argv[2:])) + "\n")
