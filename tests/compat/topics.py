@@ -1,0 +1,35 @@
+"""Topics for compatibility tests, made through librdkafka's admin client."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+
+def fresh(label: str) -> str:
+    """A topic name that no other test uses."""
+    return f"{label}-{uuid.uuid4().hex[:12]}"
+
+
+def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> str:
+    """Create a topic, wait until every partition has a leader that answers, and return its name. `a_b=` sets the config `a.b`."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    future = admin.create_topics(
+        [NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})]
+    )
+    future[name].result(30)
+    # Apache Kafka answers CreateTopics before the partitions serve, and clients then write a whole request twice.
+    deadline = time.monotonic() + 30
+    wanted = {TopicPartition(name, partition): OffsetSpec.latest() for partition in range(partitions)}
+    while True:
+        try:
+            for answer in admin.list_offsets(wanted, request_timeout=30).values():
+                answer.result(30)
+        except KafkaException:
+            assert time.monotonic() < deadline, f"a new topic does not serve. topic=`{name}`"
+            time.sleep(0.02)
+        else:
+            return name

@@ -1,0 +1,90 @@
+"""What every test shares: brokers as real processes, and honesty about the clients that this machine has.
+
+Tests that need kafkajs carry the mark `kafkajs`. Without node and npm they are deselected, and the header and the last lines of the
+report say so: they are never counted as passed or skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.npm import install, missing
+
+BrokerFactory = Callable[..., BrokerProcess]
+
+_kafkajs_missing: str | None = missing()
+
+
+# Warnings of foreign clients that the product cannot cause or cure, each with its reason.
+_FOREIGN_WARNINGS = (
+    # kafka-python reads its schemas with a function that Python 3.11 deprecates (and 3.13 takes back).
+    r"ignore:(read|open)_text is deprecated:DeprecationWarning:(kafka\.protocol\.schemas|importlib\.resources)\.",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in _FOREIGN_WARNINGS:
+        config.addinivalue_line("filterwarnings", line)
+    config.addinivalue_line("markers", "kafkajs: needs node and npm; deselected, visibly, where they are missing")
+    config.addinivalue_line("markers", "slow: the long form of a test; runs with `make soak` or `-m slow`")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return "kafkajs: node and npm are here" if _kafkajs_missing is None else f"kafkajs: TESTS DO NOT RUN, {_kafkajs_missing}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    global _kafkajs_missing
+    needing = [item for item in items if item.get_closest_marker("kafkajs")]
+    if needing and _kafkajs_missing is None:
+        try:
+            install()
+        except RuntimeError as error:
+            # On CI a missing judge is a failure; on a machine without a network it is a line in the report.
+            if os.environ.get("CI"):
+                raise
+            _kafkajs_missing = str(error)
+    dropped = needing if _kafkajs_missing is not None else []
+    if not config.option.markexpr:
+        dropped = dropped + [item for item in items if item.get_closest_marker("slow") and item not in dropped]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        gone = set(dropped)
+        items[:] = [item for item in items if item not in gone]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _kafkajs_missing is not None:
+        terminalreporter.write_line(f"kafkajs: TESTS DID NOT RUN, {_kafkajs_missing}", yellow=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kafkajs_helper() -> Iterator[None]:
+    """End the Node process with the session, when a test started one."""
+    yield
+    if clients := sys.modules.get("tests.support.clients.all"):
+        clients.KAFKAJS.close()
+
+
+@pytest.fixture
+def make_broker(tmp_path: Path) -> Iterator[BrokerFactory]:
+    """Make broker processes (not started yet). At the end all are killed and their output is searched for crashes."""
+    made: list[BrokerProcess] = []
+
+    def make(store: str | Path | None = None, **options: object) -> BrokerProcess:
+        number = len(made)
+        broker = BrokerProcess(store or tmp_path / f"store-{number}", tmp_path / f"broker-{number}.log", **options)  # type: ignore[arg-type]
+        made.append(broker)
+        return broker
+
+    yield make
+    for broker in made:
+        broker.kill()
+    for broker in made:
+        broker.check_output()

@@ -1,0 +1,182 @@
+"""A real broker process for tests: its own ports, its own store, killed without mercy, its output kept and judged.
+
+`BrokerProcess` keeps its ports and store over restarts, so that clients see one broker that comes and goes. Every output line of
+every incarnation goes to one log file; `check_output` fails a test when a traceback is in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support import wire
+from tests.support.ports import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST = "127.0.0.1"
+
+_BAD_OUTPUT = re.compile(
+    r"Traceback \(most recent call last\)"
+    r"|never retrieved"  # asyncio: an exception nobody looked at
+    r"|was never awaited"
+    r"|was destroyed but it is pending"
+    r"|Fatal Python error"
+    r"|Segmentation fault"
+)
+
+
+class BrokerDied(AssertionError):
+    """The broker process ended by itself."""
+
+
+class BrokerProcess:
+    """One broker on 127.0.0.1 with free ports; start it, kill it, start it again.
+
+    Args:
+        store: directory or s3:// URL.
+        log_path: file that gets the output of every incarnation.
+        env: extra environment (settings as HEADGATE_*, S3 credentials).
+        arguments: extra command-line arguments.
+    """
+
+    def __init__(
+        self,
+        store: str | Path,
+        log_path: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
+    ) -> None:
+        self.store = str(store)
+        self.log_path = log_path
+        self.kafka_port, self.grpc_port, self.http_port = free_port(), free_port(), free_port()
+        self.env = dict(env or {})
+        self.arguments = arguments
+        self.starts = 0
+        self.start_times_s: list[float] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{HOST}:{self.kafka_port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker was not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
+    def command(self) -> list[str]:
+        ports = ("--kafka-port", str(self.kafka_port), "--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port))
+        return [sys.executable, "-m", "broker.cli.main", "broker", "--store", self.store, *ports, *self.arguments]
+
+    def spawn(self) -> None:
+        """Start the process and return at once; it does not serve yet."""
+        assert not self.running, "the broker runs already"
+        self.starts += 1
+        with self.log_path.open("ab") as log:
+            log.write(f"--- start {self.starts}\n".encode())
+            log.flush()
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env={**os.environ, **self.env},
+                start_new_session=True,
+            )
+
+    def wait_serving(self, timeout_s: float = 30.0) -> None:
+        """Wait until ApiVersions and Metadata are answered. Raises BrokerDied with the log's end when the process ends first."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if not self.running:
+                raise BrokerDied(f"the broker ended while starting. exit=`{self.exit_code()}`\n{self.log_tail()}")
+            try:
+                if wire.api_versions(HOST, self.kafka_port) and wire.metadata_answers(HOST, self.kafka_port):
+                    return
+            except (OSError, wire.ClosedByPeer):
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"the broker does not serve. waited_s=`{timeout_s}`\n{self.log_tail()}") from None
+                time.sleep(0.005)
+
+    def start(self, timeout_s: float = 30.0) -> float:
+        """Start and wait until it serves. Returns the seconds from spawn to the first answered Metadata."""
+        began = time.monotonic()
+        self.spawn()
+        self.wait_serving(timeout_s)
+        took_s = time.monotonic() - began
+        self.start_times_s.append(took_s)
+        return took_s
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None, "the broker was not started"
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL and wait; does nothing when it is not running."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(30)
+
+    def terminate(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM and wait for the end. Returns the exit code."""
+        assert self._process is not None, "the broker was not started"
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the broker ignores SIGTERM. waited_s=`{timeout_s}`\n{self.log_tail()}") from None
+
+    def wait_exit(self, timeout_s: float = 30.0) -> int:
+        """Wait until it ends by itself. Returns the exit code."""
+        assert self._process is not None, "the broker was not started"
+        return self._process.wait(timeout_s)
+
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.poll()
+
+    def check_alive(self) -> None:
+        """Raise BrokerDied when the process has ended by itself."""
+        if not self.running:
+            raise BrokerDied(f"the broker ended by itself. exit=`{self.exit_code()}`\n{self.log_tail()}")
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the process now, from /proc."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise BrokerDied(f"no resident size: the process is gone. pid=`{self.pid}`")
+
+    def open_files(self) -> int:
+        """How many file descriptors the process holds now."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def output(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_tail(self, lines: int = 40) -> str:
+        return "\n".join(self.output().splitlines()[-lines:])
+
+    def check_output(self) -> None:
+        """Fail when any incarnation printed a traceback or an unhandled asyncio error."""
+        found = _BAD_OUTPUT.search(self.output())
+        assert found is None, f"the broker's output shows a crash. found=`{found.group()}`\n{self.log_tail(80)}"

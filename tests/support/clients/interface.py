@@ -1,0 +1,75 @@
+"""The one small interface that every foreign client is put behind.
+
+A client is told what to write and must answer with the offset of each record, in the order given; it is told what to read and must
+answer with everything from the log start to the end of each partition, as the client itself finds that end. Nothing is retried here
+that the client's own library would not retry, and nothing it shows is repaired.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tests.support.records import Read, Record
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+DEADLINE_S = 60.0
+"""The longest one produce or consume call may take. Nothing is judged by it: it only ends a hang with a message."""
+
+BATCH_BYTES = 1_000_000
+"""The producers' batch size: just below Kafka's default `max.message.bytes`, so that a partition's records share a batch."""
+
+REQUEST_BYTES = 8 << 20
+"""The producers' request size: far above every test record, so that only the broker's limits count."""
+
+FETCH_BYTES = 8 << 20
+"""The consumers' limit for one partition in one fetch."""
+
+
+class ClientError(Exception):
+    """The client's library reported an error. `code` is Kafka's error code, or None when the library gave none."""
+
+    def __init__(self, code: int | None, message: str) -> None:
+        super().__init__(f"{message} (kafka error {code})")
+        self.code = code
+
+
+class Client(Protocol):
+    """A foreign Kafka client. Methods block; every call opens and closes its own connections."""
+
+    name: str
+    empty_records: bool
+    """False: the client's producer refuses a record with neither key nor value."""
+    null_header_values: bool
+    """False: the client's producer cannot write a header whose value is null."""
+    header_order: bool
+    """False: the client keeps headers grouped by key, as a producer and as a consumer."""
+
+    def produce(
+        self,
+        bootstrap: str,
+        topic: str,
+        records: Sequence[Record],
+        *,
+        codec: str = "none",
+        acks: int = -1,
+        idempotent: bool = False,
+    ) -> list[int]:
+        """Write all records, in order, and wait for the acks. Returns each record's offset (-1 with acks=0). Raises ClientError."""
+
+    def consume(self, bootstrap: str, topic: str, partitions: Sequence[int]) -> Mapping[int, list[Read]]:
+        """Read every record from the log start to the end of each partition, in the order shown. Raises ClientError."""
+
+
+class Deadline:
+    """Ends a loop that waits for a client."""
+
+    def __init__(self, what: str, seconds: float = DEADLINE_S) -> None:
+        self._what = what
+        self._ends = time.monotonic() + seconds
+
+    def check(self, *details: object) -> None:
+        if time.monotonic() > self._ends:
+            raise AssertionError(f"{self._what} does not end. details=`{details}`")

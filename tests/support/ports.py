@@ -1,0 +1,30 @@
+"""Ports for servers that tests start: free now, and not stolen while a broker that was killed is down.
+
+Ports come from below the kernel's ephemeral range. From inside it, a client that keeps connecting to a dead broker can be given the
+broker's own port as its source port: on loopback it then connects to itself, and the restarted broker finds its port taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+
+_FIRST, _LAST = 10_000, 30_000
+# Two test processes start at different places, so that they rarely try the same port at the same moment.
+_candidates = itertools.cycle(range(_FIRST, _LAST))
+for _ in range((os.getpid() * 97) % (_LAST - _FIRST)):
+    next(_candidates)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port of `host` that nothing listens on, different at every call of this process until the range wraps."""
+    for port in itertools.islice(_candidates, _LAST - _FIRST):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError(f"no free port. first=`{_FIRST}` last=`{_LAST}`")
