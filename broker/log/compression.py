@@ -6,6 +6,7 @@ first use, so that a broker does not pay for it at its start.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from enum import IntEnum
 from typing import TypeAlias
@@ -43,7 +44,6 @@ _LENGTH = struct.Struct(">i")
 
 _FIRST_GUESS_RATIO = 4
 _FIRST_GUESS_BYTES_MIN = 16 << 10
-_GROWTH = 8
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
@@ -75,18 +75,19 @@ def decompress(codec: Codec, data: Buffer, size_bytes_max: int) -> memoryview:
     import cramjam
 
     module = {Codec.GZIP: cramjam.gzip, Codec.LZ4: cramjam.lz4, Codec.ZSTD: cramjam.zstd}[codec]
-    # The streams need not say their length. A buffer that is too small fails like corrupt input does; then a larger one is tried.
-    room = min(max(_FIRST_GUESS_RATIO * len(data), _FIRST_GUESS_BYTES_MIN), size_bytes_max)
-    while True:
-        target = bytearray(room)
+    # The streams need not say their length. A buffer that is too small fails like corrupt input does; then the largest that is
+    # allowed is tried, as memory that the kernel hands out page by page when it is written, so that corrupt input costs nothing.
+    guess = min(max(_FIRST_GUESS_RATIO * len(data), _FIRST_GUESS_BYTES_MIN), size_bytes_max)
+    target: bytearray | mmap.mmap = bytearray(guess)
+    try:
+        size = module.decompress_into(data, target)
+    except cramjam.DecompressionError:
+        target = mmap.mmap(-1, max(size_bytes_max, 1))
         try:
-            size = module.decompress_into(data, target)
+            size = module.decompress_into(data, memoryview(target)[:size_bytes_max])
         except cramjam.DecompressionError as error:
-            if room == size_bytes_max:
-                raise _corrupt(codec, str(error), size_bytes_max) from error
-            room = min(room * _GROWTH, size_bytes_max)
-        else:
-            return memoryview(target)[:size]
+            raise _corrupt(codec, str(error), size_bytes_max) from error
+    return memoryview(target)[:size]
 
 
 def _compress_xerial(data: Buffer) -> bytes:

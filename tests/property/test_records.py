@@ -1,0 +1,217 @@
+"""The record codec (`broker/log/records.py`, `compression.py`) against two foreign ones: kafka-python and aiokafka.
+
+Any records that a client can send are encoded by ours and read by theirs, and the other way round; every field is compared. A
+mismatch means that some Kafka client would read other records than were written. Then bytes that nobody wrote: the reader answers
+with its own error or with records, never with another exception, and never with more memory than it was allowed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
+from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
+
+from broker.log.batch import CRC_START, HEADER_BYTES, LOG_APPEND_TIME, crc_matches, parse_header, stamp, stamp_append_time
+from broker.log.compression import Codec, compress, decompress
+from broker.log.records import Record, encode_batch, encoded_bytes_max, iter_records
+from broker.runtime.errors import InvalidError, Reason
+
+# No deadline: this machine is shared, and how long an example takes is not what is judged.
+settings.register_profile("records", deadline=None)
+settings.load_profile("records")
+
+BLOBS = st.one_of(st.none(), st.binary(max_size=40), st.integers(0, 3000).map(lambda size: b"ab" * size))
+HEADERS = st.lists(st.tuples(st.text(max_size=10), st.one_of(st.none(), st.binary(max_size=20))), max_size=4).map(tuple)
+TIMESTAMPS = st.one_of(st.integers(0, 2**41), st.integers(1_700_000_000_000, 1_700_000_001_000))
+RECORDS = st.lists(
+    st.builds(Record, offset=st.just(0), timestamp_ms=TIMESTAMPS, key=BLOBS, value=BLOBS, headers=HEADERS), min_size=1, max_size=30
+)
+CODECS = st.sampled_from(list(Codec))
+# kafka-python brings no library for the others.
+KAFKA_PYTHON_CODECS = st.sampled_from([Codec.NONE, Codec.GZIP])
+
+
+def numbered(records: list[Record], base_offset: int = 0) -> list[Record]:
+    """The records as a reader sees them."""
+    return [record._replace(offset=base_offset + index) for index, record in enumerate(records)]
+
+
+@given(RECORDS, CODECS)
+def test_what_we_encode_we_read(records: list[Record], codec: Codec) -> None:
+    batch = encode_batch(records, compression=codec, producer_id=7, producer_epoch=3, base_sequence=11)
+    assert list(iter_records(batch)) == numbered(records)
+    header = parse_header(batch)
+    assert crc_matches(batch)
+    assert header.size_bytes == len(batch)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 11)
+    assert header.record_count == header.last_offset_delta + 1 == len(records)
+    assert header.base_timestamp == records[0].timestamp_ms
+    assert header.max_timestamp == max(record.timestamp_ms for record in records)
+
+
+@given(RECORDS)
+def test_the_estimate_is_never_too_small(records: list[Record]) -> None:
+    estimate = sum(encoded_bytes_max(record.key, record.value, record.headers) for record in records)
+    assert len(encode_batch(records)) - HEADER_BYTES <= estimate
+
+
+@given(RECORDS, CODECS)
+def test_aiokafka_reads_ours(records: list[Record], codec: Codec) -> None:
+    theirs = DefaultRecordBatch(bytearray(encode_batch(records, compression=codec)))
+    assert theirs.validate_crc()
+    read = [Record(record.offset, record.timestamp, record.key, record.value, tuple(record.headers)) for record in theirs]
+    assert read == numbered(records)
+
+
+@given(RECORDS, KAFKA_PYTHON_CODECS)
+def test_kafka_python_reads_ours(records: list[Record], codec: Codec) -> None:
+    theirs = KafkaPythonBatch(encode_batch(records, compression=codec))
+    assert theirs.validate_crc()
+    read = [Record(record.offset, record.timestamp, record.key, record.value, tuple(record.headers)) for record in theirs]
+    assert read == numbered(records)
+
+
+@given(RECORDS, CODECS)
+def test_we_read_aiokafka(records: list[Record], codec: Codec) -> None:
+    theirs = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 30)
+    for index, record in enumerate(records):
+        theirs.append(index, record.timestamp_ms, record.key, record.value, list(record.headers))
+    assert list(iter_records(bytes(theirs.build()))) == numbered(records)
+
+
+@given(RECORDS, KAFKA_PYTHON_CODECS)
+def test_we_read_kafka_python(records: list[Record], codec: Codec) -> None:
+    theirs = KafkaPythonBuilder(2, codec, 0, -1, -1, -1, 1 << 30)
+    for index, record in enumerate(records):
+        theirs.append(index, record.timestamp_ms, record.key, record.value, list(record.headers))
+    assert list(iter_records(bytes(theirs.build()))) == numbered(records)
+
+
+@given(RECORDS)
+def test_uncompressed_bytes_are_kafka_pythons(records: list[Record]) -> None:
+    """Byte for byte: there is one shortest encoding, and both write it."""
+    theirs = KafkaPythonBuilder(2, 0, 0, 7, 3, 11, 1 << 30)
+    for index, record in enumerate(records):
+        theirs.append(index, record.timestamp_ms, record.key, record.value, list(record.headers))
+    ours = bytearray(encode_batch(records, producer_id=7, producer_epoch=3, base_sequence=11))
+    expected = bytearray(theirs.build())
+    stamp(expected, 0, 0, -1)  # the leader epoch of a batch from a producer means nothing
+    assert ours == expected
+
+
+@given(RECORDS, CODECS, st.integers(0, 2**62))
+def test_a_stamped_batch_shows_the_brokers_offsets_and_time(records: list[Record], codec: Codec, base_offset: int) -> None:
+    batch = bytearray(encode_batch(records, compression=codec))
+    stamp(batch, 0, base_offset, 5)
+    assert list(iter_records(batch)) == numbered(records, base_offset)
+    stamp_append_time(batch, 0, len(batch), 1234)
+    assert parse_header(batch).attributes & LOG_APPEND_TIME
+    assert crc_matches(batch)
+    assert list(iter_records(batch)) == [record._replace(timestamp_ms=1234) for record in numbered(records, base_offset)]
+
+
+@given(RECORDS, CODECS, st.data())
+def test_a_damaged_batch_gives_the_readers_own_error_or_records(records: list[Record], codec: Codec, data: st.DataObject) -> None:
+    batch = bytearray(encode_batch(records, compression=codec))
+    for _ in range(data.draw(st.integers(1, 4))):
+        batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    read_or_refuse(batch)
+
+
+@given(RECORDS, CODECS, st.data())
+def test_a_cut_batch_is_refused(records: list[Record], codec: Codec, data: st.DataObject) -> None:
+    batch = encode_batch(records, compression=codec)
+    cut = batch[: data.draw(st.integers(0, len(batch) - 1))]
+    with pytest.raises(InvalidError):
+        list(iter_records(cut))
+    # Cut, but with a header that says so: the records themselves are too short.
+    if len(cut) >= HEADER_BYTES:
+        patched = bytearray(cut)
+        struct.pack_into(">i", patched, 8, len(patched) - 12)
+        with pytest.raises(InvalidError):
+            list(iter_records(patched))
+
+
+@given(st.binary(max_size=300), st.integers(0, 7))
+def test_random_bytes_behind_a_fitting_header(payload: bytes, attributes: int) -> None:
+    read_or_refuse(with_payload(payload, attributes, count=5))
+
+
+@pytest.mark.parametrize("count", [-(2**31), -1, 0, 1, 2**31 - 1])
+def test_a_hostile_record_count(count: int) -> None:
+    batch = with_payload(encode_batch([Record(0, 1, b"k", b"v")] * 3)[HEADER_BYTES:], 0, count)
+    with pytest.raises(InvalidError):
+        list(iter_records(batch))
+
+
+def test_a_hostile_header_count_makes_no_list() -> None:
+    # length, attributes, timestamp delta, offset delta, null key, null value, 2^40 headers
+    record = bytes((0, 0, 0, 1, 1)) + b"\x80\x80\x80\x80\x80\x40"
+    with pytest.raises(InvalidError, match="header count"):
+        list(iter_records(with_payload(bytes((len(record) << 1,)) + record, 0, 1)))
+
+
+def test_a_varint_without_an_end() -> None:
+    with pytest.raises(InvalidError, match="varint"):
+        list(iter_records(with_payload(b"\x80" * 50, 0, 1)))
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_a_bomb_is_refused(codec: Codec) -> None:
+    bomb = compress(codec, bytes(2 << 20))
+    assert len(decompress(codec, bomb, 2 << 20)) == 2 << 20
+    with pytest.raises(InvalidError) as caught:
+        decompress(codec, bomb, (2 << 20) - 1)
+    assert caught.value.reason is Reason.CORRUPT_MESSAGE
+
+
+@given(st.binary(max_size=5000), CODECS)
+@settings(max_examples=50)
+def test_codecs_round_trip(data: bytes, codec: Codec) -> None:
+    assert decompress(codec, compress(codec, data), len(data)) == data
+
+
+@pytest.mark.parametrize("size", [0, 1, (32 << 10) - 1, 32 << 10, (32 << 10) + 1, 100_000])
+def test_snappy_with_and_without_xerial_framing(size: int) -> None:
+    import cramjam
+
+    data = bytes(range(256)) * (size // 256 + 1)
+    data = data[:size]
+    framed = compress(Codec.SNAPPY, data)
+    assert framed.startswith(b"\x82SNAPPY\x00")
+    assert decompress(Codec.SNAPPY, framed, size) == data
+    assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(data)), size) == data
+
+
+def test_gzip_of_another_library() -> None:
+    assert decompress(Codec.GZIP, gzip.compress(b"x" * 100_000), 1 << 20) == b"x" * 100_000
+
+
+def test_codec_names() -> None:
+    assert [Codec.named(name) for name in ("none", "gzip", "snappy", "lz4", "zstd")] == list(Codec)
+    with pytest.raises(InvalidError, match="none, gzip, snappy, lz4, zstd"):
+        Codec.named("brotli")
+
+
+def with_payload(payload: bytes, attributes: int, count: int) -> bytes:
+    """A batch whose header fits `payload` in every way that the broker checks."""
+    batch = bytearray(encode_batch([Record(0, 0, None, None)])[:HEADER_BYTES]) + payload
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">h", batch, CRC_START, attributes)
+    struct.pack_into(">i", batch, 23, count - 1 if count > -(2**31) else count)
+    struct.pack_into(">i", batch, 57, count)
+    return bytes(batch)
+
+
+def read_or_refuse(batch: bytes | bytearray) -> None:
+    try:
+        for record in iter_records(batch, decompressed_bytes_max=1 << 20):
+            assert isinstance(record, Record)
+    except InvalidError as error:
+        assert error.reason in (Reason.CORRUPT_MESSAGE, Reason.UNSUPPORTED_COMPRESSION)
