@@ -11,6 +11,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
@@ -133,7 +134,7 @@ def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: s
 
     def delivered(error: KafkaError | None, message: Message) -> None:
         failures(error, message)
-        latency: float | None = message.latency()  # type: ignore[operator]  # the stub calls it a property of unknown type
+        latency: float | None = message.latency()
         if error is None and latency is not None:
             latencies.append(latency)
 
@@ -165,6 +166,7 @@ def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: s
 
 PERCENTILES = (("50", 0.5), ("99", 0.99), ("999", 0.999))
 
+RUNS: dict[str, Callable[..., dict[str, Any]]] = {"produce": produce, "consume": consume, "paced": paced}
+
 if __name__ == "__main__":
-    run = {"produce": produce, "consume": consume, "paced": paced}[sys.argv[1]]
-    sys.stdout.write(json.dumps(run(*sys.argv[2:])) + "\n")
+    sys.stdout.write(json.dumps(RUNS[sys.argv[1]](*sys.argv[2:])) + "\n")

@@ -1,7 +1,7 @@
 """The benchmark's own honesty: the bytes that its load client sends, and its arithmetic. No times are measured.
 
-The requests and canned responses are judged by kio (generated from Kafka's schema) and the batches by kafka-python. A mismatch means
-that the ceiling would be measured with traffic that no broker would take, or that an error would pass for an answer.
+The requests and canned responses are judged by kio (generated from Kafka's schema) and the batches by kafka-python. A mismatch
+means that the ceiling would be measured with traffic that no broker would take, or that an error would pass for an answer.
 """
 
 from __future__ import annotations
