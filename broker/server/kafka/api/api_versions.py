@@ -1,0 +1,37 @@
+"""ApiVersions (18), versions 0-4: what this broker serves.
+
+- A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the list: the client can choose (KIP-511).
+- From version 3 the client names its software; a name or version that Kafka would refuse is INVALID_REQUEST.
+
+Deviation: no features are advertised. What Kafka gates by them (transaction.version, group.version) is not served.
+"""
+
+from __future__ import annotations
+
+import re
+
+from broker.server.kafka.apis import APIS
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import ErrorCode
+from broker.wire.kafka.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def _served() -> list[ApiVersion]:
+    return [
+        ApiVersion(api_key=api.key, min_version=api.advertised_min_version, max_version=api.max_version) for api in APIS.values()
+    ]
+
+
+def unsupported_version() -> bytes:
+    """The body, in version 0, for a version of ApiVersions that is not served."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served()).encode(0)
+
+
+async def handle(request: ApiVersionsRequest, context: Context) -> ApiVersionsResponse:
+    if context.api_version >= 3:
+        for text in (request.client_software_name, request.client_software_version):
+            if not _SOFTWARE.fullmatch(text):
+                return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return ApiVersionsResponse(api_keys=_served())

@@ -1,0 +1,112 @@
+"""The Kafka APIs that this broker serves: all and only what ApiVersions advertises.
+
+Light on purpose: a row names its modules, and they are imported when the first request for the API arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, TypeAlias
+
+from broker.server.kafka.context import Context
+from broker.wire.kafka.primitives import Buffer
+
+
+class Message(Protocol):
+    """A generated message."""
+
+    def encode(self, version: int) -> bytes: ...
+
+    def encode_into(self, out: bytearray, version: int) -> None: ...
+
+
+Decoder: TypeAlias = Callable[[Buffer, int, int], tuple[Message, int]]
+Handler: TypeAlias = Callable[[Message, Context], Awaitable[Message]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API.
+
+    `min_version` to `max_version` are served. `advertised_min_version` is what ApiVersions says, lower only for Produce.
+    `flexible_from` is the first version with KIP-482's encoding, None where there is none. `module` is the handler's file in
+    `broker/server/kafka/api/` and the messages' in `broker/wire/kafka/messages/`; None where the connection handles the API itself.
+    """
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    flexible_from: int | None
+    module: str | None
+    advertised_min_version: int
+
+    def serves(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+    def flexible(self, version: int) -> bool:
+        return self.flexible_from is not None and version >= self.flexible_from
+
+    def load(self) -> tuple[Decoder, Handler]:
+        """The request's decoder and the handler; the first call imports them."""
+        assert self.module is not None
+        messages = import_module(f"broker.wire.kafka.messages.{self.module}")
+        handler = import_module(f"broker.server.kafka.api.{self.module}")
+        return getattr(messages, f"{self.name}Request").decode, handler.handle
+
+
+def _api(
+    key: int,
+    name: str,
+    versions: tuple[int, int],
+    flexible_from: int | None,
+    module: str | None,
+    advertised_min_version: int | None = None,
+) -> Api:
+    low, high = versions
+    advertised = low if advertised_min_version is None else advertised_min_version
+    return Api(
+        key=key,
+        name=name,
+        min_version=low,
+        max_version=high,
+        flexible_from=flexible_from,
+        module=module,
+        advertised_min_version=advertised,
+    )
+
+
+PRODUCE = 0
+FETCH = 1
+API_VERSIONS = 18
+
+_ROWS = (
+    # The connection itself. Produce is advertised from 0: librdkafka turns features off otherwise (KAFKA-18659).
+    _api(PRODUCE, "Produce", (3, 13), 9, None, advertised_min_version=0),
+    _api(FETCH, "Fetch", (4, 17), 12, None),
+    # Discovery.
+    _api(API_VERSIONS, "ApiVersions", (0, 4), 3, "api_versions"),
+    _api(3, "Metadata", (0, 13), 9, "metadata"),
+    _api(60, "DescribeCluster", (0, 2), 0, "describe_cluster"),
+    _api(75, "DescribeTopicPartitions", (0, 0), 0, "describe_topic_partitions"),
+    # Offsets and producers.
+    _api(2, "ListOffsets", (1, 10), 6, "list_offsets"),
+    _api(23, "OffsetForLeaderEpoch", (2, 4), 4, "offset_for_leader_epoch"),
+    _api(22, "InitProducerId", (0, 5), 2, "init_producer_id"),
+    _api(61, "DescribeProducers", (0, 0), 0, "describe_producers"),
+    # Administration.
+    _api(19, "CreateTopics", (2, 7), 5, "create_topics"),
+    _api(20, "DeleteTopics", (1, 6), 4, "delete_topics"),
+    _api(37, "CreatePartitions", (0, 3), 2, "create_partitions"),
+    _api(21, "DeleteRecords", (0, 2), 2, "delete_records"),
+    _api(32, "DescribeConfigs", (1, 4), 4, "describe_configs"),
+    _api(33, "AlterConfigs", (0, 2), 2, "alter_configs"),
+    _api(44, "IncrementalAlterConfigs", (0, 1), 1, "incremental_alter_configs"),
+    _api(35, "DescribeLogDirs", (1, 4), 2, "describe_log_dirs"),
+    # Groups.
+)
+
+APIS: dict[int, Api] = {api.key: api for api in sorted(_ROWS, key=lambda api: api.key)}
+"""By API key, in its order."""

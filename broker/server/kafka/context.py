@@ -1,0 +1,25 @@
+"""What a handler of a Kafka API knows besides the request itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.engine.engine import Engine
+    from broker.runtime.config import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One request's surroundings.
+
+    `host` and `port` are where this listener tells clients to connect; `client_id` is what the client calls itself.
+    """
+
+    engine: Engine
+    settings: Settings
+    client_id: str | None
+    api_version: int
+    host: str
+    port: int

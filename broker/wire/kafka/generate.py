@@ -1,0 +1,576 @@
+"""Writes `messages/*.py` from Kafka's own message schemas: ``python -m broker.wire.kafka.generate``.
+
+The schemas are the JSON files of Apache Kafka (clients/src/main/resources/common/message), as the development dependency
+kafka-python carries them. The result is checked in; `tests/unit/wire/test_generated.py` fails where it differs from what this
+module writes.
+
+How it works: every field has, for each version of its message, an *operation* (the primitive that reads or writes it there) or
+none. Versions with the same operation form ranges, and ranges become an ``if version >= 9: ... elif ...`` chain; a field that is
+the same in all versions costs no branch. Neighbouring fixed-width fields with the same versions share one `struct.Struct`.
+The rules for tagged and ignorable fields are those of Kafka's own generator (generator/.../MessageDataGenerator.java).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from broker.wire.kafka.schema import FIXED, Field, Message, Struct, Versions, load, snake
+
+MESSAGES: dict[str, tuple[str, ...]] = {
+    api: (f"{api}Request", f"{api}Response")
+    for api in (
+        "AlterConfigs",
+        "ApiVersions",
+        "CreatePartitions",
+        "CreateTopics",
+        "DeleteGroups",
+        "DeleteRecords",
+        "DeleteTopics",
+        "DescribeCluster",
+        "DescribeConfigs",
+        "DescribeGroups",
+        "DescribeLogDirs",
+        "DescribeProducers",
+        "DescribeTopicPartitions",
+        "Fetch",
+        "FindCoordinator",
+        "Heartbeat",
+        "IncrementalAlterConfigs",
+        "InitProducerId",
+        "JoinGroup",
+        "LeaveGroup",
+        "ListGroups",
+        "ListOffsets",
+        "Metadata",
+        "OffsetCommit",
+        "OffsetDelete",
+        "OffsetFetch",
+        "OffsetForLeaderEpoch",
+        "Produce",
+        "SyncGroup",
+    )
+} | {name: (name,) for name in ("ConsumerProtocolAssignment", "ConsumerProtocolSubscription", "RequestHeader", "ResponseHeader")}
+"""Modules and the schemas in each."""
+
+_LINE_MAX = 132
+
+
+class Writer:
+    """Lines with indentation, and the names that they need imported or defined."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 0
+        self.used: set[str] = set()
+        self.packers: dict[str, str] = {}
+
+    def line(self, text: str = "") -> None:
+        self.lines.append("    " * self.depth + text if text else "")
+
+    def block(self, head: str, body: Callable[[], None]) -> None:
+        self.line(head)
+        self.depth += 1
+        body()
+        self.depth -= 1
+
+    def head(self, name: str, arguments: str, result: str) -> None:
+        """The first line of a function, or three where it is too long."""
+        line = f"def {name}({arguments}) -> {result}:"
+        if len(line) <= _LINE_MAX:
+            self.line(line)
+            return
+        self.line(f"def {name}(")
+        self.line(f"    {arguments}")
+        self.line(f") -> {result}:")
+
+    def doc(self, text: str) -> None:
+        text = " ".join(text.split()).replace("\\", "\\\\")
+        if not text:
+            return
+        lines = textwrap.wrap(text, _LINE_MAX - 4 * self.depth - 6)
+        if len(lines) == 1:
+            self.line(f'"""{lines[0]}"""')
+            return
+        self.line(f'"""{lines[0]}')
+        for rest in lines[1:]:
+            self.line(rest)
+        self.line('"""')
+
+    def use(self, name: str) -> str:
+        self.used.add(name)
+        return name
+
+    def packer(self, fields: list[Field]) -> str:
+        """The Struct of these fixed-width fields."""
+        name = "_" + "_".join(FIXED[x.kind][1] for x in fields).upper()
+        self.packers[name] = ">" + "".join(FIXED[x.kind][0] for x in fields)
+        return name
+
+    def chain(self, ops: dict[int, str]) -> None:
+        """One statement per version; versions with the same one share a branch. Newest first."""
+        ranges: list[tuple[int, str]] = []  # lowest version, statement
+        for version in sorted(ops, reverse=True):
+            if ranges and ranges[-1][1] == ops[version]:
+                ranges[-1] = (version, ops[version])
+            else:
+                ranges.append((version, ops[version]))
+        if len(ranges) == 1:
+            self.line(ranges[0][1])
+            return
+        for index, (lowest, statement) in enumerate(ranges):
+            word = "if" if index == 0 else "elif"
+            last = index == len(ranges) - 1
+            self.block("else:" if last else f"{word} version >= {lowest}:", lambda text=statement: self.line(text))  # type: ignore[misc]
+
+    def call(self, head: str, arguments: list[str]) -> None:
+        """One argument a line, as the formatter would leave it."""
+        if not arguments:
+            self.line(f"{head}()")
+            return
+        self.line(f"{head}(")
+        for argument in arguments:
+            self.line(f"    {argument},")
+        self.line(")")
+
+
+def _variant(prefix: str, kind: str, compact: bool, null: bool) -> str:
+    return f"{prefix}_{'compact_' if compact else ''}{'nullable_' if null else ''}{kind}"
+
+
+def _runs(fields: list[Field], width_max: int) -> Iterator[list[Field]]:
+    """Fields in their order; neighbours of fixed width with the same versions together."""
+    run: list[Field] = []
+    for one in fields:
+        if run and (not one.fixed or one.versions != run[0].versions or sum(len(x.name) + 8 for x in [*run, one]) > width_max):
+            yield run
+            run = []
+        run.append(one)
+        if not one.fixed:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+class Reading:
+    """The reader function of a struct."""
+
+    def __init__(self, out: Writer) -> None:
+        self.out = out
+
+    def function(self, struct: Struct) -> None:
+        out = self.out
+        out.head(f"_read_{snake(struct.name)}", "buf: Buffer, pos: int, version: int", f"tuple[{struct.name}, int]")
+        out.depth += 1
+        for run in _runs(struct.plain, 80):
+            self.run(run, struct.reach)
+        self.tags(struct)
+        out.call(f"result = {struct.name}", [f"{x.name}={x.name}" for x in struct.fields])
+        out.line("return result, pos")
+        out.depth -= 1
+
+    def run(self, run: list[Field], within: Versions) -> None:
+        out = self.out
+        condition = run[0].versions.condition(within)
+        if condition is None:
+            self.fields(run, run[0].versions, declare=True)
+            return
+        for one in run:
+            out.line(f"{one.name}: {one.type} = {one.default_value}")
+        out.block(f"if {condition}:", lambda: self.fields(run, run[0].versions, declare=False))
+
+    def fields(self, run: list[Field], versions: Versions, declare: bool) -> None:
+        out = self.out
+        if run[0].fixed:
+            packer = out.packer(run)
+            names = ", ".join(x.name for x in run)
+            target = f"({names},)" if len(run) == 1 else names
+            out.line(f"{target} = {packer}.unpack_from(buf, pos)")
+            out.line(f"pos += {sum(FIXED[x.kind][2] for x in run)}")
+        else:
+            self.field(run[0], versions, declare)
+
+    def field(self, one: Field, versions: Versions, declare: bool) -> None:
+        out = self.out
+        name = one.name
+        if one.array:
+            self.array(one, versions, declare)
+        elif one.struct is not None and one.ever_null:
+            # KIP-893: a struct that may be null has a byte before it, negative for null.
+            assert one.nullable == one.versions
+            if declare:
+                out.line(f"{name}: {one.type} = None")
+            out.line("pos += 1")
+            out.line("if buf[pos - 1] < 0x80:")
+            out.line(f"    {name}, pos = _read_{snake(one.struct.name)}(buf, pos, version)")
+        elif one.struct is not None:
+            out.line(f"{name}, pos = _read_{snake(one.struct.name)}(buf, pos, version)")
+        elif one.kind == "uuid":
+            out.line(f"{name}, pos = {out.use('read_uuid')}(buf, pos)")
+        else:
+            ops = {v: _variant("read", one.kind, v in one.flexible, v in one.nullable) for v in versions}
+            if declare and len(set(ops.values())) > 1:
+                out.line(f"{name}: {one.type}")
+            out.chain({v: f"{name}, pos = {out.use(op)}(buf, pos)" for v, op in ops.items()})
+
+    def array(self, one: Field, versions: Versions, declare: bool) -> None:
+        out = self.out
+        name = one.name
+        ops = {v: _variant("read", "count", v in one.flexible, v in one.nullable) for v in versions}
+        size = one.element_size_min()
+        out.chain({v: f"length, pos = {out.use(op)}(buf, pos, {size})" for v, op in ops.items()})
+        if one.ever_null:
+            out.line(f"{name}: {one.type} = None" if declare else f"{name} = None")
+            out.block("if length >= 0:", lambda: self.elements(one, versions))
+        else:
+            self.elements(one, versions, declare and (one.struct is not None or one.kind == "string"))
+
+    def elements(self, one: Field, versions: Versions, declare: bool = False) -> None:
+        out = self.out
+        name = one.name
+        if one.kind in ("int32", "int64"):
+            out.line(f"{name}, pos = {out.use('read_' + one.kind + 's')}(buf, pos, length)")
+            return
+        out.line(f"{name}: list[{one.element_type}] = []" if declare else f"{name} = []")
+        out.line("for _ in range(length):")
+        out.depth += 1
+        if one.struct is not None:
+            item = snake(one.struct.name)
+            out.line(f"{item}, pos = _read_{item}(buf, pos, version)")
+        else:
+            assert one.kind == "string"
+            item = "text"
+            ops = {v: _variant("read", "string", v in one.flexible, False) for v in versions}
+            out.chain({v: f"text, pos = {out.use(op)}(buf, pos)" for v, op in ops.items()})
+        out.line(f"{name}.append({item})")
+        out.depth -= 1
+
+    def tags(self, struct: Struct) -> None:
+        out = self.out
+        flexible = struct.flexible & struct.reach
+        if not list(flexible):
+            return
+        for one in struct.tagged:
+            out.line(f"{one.name}: {one.type} = {one.default_value}")
+        condition = flexible.condition(struct.reach)
+        if condition is None:
+            self.tag_section(struct)
+        else:
+            out.block(f"if {condition}:", lambda: self.tag_section(struct))
+
+    def tag_section(self, struct: Struct) -> None:
+        out = self.out
+        if not struct.tagged:
+            out.line(f"pos = {out.use('skip_tags')}(buf, pos)")
+            return
+        out.line(f"tags, pos = {out.use('read_uvarint')}(buf, pos)")
+        out.line("for _ in range(tags):")
+        out.depth += 1
+        out.line(f"tag, size, start = {out.use('read_tag')}(buf, pos)")
+        out.line("pos = start")
+        for index, one in enumerate(struct.tagged):
+            test = f"tag == {one.tag}"
+            condition = one.versions.condition(struct.flexible & struct.reach)
+            if condition is not None:
+                test += f" and {condition}"
+            out.block(f"{'if' if index == 0 else 'elif'} {test}:", lambda one=one: self.fields([one], one.versions, declare=False))  # type: ignore[misc]
+        out.block("else:", lambda: out.line("pos += size"))
+        out.block("if pos != start + size:", lambda: out.line(f"raise {out.use('wrong_tag_size')}(tag, size, pos - start)"))
+        out.depth -= 1
+
+
+class Writing:
+    """The writer function of a struct."""
+
+    def __init__(self, out: Writer) -> None:
+        self.out = out
+
+    def function(self, struct: Struct) -> None:
+        out = self.out
+        out.head(f"_write_{snake(struct.name)}", f"out: bytearray, value: {struct.name}, version: int", "None")
+        out.depth += 1
+        start = len(out.lines)
+        for run in _runs(struct.plain, 72):
+            self.run(run, struct)
+        self.tags(struct)
+        if len(out.lines) == start:
+            out.line("pass")
+        out.depth -= 1
+
+    def run(self, run: list[Field], struct: Struct) -> None:
+        out = self.out
+        condition = run[0].versions.condition(struct.reach)
+        if condition is None:
+            self.fields(run)
+            return
+        out.block(f"if {condition}:", lambda: self.fields(run))
+        self.refuse([x for x in run if not x.ignorable], struct)
+
+    def refuse(self, fields: list[Field], struct: Struct) -> None:
+        """The branch for versions that do not have these fields, and must not drop them in silence."""
+        out = self.out
+
+        def raise_for(one: Field) -> None:
+            out.line(f'raise {out.use("unsupported")}("{struct.name}", "{one.name}", version)')
+
+        if len(fields) == 1:
+            out.block(f"elif {fields[0].not_default('value.' + fields[0].name)}:", lambda: raise_for(fields[0]))
+        elif fields:
+            out.line("else:")
+            out.depth += 1
+            for one in fields:
+                out.block(f"if {one.not_default('value.' + one.name)}:", lambda one=one: raise_for(one))  # type: ignore[misc]
+            out.depth -= 1
+
+    def fields(self, run: list[Field], target: str = "out") -> None:
+        out = self.out
+        if run[0].fixed:
+            values = ", ".join(f"value.{x.name}" for x in run)
+            out.line(f"{target} += {out.packer(run)}.pack({values})")
+        else:
+            self.field(run[0], target)
+
+    def field(self, one: Field, target: str) -> None:
+        out = self.out
+        value = f"value.{one.name}"
+        if one.array:
+            self.array(one, target)
+        elif one.struct is not None and one.ever_null:
+            out.line(f"if {value} is None:")
+            out.line(f'    {target} += b"\\xff"')
+            out.line("else:")
+            out.line(f"    {target}.append(1)")
+            out.line(f"    _write_{snake(one.struct.name)}({target}, {value}, version)")
+        elif one.struct is not None:
+            out.line(f"_write_{snake(one.struct.name)}({target}, {value}, version)")
+        elif one.kind == "uuid":
+            out.line(f"{target} += {value}.bytes")
+        else:
+            ops = {}
+            for v in one.versions:
+                null = v in one.nullable
+                given = value if null or not one.ever_null else f"{out.use('present')}({value})"
+                kind = "bytes" if one.kind == "records" else one.kind
+                ops[v] = f"{out.use(_variant('write', kind, v in one.flexible, null))}({target}, {given})"
+            out.chain(ops)
+
+    def array(self, one: Field, target: str) -> None:
+        out = self.out
+        name = f"value.{one.name}"
+        if not one.ever_null:
+            self.count(one, f"len({name})", target, one.versions)
+            self.elements(one, name, target)
+            return
+        if one.nullable != one.versions:
+            items = one.name
+            out.line(f"{items} = {name}")
+            condition = one.nullable.condition(one.versions)
+            assert condition is not None and condition.startswith("version >= ")
+            unknown = condition.replace(">=", "<")
+            out.block(f"if {items} is None and {unknown}:", lambda: out.line(f"{items} = {out.use('present')}({items})"))
+        else:
+            items = name
+        out.line(f"if {items} is None:")
+        out.depth += 1
+        self.count(one, "-1", target, one.nullable)
+        out.depth -= 1
+        out.line("else:")
+        out.depth += 1
+        self.count(one, f"len({items})", target, one.versions)
+        self.elements(one, items, target)
+        out.depth -= 1
+
+    def count(self, one: Field, count: str, target: str, versions: Versions) -> None:
+        out = self.out
+        out.chain({v: f"{out.use(_variant('write', 'count', v in one.flexible, False))}({target}, {count})" for v in versions})
+
+    def elements(self, one: Field, items: str, target: str) -> None:
+        out = self.out
+        if one.kind in ("int32", "int64"):
+            out.line(f"{out.use('write_' + one.kind + 's')}({target}, {items})")
+            return
+        if one.struct is not None:
+            item = snake(one.struct.name)
+            out.line(f"for {item} in {items}:")
+            out.line(f"    _write_{item}({target}, {item}, version)")
+            return
+        out.line(f"for text in {items}:")
+        out.depth += 1
+        ops = {v: f"{out.use(_variant('write', 'string', v in one.flexible, False))}({target}, text)" for v in one.versions}
+        out.chain(ops)
+        out.depth -= 1
+
+    def tags(self, struct: Struct) -> None:
+        out = self.out
+        flexible = struct.flexible & struct.reach
+        if not list(flexible):
+            return
+        condition = flexible.condition(struct.reach)
+        if condition is None:
+            self.tag_section(struct)
+        else:
+            out.block(f"if {condition}:", lambda: self.tag_section(struct))
+        for one in struct.tagged:
+            if not one.ignorable and one.versions != struct.reach:
+                absent = one.versions.condition(struct.reach)
+                assert absent is not None and absent.startswith("version >= "), absent
+                out.block(
+                    f"if {absent.replace('>=', '<')} and {one.not_default('value.' + one.name)}:",
+                    lambda one=one: out.line(f'raise {out.use("unsupported")}("{struct.name}", "{one.name}", version)'),  # type: ignore[misc]
+                )
+
+    def tag_section(self, struct: Struct) -> None:
+        out = self.out
+        if not struct.tagged:
+            out.line("out.append(0)")
+            return
+        out.line("tags = 0")
+        out.line("tagged = bytearray()")
+        for one in struct.tagged:
+            test = one.not_default(f"value.{one.name}")
+            condition = one.versions.condition(struct.flexible & struct.reach)
+            if condition is not None:
+                test = f"{condition} and {test}"
+            out.line(f"if {test}:")
+            out.depth += 1
+            out.line("tags += 1")
+            out.line("body = bytearray()")
+            self.fields([one], target="body")
+            out.line(f"{out.use('write_tag')}(tagged, {one.tag}, body)")
+            out.depth -= 1
+        out.line(f"{out.use('write_uvarint')}(out, tags)")
+        out.line("out += tagged")
+
+
+def _dataclass(out: Writer, struct: Struct, methods: Callable[[], None] | None = None) -> None:
+    out.line("@dataclass(slots=True, kw_only=True)")
+    out.line(f"class {struct.name}:")
+    out.depth += 1
+    out.doc(struct.about)
+    if struct.about:
+        out.line()
+    if methods is None and not struct.fields:
+        out.line("pass")
+    for one in struct.fields:
+        out.line(f"{one.name}: {one.type} = {one.default_clause}")
+        versions = one.versions.condition(struct.reach)
+        note = ""
+        if versions is not None:
+            low, high = one.versions.lowest, one.versions.highest
+            note = f" (v{low})" if low == high else f" (v{low}-v{high})" if high != struct.reach.highest else f" (v{low}+)"
+        out.doc(one.about.removesuffix(".") + note)
+    if methods is not None:
+        methods()
+    out.depth -= 1
+
+
+def _message_methods(out: Writer, message: Message) -> None:
+    name, low, high = message.name, message.versions.lowest, message.versions.highest
+    if message.root.fields:
+        out.line()
+    if message.api_key is not None:
+        out.line(f"API_KEY: ClassVar[int] = {message.api_key}")
+    out.line(f"VERSIONS: ClassVar[tuple[int, int]] = ({low}, {high})")
+    flexible = list(message.flexible & message.versions)
+    out.line(f"FLEXIBLE_FROM: ClassVar[int | None] = {flexible[0] if flexible else None}")
+    out.line()
+    out.line("@staticmethod")
+    out.line(f"def decode(buf: Buffer, pos: int, version: int) -> tuple[{name}, int]:")
+    out.depth += 1
+    out.line('"""The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""')
+    out.line(f'check_version("{name}", version, {low}, {high})')
+    out.line("try:")
+    out.line(f"    return _read_{snake(name)}(buf, pos, version)")
+    out.line("except PARSE_ERRORS as error:")
+    out.line(f'    raise malformed("{name}", version, error) from error')
+    out.depth -= 1
+    out.line()
+    out.line("def encode(self, version: int) -> bytes:")
+    out.line('    """The message as bytes. Raises ValueError where that version cannot carry it."""')
+    out.line("    out = bytearray()")
+    out.line("    self.encode_into(out, version)")
+    out.line("    return bytes(out)")
+    out.line()
+    out.line("def encode_into(self, out: bytearray, version: int) -> None:")
+    out.line('    """As `encode`, behind what `out` holds already."""')
+    out.line(f'    check_version("{name}", version, {low}, {high})')
+    out.line(f"    _write_{snake(name)}(out, self, version)")
+
+
+def generate(module: str) -> str:
+    """The text of `messages/<snake of module>.py`."""
+    messages = [load(name) for name in MESSAGES[module]]
+    out = Writer()
+    for used in ("PARSE_ERRORS", "Buffer", "check_version", "malformed"):
+        out.use(used)
+    shared: dict[str, Struct] = {}
+    for message in messages:
+        out.line()
+        out.line()
+        fresh = [x for x in message.structs if x.name not in shared]
+        for struct in message.structs:  # a struct in both messages is written once, and must be the same
+            assert shared.setdefault(struct.name, struct) == struct, struct.name
+        for struct in fresh:
+            _dataclass(out, struct)
+            out.line()
+            out.line()
+        _dataclass(out, message.root, lambda message=message: _message_methods(out, message))  # type: ignore[misc]
+        for struct in [*fresh, message.root]:
+            out.line()
+            out.line()
+            Reading(out).function(struct)
+            out.line()
+            out.line()
+            Writing(out).function(struct)
+    body = "\n".join(out.lines)
+    head = Writer()
+    names = " and ".join(MESSAGES[module])
+    head.line(f'"""{names}. Generated by generate.py from Kafka\'s schema: do not edit."""')
+    head.line()
+    head.line("from __future__ import annotations")
+    head.line()
+    if out.packers:
+        head.line("import struct")
+    head.line(f"from dataclasses import dataclass{', field' if 'field(default_factory' in body else ''}")
+    head.line("from typing import ClassVar")
+    if re.search(r"\bUUID\b", body):
+        head.line("from uuid import UUID")
+    if "ZERO_UUID" in body:
+        out.use("ZERO_UUID")
+    head.line()
+    head.line("from broker.wire.kafka.primitives import (")
+    # ruff's order: constants, classes, functions
+    for used in sorted(out.used, key=lambda x: (0 if x.isupper() else 1 if x[0].isupper() else 2, x)):
+        head.line(f"    {used},")
+    head.line(")")
+    if out.packers:
+        head.line()
+    for name, code in sorted(out.packers.items()):
+        head.line(f'{name} = struct.Struct("{code}")')
+    return "\n".join(head.lines) + "\n" + body.lstrip("\n").join(["\n\n", "\n"])
+
+
+def generate_all() -> dict[str, str]:
+    """File names in `messages/` and their text."""
+    init = '"""Kafka\'s messages, one module per API. Generated by generate.py from Kafka\'s schemas: do not edit."""\n'
+    return {"__init__.py": init} | {f"{snake(module)}.py": generate(module) for module in MESSAGES}
+
+
+def main() -> int:
+    folder = Path(__file__).parent / "messages"
+    folder.mkdir(exist_ok=True)
+    files = generate_all()
+    for stale in folder.glob("*.py"):
+        if stale.name not in files:
+            stale.unlink()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

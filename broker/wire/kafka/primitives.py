@@ -1,0 +1,328 @@
+"""The primitive types of the Kafka protocol: what the generated messages read and write with.
+
+A reader is `(buf, pos) -> (value, new pos)`. Fixed-width fields are read by the messages themselves with `struct`, which raises
+`struct.error` at the end of the buffer; so does indexing with `IndexError`. A message's `decode` turns those (`PARSE_ERRORS`) into
+the only error that any bytes can cause, `DecodeError`. Whatever takes a length from the wire checks it here before it allocates.
+
+"compact" is KIP-482's encoding: an unsigned varint of length + 1, where 0 is null. The older one is an int16 (strings) or int32
+(bytes, arrays), where -1 is null.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TypeAlias, TypeVar
+from uuid import UUID
+
+from broker.runtime.errors import InvalidError, Reason
+
+Buffer: TypeAlias = bytes | memoryview
+
+ZERO_UUID = UUID(int=0)
+"""Kafka's null id."""
+
+PARSE_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_STRING_BYTES_MAX = 0x7FFF
+_UVARINT_MAX = 0xFFFF_FFFF
+_UVARINT_SHIFT_MAX = 28
+
+_T = TypeVar("_T")
+
+
+class DecodeError(InvalidError):
+    """The peer's bytes are not the message they claim to be. The connection cannot be trusted any further."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.INVALID_REQUEST, message)
+
+
+# -- what the generated code asks of its caller and of the peer
+
+
+def check_version(message: str, version: int, lowest: int, highest: int) -> None:
+    """Raise ValueError, a programmer error, for a version that the message does not have."""
+    if not lowest <= version <= highest:
+        raise ValueError(f"message has no such version. message=`{message}` version=`{version}`")
+
+
+def unsupported(message: str, field: str, version: int) -> ValueError:
+    """A programmer error: `field` is set to a value which that version cannot carry and must not drop."""
+    return ValueError(f"field cannot be sent in this version. message=`{message}` field=`{field}` version=`{version}`")
+
+
+def malformed(message: str, version: int, error: Exception) -> DecodeError:
+    """One of PARSE_ERRORS, as the error that the caller knows."""
+    what = "string is not UTF-8" if isinstance(error, UnicodeDecodeError) else "message ends too early"
+    return DecodeError(f"{what}. message=`{message}` version=`{version}`")
+
+
+def wrong_tag_size(tag: int, size: int, read: int) -> DecodeError:
+    return DecodeError(f"tagged field has another length than its value. tag=`{tag}` length=`{size}` read=`{read}`")
+
+
+def present(value: _T | None) -> _T:
+    """The value of a field that may be null in other versions only. Raises ValueError, a programmer error."""
+    if value is None:
+        raise ValueError("null cannot be sent in this version")
+    return value
+
+
+# -- reading
+
+
+def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
+    """An unsigned 32-bit varint, of at most five bytes."""
+    byte = buf[pos]
+    pos += 1
+    if byte < 0x80:
+        return byte, pos
+    value = byte & 0x7F
+    shift = 7
+    while True:
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > _UVARINT_SHIFT_MAX:
+            raise DecodeError("varint is longer than five bytes")
+    if value > _UVARINT_MAX:
+        raise DecodeError(f"varint is out of range. value=`{value}`")
+    return value, pos
+
+
+def _slice(buf: Buffer, pos: int, length: int) -> tuple[Buffer, int]:
+    end = pos + length
+    if length < 0:
+        raise DecodeError("field that may not be null is null")
+    if end > len(buf):
+        raise DecodeError(f"length is beyond the end of the message. length=`{length}` left=`{len(buf) - pos}`")
+    return buf[pos:end], end
+
+
+def read_string(buf: Buffer, pos: int) -> tuple[str, int]:
+    data, pos = _slice(buf, pos + 2, _I16.unpack_from(buf, pos)[0])
+    return str(data, "utf-8"), pos
+
+
+def read_compact_string(buf: Buffer, pos: int) -> tuple[str, int]:
+    length, pos = read_uvarint(buf, pos)
+    data, pos = _slice(buf, pos, length - 1)
+    return str(data, "utf-8"), pos
+
+
+def read_nullable_string(buf: Buffer, pos: int) -> tuple[str | None, int]:
+    length = _I16.unpack_from(buf, pos)[0]
+    if length < 0:
+        return None, pos + 2
+    data, pos = _slice(buf, pos + 2, length)
+    return str(data, "utf-8"), pos
+
+
+def read_compact_nullable_string(buf: Buffer, pos: int) -> tuple[str | None, int]:
+    length, pos = read_uvarint(buf, pos)
+    if length == 0:
+        return None, pos
+    data, pos = _slice(buf, pos, length - 1)
+    return str(data, "utf-8"), pos
+
+
+def read_bytes(buf: Buffer, pos: int) -> tuple[bytes, int]:
+    """A copy, so that what keeps it does not keep the whole request."""
+    data, pos = _slice(buf, pos + 4, _I32.unpack_from(buf, pos)[0])
+    return bytes(data), pos
+
+
+def read_compact_bytes(buf: Buffer, pos: int) -> tuple[bytes, int]:
+    length, pos = read_uvarint(buf, pos)
+    data, pos = _slice(buf, pos, length - 1)
+    return bytes(data), pos
+
+
+def read_nullable_bytes(buf: Buffer, pos: int) -> tuple[bytes | None, int]:
+    records, pos = read_nullable_records(buf, pos)
+    return None if records is None else bytes(records), pos
+
+
+def read_compact_nullable_bytes(buf: Buffer, pos: int) -> tuple[bytes | None, int]:
+    records, pos = read_compact_nullable_records(buf, pos)
+    return None if records is None else bytes(records), pos
+
+
+def read_nullable_records(buf: Buffer, pos: int) -> tuple[Buffer | None, int]:
+    """A slice of `buf`, no copy where `buf` is a memoryview."""
+    length = _I32.unpack_from(buf, pos)[0]
+    if length < 0:
+        return None, pos + 4
+    return _slice(buf, pos + 4, length)
+
+
+def read_compact_nullable_records(buf: Buffer, pos: int) -> tuple[Buffer | None, int]:
+    """A slice of `buf`, no copy where `buf` is a memoryview."""
+    length, pos = read_uvarint(buf, pos)
+    if length == 0:
+        return None, pos
+    return _slice(buf, pos, length - 1)
+
+
+def read_uuid(buf: Buffer, pos: int) -> tuple[UUID, int]:
+    data, pos = _slice(buf, pos, 16)
+    return UUID(bytes=bytes(data)), pos
+
+
+def _check_count(buf: Buffer, pos: int, count: int, size_min: int) -> None:
+    if count * size_min > len(buf) - pos:
+        raise DecodeError(f"array has more elements than the message has room for. count=`{count}` left=`{len(buf) - pos}`")
+
+
+def read_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
+    """How many elements an array has, each of at least `size_min` (>= 1) bytes."""
+    count = _I32.unpack_from(buf, pos)[0]
+    if count < 0:
+        raise DecodeError("array that may not be null is null")
+    _check_count(buf, pos + 4, count, size_min)
+    return count, pos + 4
+
+
+def read_nullable_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
+    """As `read_count`; -1 is null."""
+    count = _I32.unpack_from(buf, pos)[0]
+    _check_count(buf, pos + 4, count, size_min)
+    return max(count, -1), pos + 4
+
+
+def read_compact_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
+    """As `read_count`."""
+    count, pos = read_uvarint(buf, pos)
+    if count == 0:
+        raise DecodeError("array that may not be null is null")
+    _check_count(buf, pos, count - 1, size_min)
+    return count - 1, pos
+
+
+def read_compact_nullable_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
+    """As `read_count`; -1 is null."""
+    count, pos = read_uvarint(buf, pos)
+    _check_count(buf, pos, count - 1, size_min)
+    return count - 1, pos
+
+
+def read_int32s(buf: Buffer, pos: int, count: int) -> tuple[list[int], int]:
+    return list(struct.unpack_from(f">{count}i", buf, pos)), pos + 4 * count
+
+
+def read_int64s(buf: Buffer, pos: int, count: int) -> tuple[list[int], int]:
+    return list(struct.unpack_from(f">{count}q", buf, pos)), pos + 8 * count
+
+
+def read_tag(buf: Buffer, pos: int) -> tuple[int, int, int]:
+    """The head of a tagged field: its tag, the length of its value (which lies within `buf`), and the value's position."""
+    tag, pos = read_uvarint(buf, pos)
+    size, pos = read_uvarint(buf, pos)
+    if size > len(buf) - pos:
+        raise DecodeError(f"tagged field is beyond the end of the message. tag=`{tag}` length=`{size}` left=`{len(buf) - pos}`")
+    return tag, size, pos
+
+
+def skip_tags(buf: Buffer, pos: int) -> int:
+    """The position behind a section of tagged fields of which none is known."""
+    count, pos = read_uvarint(buf, pos)
+    for _ in range(count):
+        _, size, pos = read_tag(buf, pos)
+        pos += size
+    return pos
+
+
+# -- writing
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _encode(value: str) -> bytes:
+    data = value.encode()
+    if len(data) > _STRING_BYTES_MAX:  # Java clients refuse longer ones in the compact encoding too
+        raise ValueError(f"string is too long. length=`{len(data)}` max=`{_STRING_BYTES_MAX}`")
+    return data
+
+
+def write_string(out: bytearray, value: str) -> None:
+    data = _encode(value)
+    out += _I16.pack(len(data))
+    out += data
+
+
+def write_compact_string(out: bytearray, value: str) -> None:
+    data = _encode(value)
+    write_uvarint(out, len(data) + 1)
+    out += data
+
+
+def write_nullable_string(out: bytearray, value: str | None) -> None:
+    if value is None:
+        out += b"\xff\xff"
+    else:
+        write_string(out, value)
+
+
+def write_compact_nullable_string(out: bytearray, value: str | None) -> None:
+    if value is None:
+        out.append(0)
+    else:
+        write_compact_string(out, value)
+
+
+def write_bytes(out: bytearray, value: Buffer) -> None:
+    out += _I32.pack(len(value))
+    out += value
+
+
+def write_compact_bytes(out: bytearray, value: Buffer) -> None:
+    write_uvarint(out, len(value) + 1)
+    out += value
+
+
+def write_nullable_bytes(out: bytearray, value: Buffer | None) -> None:
+    if value is None:
+        out += b"\xff\xff\xff\xff"
+    else:
+        write_bytes(out, value)
+
+
+def write_compact_nullable_bytes(out: bytearray, value: Buffer | None) -> None:
+    if value is None:
+        out.append(0)
+    else:
+        write_compact_bytes(out, value)
+
+
+def write_count(out: bytearray, count: int) -> None:
+    """The head of an array of `count` elements; -1 is null."""
+    out += _I32.pack(count)
+
+
+def write_compact_count(out: bytearray, count: int) -> None:
+    """The head of an array of `count` elements; -1 is null."""
+    write_uvarint(out, count + 1)
+
+
+def write_int32s(out: bytearray, values: list[int]) -> None:
+    out += struct.pack(f">{len(values)}i", *values)
+
+
+def write_int64s(out: bytearray, values: list[int]) -> None:
+    out += struct.pack(f">{len(values)}q", *values)
+
+
+def write_tag(out: bytearray, tag: int, value: bytearray) -> None:
+    write_uvarint(out, tag)
+    write_uvarint(out, len(value))
+    out += value

@@ -1,0 +1,72 @@
+"""The checked-in Kafka messages against the generator.
+
+Runs the generator in memory and compares its text with `broker/wire/kafka/messages/`. A mismatch means that somebody edited
+generated code, or changed the generator (or the version of kafka-python, which carries the schemas) without running it again:
+``python -m broker.wire.kafka.generate``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import broker.wire.kafka
+from broker.wire.kafka import generate
+from broker.wire.kafka.schema import load
+
+MESSAGES = Path(broker.wire.kafka.__file__).parent / "messages"
+
+KAFKA_4_2 = {
+    "ApiVersionsRequest": (18, 0, 4),
+    "MetadataRequest": (3, 0, 13),
+    "ProduceRequest": (0, 3, 13),
+    "FetchRequest": (1, 4, 18),
+    "ListOffsetsRequest": (2, 1, 11),
+    "OffsetForLeaderEpochRequest": (23, 2, 4),
+    "FindCoordinatorRequest": (10, 0, 6),
+    "JoinGroupRequest": (11, 0, 9),
+    "HeartbeatRequest": (12, 0, 4),
+    "LeaveGroupRequest": (13, 0, 5),
+    "SyncGroupRequest": (14, 0, 5),
+    "OffsetCommitRequest": (8, 2, 10),
+    "OffsetFetchRequest": (9, 1, 10),
+    "DescribeGroupsRequest": (15, 0, 6),
+    "ListGroupsRequest": (16, 0, 5),
+    "DeleteGroupsRequest": (42, 0, 2),
+    "OffsetDeleteRequest": (47, 0, 0),
+    "InitProducerIdRequest": (22, 0, 6),
+    "DescribeProducersRequest": (61, 0, 0),
+    "CreateTopicsRequest": (19, 2, 7),
+    "DeleteTopicsRequest": (20, 1, 6),
+    "CreatePartitionsRequest": (37, 0, 3),
+    "DeleteRecordsRequest": (21, 0, 2),
+    "DescribeConfigsRequest": (32, 1, 4),
+    "AlterConfigsRequest": (33, 0, 2),
+    "IncrementalAlterConfigsRequest": (44, 0, 1),
+    "DescribeClusterRequest": (60, 0, 2),
+    "DescribeTopicPartitionsRequest": (75, 0, 0),
+    "DescribeLogDirsRequest": (35, 1, 4),
+}
+"""API key, lowest and highest version that Kafka 4.2 has."""
+
+
+def test_checked_in_messages_are_what_the_generator_writes() -> None:
+    generated = generate.generate_all()
+    assert {path.name for path in MESSAGES.glob("*.py")} == set(generated)
+    for name, text in generated.items():
+        assert (MESSAGES / name).read_text() == text, f"{name} differs: run python -m broker.wire.kafka.generate"
+
+
+@pytest.mark.parametrize("name", KAFKA_4_2)
+def test_schemas_cover_kafka_4_2(name: str) -> None:
+    key, lowest, highest = KAFKA_4_2[name]
+    for message in (load(name), load(name.replace("Request", "Response"))):
+        assert message.api_key == key
+        assert message.versions.lowest == lowest
+        assert message.versions.highest >= highest
+
+
+def test_every_generated_api_is_checked_against_kafka_4_2() -> None:
+    requests = {name for names in generate.MESSAGES.values() for name in names if len(names) == 2 and name.endswith("Request")}
+    assert requests == set(KAFKA_4_2)
