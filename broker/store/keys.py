@@ -1,0 +1,68 @@
+"""What may be a key, a prefix and a range. Every store refuses the rest alike, so that what works on one works on all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from broker.runtime.errors import InvalidError, Reason
+from broker.store.interface import Buffer
+
+KEY_BYTES_MAX = 800
+"""S3 allows 1024; the difference is room for the prefix of the store's URL."""
+PART_BYTES_MAX = 200
+"""File systems allow 255 per name."""
+
+_PART = rf"(?!\.{{1,2}}(?:/|\Z))[A-Za-z0-9._=-]{{1,{PART_BYTES_MAX}}}"
+_KEY = re.compile(rf"{_PART}(?:/{_PART})*")
+_PREFIX = re.compile(rf"(?:{_PART}/)*[A-Za-z0-9._=-]{{0,{PART_BYTES_MAX}}}")
+_NAME = re.compile(_PART)
+
+
+def check_key(key: str) -> str:
+    """The key itself. Raises InvalidError(INVALID_REQUEST) if it cannot be one."""
+    if len(key) > KEY_BYTES_MAX or _KEY.fullmatch(key) is None:
+        raise InvalidError(Reason.INVALID_REQUEST, f"not a key of a store. key=`{key[: KEY_BYTES_MAX + 1]!a}`")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """The beginning of a key, ending anywhere; empty for all keys. Raises InvalidError(INVALID_REQUEST)."""
+    if len(prefix) > KEY_BYTES_MAX or _PREFIX.fullmatch(prefix) is None:
+        raise InvalidError(Reason.INVALID_REQUEST, f"not the beginning of a key. prefix=`{prefix[: KEY_BYTES_MAX + 1]!a}`")
+    return prefix
+
+
+def check_range(start: int, length: int) -> None:
+    """Raises InvalidError(INVALID_REQUEST) unless both are at least 0 bytes."""
+    if start < 0 or length < 0:
+        raise InvalidError(Reason.INVALID_REQUEST, f"not a range of bytes. start=`{start}` length=`{length}`")
+
+
+def check_listing(prefix: str, start_after: str, limit: int) -> None:
+    """The arguments of `list`. Raises InvalidError(INVALID_REQUEST)."""
+    check_prefix(prefix)
+    check_prefix(start_after)
+    if limit < 1:
+        raise InvalidError(Reason.INVALID_REQUEST, f"a listing of fewer than one key was asked for. limit=`{limit}`")
+
+
+def is_name(name: str) -> bool:
+    """Whether it can stand between two slashes of a key."""
+    return _NAME.fullmatch(name) is not None
+
+
+def views(data: Buffer | Sequence[Buffer]) -> list[memoryview]:
+    """What a caller gave as an object, as flat views of bytes, in order; nothing is copied."""
+    parts = (data,) if isinstance(data, bytes | bytearray | memoryview) else data
+    return [memoryview(part).cast("B") for part in parts]
+
+
+def not_found(key: str) -> InvalidError:
+    """What `get` raises."""
+    return InvalidError(Reason.NOT_FOUND, f"no such object. key=`{key}`")
+
+
+def key_conflict(key: str) -> InvalidError:
+    """A key that is the directory of another one, or the reverse."""
+    return InvalidError(Reason.INVALID_REQUEST, f"one key cannot be the directory of another. key=`{key}`")

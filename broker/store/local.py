@@ -1,0 +1,96 @@
+"""A directory as a store. `local_files.py` says how; here it gets threads, so that no disk ever stops the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from broker.runtime.errors import ClosedError, Reason
+from broker.store.interface import Appender, Buffer, ObjectInfo
+from broker.store.keys import check_key, check_listing, check_range, views
+from broker.store.local_append import Fsync, LocalAppender
+from broker.store.local_files import LocalFiles
+
+THREADS = 4
+"""More would only queue at the disk; they start when they are needed."""
+FSYNC_INTERVAL_MS = 100
+
+_T = TypeVar("_T")
+
+
+class LocalStore:
+    """Objects are files below `root`, named by their keys. Opening blocks for some milliseconds and creates a missing directory.
+
+    A call that is cancelled goes on in its thread: it may still take effect, and reads `data` until it has.
+
+    Args:
+        root: the directory, absolute or relative to where the process stands now.
+        fsync: of the appender; `put` and `put_if_absent` are durable whatever it says.
+        fsync_interval_ms: see LocalAppender.
+
+    Raises:
+        FatalError, RetryError: see LocalFiles.
+    """
+
+    def __init__(
+        self, root: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FSYNC_INTERVAL_MS, threads: int = THREADS
+    ) -> None:
+        self._files = LocalFiles(root)
+        try:
+            self._appender = LocalAppender(self._files, fsync, fsync_interval_ms)
+        except BaseException:
+            self._files.close()
+            raise
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="store")
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return self._files.root
+
+    @property
+    def appender(self) -> Appender | None:
+        return self._appender
+
+    async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        check_key(key)
+        return await self._run(lambda: self._files.put_if_absent(key, views(data)))
+
+    async def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        check_key(key)
+        await self._run(lambda: self._files.put(key, views(data)))
+
+    async def get(self, key: str) -> bytes:
+        check_key(key)
+        return await self._run(lambda: self._files.get(key))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        check_key(key)
+        check_range(start, length)
+        return await self._run(lambda: self._files.get_range(key, start, length))
+
+    async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
+        check_listing(prefix, start_after, limit)
+        return await self._run(lambda: self._files.listing(prefix, start_after, limit))
+
+    async def delete(self, key: str) -> None:
+        check_key(key)
+        await self._run(lambda: self._files.delete(key))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(None, self._shut_down)
+
+    def _shut_down(self) -> None:
+        self._pool.shutdown()
+        self._appender.close()
+        self._files.close()
+
+    async def _run(self, call: Callable[[], _T]) -> _T:
+        if self._closed:
+            raise ClosedError(Reason.CLOSED, f"the store was closed. url=`{self.url}`")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)

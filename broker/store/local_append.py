@@ -1,0 +1,251 @@
+"""Files that grow in place, in a directory: what `wal.fsync` means, and how a file is made ready for it.
+
+========  ==============================================================  =====================================================
+fsync     how `write` writes                                              what a crash may take
+========  ==============================================================  =====================================================
+always    O_DSYNC, and O_DIRECT where the file system has it: durable     nothing
+          when it returns
+interval  to the page cache; a thread calls fdatasync every so often      of the process: nothing; of the machine: what was written
+                                                                          since the last fdatasync began
+never     to the page cache; the kernel writes back when it likes         of the process: nothing; of the machine: anything that was
+                                                                          written since the file was created
+========  ==============================================================  =====================================================
+
+Whatever it is, a file's name and length are durable when `create` returns, and its content when `truncate` does: what a manifest
+names is on the disk.
+
+A new file is filled with zeros, not only allocated: the first write to a merely allocated block must also change the file's extent
+tree, which doubles the time of a synchronous write. (Measured: 0.24 ms against 0.12 ms for 4 KiB.)
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+from typing import Literal, TypeAlias
+
+from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from broker.store.interface import AppendFile
+from broker.store.keys import check_key
+from broker.store.local_files import CREATE_TRIES, LocalFiles
+from broker.store.os_errors import raise_store_error, store_error
+
+Fsync: TypeAlias = Literal["always", "interval", "never"]
+
+ZERO_STEP_BYTES = 4 << 20
+"""One write of zeros: large enough for a disk's full speed, small enough to leave room for the writes of others between."""
+DIRECT_ALIGNMENT_BYTES = 4096
+"""A multiple of every disk's logical block, and the page that a buffer must begin on."""
+
+_O_DIRECT = getattr(os, "O_DIRECT", 0)
+
+
+class LocalAppender:
+    """The appender of a directory. Thread-safe; each file belongs to one thread.
+
+    Args:
+        fsync: see the table.
+        interval_ms: with `interval`, the pause between two rounds of fdatasync.
+    """
+
+    def __init__(self, files: LocalFiles, fsync: Fsync, interval_ms: int) -> None:
+        assert interval_ms > 0, interval_ms
+        self._files = files
+        self._fsync = fsync
+        self._direct = fsync == "always" and _has_direct(files)
+        self._syncer = _Syncer(interval_ms) if fsync == "interval" else None
+
+    def create(self, key: str, size_bytes: int) -> AppendFile:
+        """See Appender."""
+        check_key(key)
+        assert size_bytes >= 0, size_bytes
+        alignment_bytes = DIRECT_ALIGNMENT_BYTES if self._direct else 1
+        assert size_bytes % alignment_bytes == 0, f"a file for O_DIRECT is not whole blocks. size_bytes=`{size_bytes}`"
+        flags = (os.O_DSYNC if self._fsync == "always" else 0) | (_O_DIRECT if self._direct else 0)
+        try:
+            temp, fd = self._files.create_temp(flags)
+            try:
+                self._fill(fd, size_bytes)
+                self._link(temp, key)
+            except BaseException:
+                os.close(fd)
+                raise
+            finally:
+                self._files.remove_temp(temp)
+        except OSError as error:
+            raise_store_error(error, "creating a file to append to", key)
+        file = LocalAppendFile(fd, key, alignment_bytes, self._syncer)
+        if self._syncer is not None:
+            self._syncer.add(file)
+        return file
+
+    def exists(self, key: str) -> bool:
+        """See Appender."""
+        return self._files.exists(key)
+
+    def close(self) -> None:
+        """Stop the thread of `interval`. Files are closed by their owners."""
+        if self._syncer is not None:
+            self._syncer.close()
+
+    def _fill(self, fd: int, size_bytes: int) -> None:
+        if size_bytes == 0:
+            os.fsync(fd)
+            return
+        try:
+            # One allocation for all of it: contiguous where possible, and a full disk is found before anything is written.
+            os.posix_fallocate(fd, 0, size_bytes)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            os.ftruncate(fd, size_bytes)
+        # Without `always` the zeros may stay in memory, but the length must not. Nothing else is dirty yet, so this is quick.
+        os.fsync(fd)
+        with mmap.mmap(-1, min(size_bytes, ZERO_STEP_BYTES)) as zeros, memoryview(zeros) as view:
+            position = 0
+            while position < size_bytes:
+                with view[: min(len(view), size_bytes - position)] as step:
+                    position += os.pwrite(fd, step, position)
+        if self._fsync == "always":
+            os.fsync(fd)
+
+    def _link(self, temp: str, key: str) -> None:
+        for _ in range(CREATE_TRIES):
+            with self._files.place(key) as (directory_fd, name):
+                if self._files.link_temp(temp, directory_fd, name):
+                    return
+        raise RetryError(Reason.STORE_UNAVAILABLE, f"creating a file failed: its directory keeps vanishing. key=`{key}`")
+
+
+class LocalAppendFile:
+    """See AppendFile."""
+
+    def __init__(self, fd: int, key: str, alignment_bytes: int, syncer: _Syncer | None) -> None:
+        self._fd = fd
+        self._key = key
+        self._alignment_bytes = alignment_bytes
+        self._syncer = syncer
+        # Shared with the syncing thread, which owns none of it but `dirty` and `failure`.
+        self.sync_lock = threading.Lock()
+        self.dirty = False
+        self.failure: HeadgateError | None = None
+
+    @property
+    def alignment_bytes(self) -> int:
+        return self._alignment_bytes
+
+    def write(self, position: int, data: memoryview) -> None:
+        """See AppendFile. One pwrite(2), normally. FatalError once the disk has lost earlier writes (`interval` only)."""
+        if self.failure is not None:
+            raise self.failure
+        try:
+            written = os.pwrite(self._fd, data, position)
+            if written != data.nbytes:
+                self._write_rest(position, data, written)
+        except OSError as error:
+            raise_store_error(error, "writing to the write-ahead log", self._key)
+        # After the write: a round of fdatasync that takes the flag has all of it. Setting it in front could lose the tail.
+        self.dirty = True
+
+    def truncate(self, size_bytes: int) -> None:
+        """See AppendFile."""
+        if self.failure is not None:
+            raise self.failure
+        try:
+            os.ftruncate(self._fd, size_bytes)
+            os.fsync(self._fd)
+        except OSError as error:
+            raise_store_error(error, "sealing a file of the write-ahead log", self._key)
+        self.dirty = False
+
+    def close(self) -> None:
+        """See AppendFile."""
+        with self.sync_lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+        if self._syncer is not None:
+            self._syncer.remove(self)
+
+    def sync(self) -> None:
+        """What the thread of `interval` does. An error is kept for the writer: the kernel has dropped what it could not write."""
+        with self.sync_lock:
+            if self._fd < 0 or not self.dirty:
+                return
+            self.dirty = False
+            try:
+                os.fdatasync(self._fd)
+            except OSError as error:
+                message = store_error(error, "syncing the write-ahead log", self._key).message
+                self.failure = FatalError(Reason.STORE_UNAVAILABLE, f"earlier writes may be lost: {message}")
+
+    def _write_rest(self, position: int, data: memoryview, written: int) -> None:
+        """Go on after a short write; with O_DIRECT from the last whole block. Raises OSError."""
+        data = data.cast("B")
+        while written < data.nbytes:
+            done = written - written % self._alignment_bytes
+            progress = done + os.pwrite(self._fd, data[done:], position + done)
+            if progress <= written:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            written = progress
+
+
+class _Syncer:
+    """One thread that syncs all open files of an appender in turn."""
+
+    def __init__(self, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._lock = threading.Lock()
+        self._files: set[LocalAppendFile] = set()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, file: LocalAppendFile) -> None:
+        with self._lock:
+            self._files.add(file)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="wal-fdatasync", daemon=True)
+                self._thread.start()
+
+    def remove(self, file: LocalAppendFile) -> None:
+        with self._lock:
+            self._files.discard(file)
+
+    def close(self) -> None:
+        self._stop.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_ms / 1000):
+            with self._lock:
+                files = list(self._files)
+            for file in files:
+                file.sync()
+
+
+def _has_direct(files: LocalFiles) -> bool:
+    """Whether the file system takes O_DIRECT, by trying: some refuse at open(2), some at the first write."""
+    if not _O_DIRECT:
+        return False
+    try:
+        name, fd = files.create_temp(_O_DIRECT | os.O_DSYNC)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            # open(2) may leave the file behind though it refused the flag; the next sweep takes it.
+            return False
+        raise_store_error(error, "trying O_DIRECT", files.root)
+    try:
+        with mmap.mmap(-1, DIRECT_ALIGNMENT_BYTES) as block:
+            return os.pwrite(fd, block, 0) == DIRECT_ALIGNMENT_BYTES
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+            return False
+        raise_store_error(error, "trying O_DIRECT", files.root)
+    finally:
+        os.close(fd)
+        files.remove_temp(name)

@@ -1,0 +1,424 @@
+"""A directory as a store, blocking: what `LocalStore` does in its threads and the append files on theirs.
+
+Theory of operation::
+
+    create     write .tmp~/x, fsync it, link(2) it to its key, fsync the key's directory, unlink .tmp~/x
+    replace    write .tmp~/x, fsync it, rename(2) it to its key, fsync the key's directory
+
+link(2) never overwrites, and both make the whole object visible in one step. What a process left in `.tmp~` when it died is
+unlinked when a store is next opened, once it is an hour old; no key can name it, for `~` is not of the alphabet of keys.
+
+Every path is walked from a descriptor of the root, one part at a time, and no symlink is followed: nothing that somebody plants in
+the directory leads outside. The root itself may be a symlink. That descriptor also keeps the root's inode number from being used
+again, so a comparison of device and inode tells whether the path still names this very directory. If it does not (deleted, moved,
+unmounted, another one mounted over it), the store stops with FatalError rather than create it anew: an empty directory has no
+fences.
+
+Empty directories are removed on the way. Whoever creates at the same moment finds its directory gone and begins again.
+
+The file system must keep link(2) atomic and show it to every broker at once: any local one does; NFS needs `lookupcache=none`.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
+from broker.store.interface import ObjectInfo
+from broker.store.keys import is_name, key_conflict, not_found
+from broker.store.os_errors import raise_store_error
+
+TEMP_DIRECTORY = ".tmp~"
+TEMP_AGE_S_MAX = 3600
+"""An unfinished file that nobody wrote to for this long belongs to nobody."""
+CREATE_TRIES = 16
+"""Directories vanish under a creator only when another one empties them at that moment; 16 times in a row is no coincidence."""
+DURABLE_DIRECTORIES_MAX = 4096
+"""Directories whose own entry is known to be on the disk; forgotten all at once when there are more."""
+
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: a FIFO that somebody planted must not hang a thread.
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE_TEMP = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def write_all(fd: int, data: memoryview) -> None:
+    """Write to the end of `data`, however short single writes are. Raises OSError."""
+    while data.nbytes:
+        data = data[os.write(fd, data) :]
+
+
+class LocalFiles:
+    """See the module's text. Thread-safe.
+
+    Opening creates the directory if it is missing, proves that it can be written to and linked in, and sweeps old temporary files.
+
+    Raises:
+        FatalError: the directory cannot be used; the message says why.
+        RetryError: the disk is full or does not answer.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self._unique = os.urandom(8).hex()
+        self._numbers = itertools.count()
+        self._durable: set[tuple[int, int]] = set()
+        try:
+            os.makedirs(self.root, exist_ok=True)
+            self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            if isinstance(error, FileExistsError | NotADirectoryError):
+                message = f"the store is not a directory: name another one with --store. path=`{self.root}`"
+                raise FatalError(Reason.STORE_MISCONFIGURED, message) from error
+            raise_store_error(error, "opening the store's directory", self.root)
+        self._temp_fd = -1
+        try:
+            found = os.fstat(self._root_fd)
+            self._identity = (found.st_dev, found.st_ino)
+            self._fsync_parent_of_root()
+            with suppress(FileExistsError):
+                os.mkdir(TEMP_DIRECTORY, dir_fd=self._root_fd)
+            self._temp_fd = os.open(TEMP_DIRECTORY, _OPEN_DIRECTORY, dir_fd=self._root_fd)
+            self._sweep(now_s=self._probe())
+        except OSError as error:
+            self.close()
+            raise_store_error(error, "opening the store's directory", self.root)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give back the descriptors. Nothing may be called afterwards."""
+        os.close(self._root_fd)
+        if self._temp_fd >= 0:
+            os.close(self._temp_fd)
+
+    def check_root(self) -> None:
+        """Raises FatalError if the path no longer names the directory that was opened."""
+        try:
+            found = os.stat(self.root)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._vanished() from error
+        except OSError as error:
+            raise_store_error(error, "looking at the store's directory", self.root)
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise self._vanished()
+
+    def exists(self, key: str) -> bool:
+        """Whether something stands under `key`, by one stat(2). Never says no for a store that vanished: then it raises."""
+        try:
+            os.stat(f"{self.root}/{key}", follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            self.check_root()
+            return False
+        except OSError as error:
+            raise_store_error(error, "looking for an object", key)
+        return True
+
+    def put_if_absent(self, key: str, data: Sequence[memoryview]) -> bool:
+        """See Store."""
+        temp = None
+        try:
+            for _ in range(CREATE_TRIES):
+                with self._parent(key, create=True) as (fds, name):
+                    if self._occupied(fds[-1], name, key):
+                        # Whoever created it may not have come to this yet, and our caller will act on its being there.
+                        os.fsync(fds[-1])
+                        return False
+                    if temp is None:
+                        temp = self._write_temp(data)
+                    if self.link_temp(temp, fds[-1], name):
+                        return True
+            raise RetryError(Reason.STORE_UNAVAILABLE, f"creating an object failed: its directory keeps vanishing. key=`{key}`")
+        except OSError as error:
+            raise_store_error(error, "creating an object", key)
+        finally:
+            if temp is not None:
+                self.remove_temp(temp)
+
+    def put(self, key: str, data: Sequence[memoryview]) -> None:
+        """See Store."""
+        temp = None
+        renamed = False
+        try:
+            temp = self._write_temp(data)
+            for _ in range(CREATE_TRIES):
+                with self._parent(key, create=True) as (fds, name):
+                    self._occupied(fds[-1], name, key)
+                    with suppress(FileNotFoundError):
+                        os.rename(temp, name, src_dir_fd=self._temp_fd, dst_dir_fd=fds[-1])
+                        renamed = True
+                    if renamed:
+                        os.fsync(fds[-1])
+                        self.check_root()
+                        return
+            raise RetryError(Reason.STORE_UNAVAILABLE, f"writing an object failed: its directory keeps vanishing. key=`{key}`")
+        except OSError as error:
+            raise_store_error(error, "writing an object", key)
+        finally:
+            if temp is not None and not renamed:
+                self.remove_temp(temp)
+
+    def get(self, key: str) -> bytes:
+        """See Store."""
+        return self.get_range(key, 0, None)
+
+    def get_range(self, key: str, start: int, length: int | None) -> bytes:
+        """See Store; `length` None is all the rest."""
+        self.check_root()
+        try:
+            with self._parent(key, create=False) as (fds, name):
+                fd = os.open(name, _OPEN_FILE, dir_fd=fds[-1])
+            try:
+                found = os.fstat(fd)
+                if not stat.S_ISREG(found.st_mode):
+                    raise not_found(key)
+                end = found.st_size if length is None else min(found.st_size, start + length)
+                return _read(fd, start, end)
+            finally:
+                os.close(fd)
+        except FileNotFoundError as error:
+            raise not_found(key) from error
+        except OSError as error:
+            raise_store_error(error, "reading an object", key)
+
+    def listing(self, prefix: str, start_after: str, limit: int) -> list[ObjectInfo]:
+        """See Store. Reads only the directories that can hold an answer."""
+        self.check_root()
+        found: list[ObjectInfo] = []
+        base = prefix[: prefix.rfind("/") + 1]
+        try:
+            # The name behind the base's slash is never opened: it only makes a key of a directory.
+            with self._parent(base + "x", create=False) as (fds, _):
+                self._list(fds[-1], base, prefix, start_after, limit, found)
+        except FileNotFoundError:
+            return []
+        except InvalidError as error:
+            if error.reason is Reason.NOT_FOUND:
+                return []
+            raise
+        except OSError as error:
+            raise_store_error(error, "listing objects", prefix)
+        return found
+
+    def delete(self, key: str) -> None:
+        """See Store. Removes the directories that this leaves empty."""
+        self.check_root()
+        parts = key.split("/")
+        try:
+            with self._parent(key, create=False) as (fds, name):
+                with suppress(FileNotFoundError, IsADirectoryError):
+                    os.unlink(name, dir_fd=fds[-1])
+                for depth in range(len(fds) - 1, 0, -1):
+                    os.rmdir(parts[depth - 1], dir_fd=fds[depth - 1])
+        except FileNotFoundError:
+            return
+        except InvalidError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise_store_error(error, "deleting an object", key)
+
+    @contextmanager
+    def place(self, key: str) -> Iterator[tuple[int, str]]:
+        """The directory (a descriptor) and the name of an object to be created. Raises OSError, InvalidError, FatalError."""
+        with self._parent(key, create=True) as (fds, name):
+            if self._occupied(fds[-1], name, key):
+                raise InvalidError(Reason.INVALID_REQUEST, f"the file to be created exists. key=`{key}`")
+            yield fds[-1], name
+
+    def create_temp(self, flags: int = 0) -> tuple[str, int]:
+        """A new empty file in the temporary directory: its name and a descriptor. Raises OSError, FatalError."""
+        name = f"{self._unique}-{next(self._numbers)}"
+        try:
+            return name, os.open(name, _CREATE_TEMP | flags, 0o666, dir_fd=self._temp_fd)
+        except FileNotFoundError as error:
+            raise self._vanished() from error
+
+    def link_temp(self, temp: str, directory_fd: int, name: str) -> bool:
+        """Make a temporary file an object, durably. False: the name is taken, or the directory vanished; begin again.
+
+        Raises OSError, FatalError.
+        """
+        try:
+            os.link(temp, name, src_dir_fd=self._temp_fd, dst_dir_fd=directory_fd, follow_symlinks=False)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        os.fsync(directory_fd)
+        self.check_root()
+        return True
+
+    def remove_temp(self, name: str) -> None:
+        """Unlink a temporary file. One that resists is left to the next sweep."""
+        with suppress(OSError):
+            os.unlink(name, dir_fd=self._temp_fd)
+
+    def _write_temp(self, data: Sequence[memoryview]) -> str:
+        name, fd = self.create_temp()
+        try:
+            for part in data:
+                write_all(fd, part)
+            # A new file every time: after a failed fsync the kernel calls the pages clean, and a second fsync would lie.
+            os.fsync(fd)
+        except BaseException:
+            self.remove_temp(name)
+            raise
+        finally:
+            os.close(fd)
+        return name
+
+    @contextmanager
+    def _parent(self, key: str, *, create: bool) -> Iterator[tuple[list[int], str]]:
+        """Descriptors of the directories on the way to a key, the root's first, and its last name.
+
+        Raises OSError; InvalidError where a file stands in the way: NOT_FOUND to who reads, INVALID_REQUEST to who creates.
+        """
+        *directories, name = key.split("/")
+        if create:
+            self.check_root()
+        fds = [self._root_fd]
+        try:
+            for part in directories:
+                fds.append(self._enter(fds[-1], part, key, create))
+            yield fds, name
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
+
+    def _enter(self, parent: int, part: str, key: str, create: bool) -> int:
+        for _ in range(CREATE_TRIES):
+            try:
+                fd = os.open(part, _OPEN_DIRECTORY, dir_fd=parent)
+            except FileNotFoundError:
+                if not create:
+                    raise
+                try:
+                    os.mkdir(part, dir_fd=parent)
+                except FileExistsError:
+                    continue
+                except FileNotFoundError:
+                    break
+                continue
+            except NotADirectoryError as error:
+                if stat.S_ISLNK(os.stat(part, dir_fd=parent, follow_symlinks=False).st_mode):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
+                raise (key_conflict(key) if create else not_found(key)) from error
+            if create:
+                self._make_durable(fd, parent)
+            return fd
+        raise RetryError(Reason.STORE_UNAVAILABLE, f"creating an object failed: its directory keeps vanishing. key=`{key}`")
+
+    def _make_durable(self, fd: int, parent: int) -> None:
+        """The entry of a directory in its parent. Another process may have made it and not come to this yet."""
+        try:
+            found = os.fstat(fd)
+            if (found.st_dev, found.st_ino) not in self._durable:
+                os.fsync(parent)
+                if len(self._durable) >= DURABLE_DIRECTORIES_MAX:
+                    self._durable.clear()
+                self._durable.add((found.st_dev, found.st_ino))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _occupied(self, directory: int, name: str, key: str) -> bool:
+        """Whether an object stands there. Removes an empty directory that a dying process left; InvalidError for a full one."""
+        try:
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(found.st_mode):
+            return True
+        try:
+            os.rmdir(name, dir_fd=directory)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise key_conflict(key) from error
+            if error.errno != errno.ENOENT:
+                raise
+        return False
+
+    def _list(self, fd: int, base: str, prefix: str, start_after: str, limit: int, found: list[ObjectInfo]) -> None:
+        """Append the keys below one directory, in byte order. A directory sorts with its slash, for all its keys have it."""
+        candidates: list[tuple[str, os.DirEntry[str]]] = []
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                if not is_name(entry.name):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    key = f"{base}{entry.name}/"
+                    wanted = key.startswith(prefix) or prefix.startswith(key)
+                    wanted = wanted and (key > start_after or start_after.startswith(key))
+                else:
+                    key = base + entry.name
+                    wanted = key.startswith(prefix) and key > start_after and entry.is_file(follow_symlinks=False)
+                if wanted:
+                    candidates.append((key, entry))
+            candidates.sort(key=lambda candidate: candidate[0])
+            for key, entry in candidates:
+                # What was deleted since the directory was read is not there, though a key of its name may be.
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    if key.endswith("/"):
+                        child = os.open(entry.name, _OPEN_DIRECTORY, dir_fd=fd)
+                        try:
+                            self._list(child, key, prefix, start_after, limit, found)
+                        finally:
+                            os.close(child)
+                    else:
+                        row = entry.stat(follow_symlinks=False)
+                        found.append(ObjectInfo(key, row.st_size, row.st_mtime_ns // 1_000_000))
+                if len(found) >= limit:
+                    return
+
+    def _probe(self) -> float:
+        """Prove that files can be created and linked here. Returns the file system's own time, in seconds."""
+        name, fd = self.create_temp()
+        try:
+            now_s = os.fstat(fd).st_mtime
+            os.link(name, name + ".link", src_dir_fd=self._temp_fd, dst_dir_fd=self._temp_fd, follow_symlinks=False)
+            os.unlink(name + ".link", dir_fd=self._temp_fd)
+        finally:
+            os.close(fd)
+            self.remove_temp(name)
+        return now_s
+
+    def _sweep(self, now_s: float) -> None:
+        with os.scandir(self._temp_fd) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError, IsADirectoryError):
+                    if entry.stat(follow_symlinks=False).st_mtime < now_s - TEMP_AGE_S_MAX:
+                        os.unlink(entry.name, dir_fd=self._temp_fd)
+
+    def _fsync_parent_of_root(self) -> None:
+        """The root's own entry. A parent that may not be read is somebody else's, and older than this process."""
+        with suppress(PermissionError):
+            parent = os.open(os.path.dirname(os.path.realpath(self.root)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(parent)
+            finally:
+                os.close(parent)
+
+    def _vanished(self) -> FatalError:
+        message = f"the store's directory vanished or was replaced while in use. path=`{self.root}`"
+        return FatalError(Reason.STORE_MISCONFIGURED, message)
+
+
+def _read(fd: int, start: int, end: int) -> bytes:
+    """[start, end) of a file; fewer bytes where it ends, for it may be cut meanwhile. Raises OSError."""
+    if start >= end:
+        return b""
+    data = os.pread(fd, end - start, start)
+    if len(data) == end - start or not data:
+        return data
+    parts = [data]
+    start += len(data)
+    while start < end and (data := os.pread(fd, end - start, start)):
+        parts.append(data)
+        start += len(data)
+    return b"".join(parts)

@@ -1,0 +1,54 @@
+"""From what a user writes to a store: `open_store`."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from broker.runtime.errors import FatalError, Reason
+from broker.store.interface import Store
+from broker.store.local_append import Fsync
+
+FSYNC_INTERVAL_MS = 100
+
+
+def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FSYNC_INTERVAL_MS) -> Store:
+    """The store at a URL: `/path`, `path`, `file:///path`, `s3://bucket/prefix` or `memory:`.
+
+    A directory is created and tried out now, which blocks for some milliseconds; an S3 bucket is tried before the first operation.
+
+    Args:
+        fsync, fsync_interval_ms: of a directory's append files, see `local_append.py`. Other stores have none.
+
+    Raises:
+        FatalError(STORE_MISCONFIGURED): no store can be there; the message says what to write instead.
+        RetryError: the disk is full or does not answer.
+    """
+    scheme, colon, rest = url.partition(":")
+    if url == "memory:":
+        from broker.store.memory import MemoryStore
+
+        return MemoryStore()
+    if colon and scheme == "s3":
+        from broker.store.s3 import open_s3
+
+        return open_s3(url)
+    if colon and scheme == "file":
+        parts = urlsplit(url)
+        if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not parts.path.startswith("/"):
+            raise _unknown(url, "a file URL names an absolute path on this machine, as file:///var/lib/headgate")
+        return _open_local(unquote(parts.path), fsync, fsync_interval_ms)
+    if not url or "\0" in url:
+        raise _unknown(url, "write a directory, or s3://bucket/prefix")
+    if colon and rest.startswith("//"):
+        raise _unknown(url, "only directories, file:///path and s3://bucket/prefix are known")
+    return _open_local(url, fsync, fsync_interval_ms)
+
+
+def _open_local(path: str, fsync: Fsync, fsync_interval_ms: int) -> Store:
+    from broker.store.local import LocalStore
+
+    return LocalStore(path, fsync=fsync, fsync_interval_ms=fsync_interval_ms)
+
+
+def _unknown(url: str, hint: str) -> FatalError:
+    return FatalError(Reason.STORE_MISCONFIGURED, f"not the URL of a store: {hint}. store=`{url}`")
