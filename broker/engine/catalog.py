@@ -1,0 +1,62 @@
+"""The manifest on the store: one writer at a time, and whoever loses a race knows that it was replaced."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.cluster.manifest import Edit, Manifest, decode_edits, encode_edits
+from broker.engine import keys
+from broker.runtime.errors import FencedError, HeadgateError, Reason, RetryError
+from broker.store.interface import Store
+from broker.store.journal import Journal
+
+COMMIT_PAUSE_S = 0.2
+COMMIT_TRIES = 50
+"""About ten seconds of a store that says no; then the caller gets the store's answer."""
+
+
+class Catalog:
+    """`manifest` is what the store holds, after every commit that returned."""
+
+    def __init__(self, store: Store) -> None:
+        self._journal = Journal(store, keys.MANIFEST)
+        self._lock = asyncio.Lock()
+        self.manifest = Manifest()
+
+    async def load(self) -> None:
+        """Read the newest manifest. Raises CorruptError, RetryError."""
+        loaded = await self._journal.load()
+        manifest = Manifest() if loaded.snapshot is None else Manifest.decode(loaded.snapshot)
+        for data in loaded.edits:
+            manifest.apply(decode_edits(data))
+        self.manifest = manifest
+
+    async def commit(self, *edits: Edit) -> None:
+        """Make edits durable, then visible here, all at once.
+
+        Raises:
+            FencedError: another broker wrote the manifest: this one was replaced and must stop.
+            RetryError: the store does not answer. The edits may or may not be in; calling again is safe.
+        """
+        data = encode_edits(list(edits))
+        async with self._lock:
+            for attempt in range(COMMIT_TRIES):
+                try:
+                    await self._journal.append(data)
+                    break
+                except RetryError:
+                    if attempt == COMMIT_TRIES - 1:
+                        raise
+                    await asyncio.sleep(COMMIT_PAUSE_S)
+                except FencedError as error:
+                    raise FencedError(Reason.FENCED, "another broker took over this store: it wrote the manifest") from error
+            self.manifest.apply(edits)
+            if self._journal.wants_snapshot:
+                await self._snapshot()
+
+    async def _snapshot(self) -> None:
+        try:
+            await self._journal.snapshot(self.manifest.encode())
+        except HeadgateError:
+            # The edits are durable: a snapshot only makes the next start faster, and the next commit tries again.
+            return

@@ -1,0 +1,190 @@
+"""Chunks that are complete get listed in the manifest, so that a start need not read them.
+
+One task does it, in order, off the ack path: write the index where it is not inline, write the producers' state, commit one edit,
+and only then let the rows of the chunk leave memory. Whatever stops it half-way leaves the chunk unlisted, and recovery reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from broker.cluster.manifest import AddChunks, Chunk, Extent
+from broker.engine import keys
+from broker.engine.catalog import Catalog
+from broker.engine.partition import ChunkRef, PartitionLog
+from broker.engine.recovery import encode_producers
+from broker.runtime.errors import FencedError, HeadgateError
+from broker.runtime.logging import get_logger
+from broker.store.interface import Store
+
+log = get_logger("checkpoint")
+
+RETRY_S = 1.0
+YIELD_SECTIONS = 64
+"""Index sections encoded before the loop gets a turn."""
+
+
+@dataclass(slots=True)
+class Rolled:
+    """A complete chunk. `sections`: where its inline index has each partition's rows, or None."""
+
+    number: int
+    size_bytes: int
+    appended_ms: int
+    sections: dict[PartitionLog, tuple[int, int]] | None
+    logs: dict[PartitionLog, None] = field(default_factory=dict)
+
+
+class Checkpointer:
+    """Lists rolled chunks: when `chunks_max` or `bytes_max` of them wait, or `interval_s` after the first.
+
+    Args:
+        logs: every partition of this broker, for the producers' state.
+        fail: called with what stops this broker for good.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        catalog: Catalog,
+        incarnation_id: str,
+        logs: Callable[[], Iterable[PartitionLog]],
+        fail: Callable[[HeadgateError], None],
+        chunks_max: int,
+        bytes_max: int,
+        interval_s: float,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._incarnation_id = incarnation_id
+        self._logs = logs
+        self._fail = fail
+        self._chunks_max = chunks_max
+        self._bytes_max = bytes_max
+        self._interval_s = interval_s
+        self._rolled: list[Rolled] = []
+        self._bytes = 0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._previous_producers_key: str | None = None
+        self.error: HeadgateError | None = None
+
+    def start(self) -> None:
+        self._previous_producers_key = self._catalog.manifest.producers_key
+        self._task = asyncio.create_task(self._run(), name="checkpointer")
+
+    def add(self, rolled: Rolled) -> None:
+        self._rolled.append(rolled)
+        self._bytes += rolled.size_bytes
+        if len(self._rolled) == 1 or self._due():
+            self._wake.set()
+
+    def _due(self) -> bool:
+        return len(self._rolled) >= self._chunks_max or self._bytes >= self._bytes_max
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not self._rolled:
+                continue
+            if not self._due():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._interval_s)
+            try:
+                await self.list_all()
+            except FencedError as error:
+                self._fail(error)
+                return
+            except HeadgateError as error:
+                self.error = error
+                log.warning("checkpoint_failed", error=error.message, chunks=len(self._rolled))
+                await asyncio.sleep(RETRY_S)
+                self._wake.set()
+
+    async def list_all(self) -> None:
+        """List every chunk that is complete now."""
+        rolled = list(self._rolled)
+        if not rolled:
+            return
+        chunks = [await self._describe(one) for one in rolled]
+        producers_key = keys.producers(self._incarnation_id, rolled[-1].number + 1)
+        await self._store.put(producers_key, self._producers())
+        await self._catalog.commit(
+            AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key)
+        )
+        for one, chunk in zip(rolled, chunks, strict=True):
+            ref = ChunkRef(self._incarnation_id, chunk)
+            for partition, extent in zip(one.logs, chunk.extents, strict=True):
+                partition.seal_oldest(extent, ref)
+                partition.set_log_start(partition.log_start)
+        del self._rolled[: len(rolled)]
+        self._bytes = sum(one.size_bytes for one in self._rolled)
+        previous, self._previous_producers_key = self._previous_producers_key, producers_key
+        if previous is not None:
+            await self._store.delete(previous)
+        self.error = None
+
+    def _producers(self) -> bytes:
+        return encode_producers(
+            {
+                partition.stream: (partition.high_watermark, partition.producers_state.encode(partition.high_watermark))
+                for partition in self._logs()
+                if len(partition.producers_state)
+            }
+        )
+
+    async def _describe(self, rolled: Rolled) -> Chunk:
+        extents: list[Extent] = []
+        sections: list[bytes] = []
+        position = 0
+        for count, partition in enumerate(rolled.logs):
+            rows = partition.open_rows(rolled.number)
+            assert rows is not None, "a chunk's rows stay in memory until it is listed"
+            first, end = rows
+            if rolled.sections is None:
+                section = partition.open.encode(first, end)
+                sections.append(section)
+                place = (position, len(section))
+                position += len(section)
+                if count % YIELD_SECTIONS == YIELD_SECTIONS - 1:
+                    await asyncio.sleep(0)
+            else:
+                place = rolled.sections[partition]
+            rows = partition.open_rows(rolled.number)
+            assert rows is not None
+            extents.append(_extent(partition, *rows, place))
+        if rolled.sections is None:
+            await self._store.put(keys.chunk_index(self._incarnation_id, rolled.number), sections)
+        return Chunk(
+            number=rolled.number,
+            size_bytes=rolled.size_bytes,
+            appended_ms=rolled.appended_ms,
+            index_inline=rolled.sections is not None,
+            extents=extents,
+        )
+
+    async def close(self) -> None:
+        """Stop the task. Chunks that wait are listed by `list_all` before, or by the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _extent(partition: PartitionLog, first: int, end: int, place: tuple[int, int]) -> Extent:
+    index = partition.open
+    return Extent(
+        topic_id=partition.topic.id,
+        partition=partition.number,
+        base_offset=index.offsets[first],
+        end_offset=index.offsets[end] if end < len(index) else partition.high_watermark,
+        leader_epoch=partition.leader_epoch,
+        timestamp_max_ms=max(index.timestamps[first:end]),
+        data_bytes=sum(index.sizes[first:end]),
+        position=place[0],
+        length_bytes=place[1],
+    )

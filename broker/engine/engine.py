@@ -1,0 +1,610 @@
+"""The data plane of one broker behind one face: what the Kafka handlers, gRPC and the group coordinator call.
+
+Everything here runs on the event loop's thread. `append` is synchronous and cheap: it checks a batch, gives it offsets, copies it
+into the partition's tail and hands it to the WAL. Nothing is visible, and nobody is told, before the WAL says that it is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+from broker.cluster.manifest import (
+    AddChunks,
+    CreateTopic,
+    DeleteTopic,
+    Edit,
+    Extent,
+    Incarnation,
+    Manifest,
+    OpenIncarnation,
+    ReserveProducerIds,
+    SealIncarnation,
+    SetLogStart,
+    SetPartitions,
+    SetTopicConfig,
+    Topic,
+)
+from broker.cluster.topic_config import TopicConfig, validate_topic_name
+from broker.engine import keys, lookup
+from broker.engine.catalog import Catalog
+from broker.engine.checkpoint import Checkpointer, Rolled
+from broker.engine.partition import Appended, ChunkRef, PartitionLog
+from broker.engine.reader import Reader
+from broker.engine.recovery import encode_producers, recover, sweep_leftovers
+from broker.engine.retention import Sweeper
+from broker.engine.wal import AppendWal, DurableCallback, Pending, Wal
+from broker.engine.wal_put import PutWal
+from broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp, stamp_append_time, validate
+from broker.log.tail import Segment
+from broker.runtime.clock import Clock
+from broker.runtime.config import Settings
+from broker.runtime.errors import ClosedError, FatalError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.logging import get_logger
+from broker.store.interface import Store
+
+log = get_logger("engine")
+
+FORMAT_VERSION = 1
+ADOPT_BYTES_MIN = 256 << 10
+"""A batch of this size in a buffer of its own is kept there: copying it would cost more than the slack that it keeps alive."""
+PRODUCER_ID_BLOCK = 1000
+STALL_GRACE_S = 5.0
+"""How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
+CHECKPOINT_BYTES_MAX = 64 << 20
+"""Bytes of complete chunks that may be unlisted: bounds what a start has to read."""
+CHUNK_MS = 3600 * 1000
+"""A chunk with records is completed after an hour, so that retention by time can free it."""
+
+
+class Engine:
+    """One broker's topics and logs.
+
+    Args:
+        incarnation_id: 32 hex digits, never used before.
+        fail: called once, on the loop, with what ends this broker: it may never ack again.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        incarnation_id: str,
+        fail: Callable[[HeadgateError], None],
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self.incarnation_id = incarnation_id
+        self.broker_id = settings.broker_id
+        self.cluster_id = ""
+        self.leader_epoch = -1
+        self.failed: HeadgateError | None = None
+        self.ready = False
+        self.logs: dict[str, list[PartitionLog]] = {}
+        """All and only the live partitions, by topic name."""
+        self.logs_by_id: dict[uuid.UUID, list[PartitionLog]] = {}
+        """The same partitions, by topic id."""
+        self.tail_bytes = 0
+        """Memory in segments that the tails hold."""
+        self._fail_process = fail
+        self._segments: deque[tuple[PartitionLog, Segment]] = deque()
+        self._tail_bytes_max = settings.tail_bytes
+        self._catalog = Catalog(store)
+        self._reader = Reader(store, incarnation_id, settings.read_cache_bytes)
+        self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}
+        self._wal: Wal
+        self._checkpointer: Checkpointer
+        self._sweeper: Sweeper
+        self._stalled_since: float | None = None
+        self._producer_ids: Iterable[int] = iter(())
+        self._producer_ids_lock = asyncio.Lock()
+        self._topics_lock = asyncio.Lock()
+
+    # -- life
+
+    async def open(self) -> None:
+        """Fence who was here before, recover what it acked, and serve.
+
+        Raises:
+            FatalError: the store is not usable or not ours. CorruptError: it is damaged. RetryError: it does not answer.
+        """
+        await self._open_cluster()
+        await self._catalog.load()
+        started = self.clock.monotonic()
+        recovered = await recover(self.store, self.manifest)
+        self.leader_epoch = self.manifest.leader_epoch + 1
+        producers_key = keys.producers(self.incarnation_id, 0)
+        await self.store.put(
+            producers_key,
+            encode_producers({key: (offset, state.encode(offset)) for key, (offset, state) in recovered.producers.items()}),
+        )
+        incarnation = Incarnation(
+            id=self.incarnation_id,
+            broker_id=self.broker_id,
+            leader_epoch=self.leader_epoch,
+            opened_ms=self.clock.now_ms(),
+        )
+        await self._catalog.commit(
+            *recovered.edits,
+            OpenIncarnation(incarnation),
+            AddChunks(incarnation_id=self.incarnation_id, chunks=[], producers_key=producers_key),
+        )
+        for edit in recovered.edits:
+            if isinstance(edit, SealIncarnation):
+                await sweep_leftovers(self.store, self.manifest, edit.incarnation_id)
+        for topic in self.manifest.topics.values():
+            self._add_topic(topic)
+        self._load_extents()
+        for logs in self.logs.values():
+            for partition in logs:
+                known = recovered.producers.get(partition.stream)
+                if known is not None:
+                    partition.producers_state = known[1]
+        self._start_wal()
+        self.ready = True
+        log.info(
+            "engine_open",
+            cluster=self.cluster_id,
+            incarnation=self.incarnation_id,
+            leader_epoch=self.leader_epoch,
+            topics=len(self.logs),
+            recovered_records=recovered.records,
+            seconds=round(self.clock.monotonic() - started, 3),
+        )
+
+    async def _open_cluster(self) -> None:
+        mine = {
+            "format": FORMAT_VERSION,
+            "cluster_id": self.settings.cluster_name or uuid.UUID(hex=self.incarnation_id).hex[:22],
+            "created_ms": self.clock.now_ms(),
+        }
+        await self.store.put_if_absent(keys.CLUSTER_ID, json.dumps(mine).encode())
+        try:
+            found = json.loads(await self.store.get(keys.CLUSTER_ID))
+            cluster_id, version = str(found["cluster_id"]), int(found["format"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise FatalError(
+                Reason.STORE_MISCONFIGURED,
+                f"this is not a Headgate store: {keys.CLUSTER_ID} cannot be read. store=`{self.store.url}`",
+            ) from error
+        if version > FORMAT_VERSION:
+            raise FatalError(
+                Reason.STORE_MISCONFIGURED,
+                f"the store was written by a newer Headgate: upgrade this broker. format=`{version}` known=`{FORMAT_VERSION}`",
+            )
+        if self.settings.cluster_name and cluster_id != self.settings.cluster_name:
+            raise FatalError(
+                Reason.STORE_MISCONFIGURED,
+                f"the store belongs to another cluster. store=`{self.store.url}` found=`{cluster_id}` "
+                f"expected=`{self.settings.cluster_name}`",
+            )
+        self.cluster_id = cluster_id
+
+    def _load_extents(self) -> None:
+        for incarnation_id, chunks in self.manifest.chunks.items():
+            for number in sorted(chunks):
+                ref = ChunkRef(incarnation_id, chunks[number])
+                for extent in ref.chunk.extents:
+                    self._load_extent(extent, ref)
+        for topic_id, logs in self.logs_by_id.items():
+            for partition in logs:
+                start = self.manifest.log_start(topic_id, partition.number)
+                end = partition.sealed.extents[-1].end_offset if len(partition.sealed) else 0
+                partition.next_offset = partition.high_watermark = max(end, start)
+                partition.set_log_start(start)
+
+    def _load_extent(self, extent: Extent, ref: ChunkRef) -> None:
+        logs = self.logs_by_id.get(extent.topic_id)
+        if logs is not None and extent.partition < len(logs):
+            partition = logs[extent.partition]
+            partition.sealed.add(extent, ref)
+            partition.size_bytes += extent.data_bytes
+            partition.note_epoch(extent.leader_epoch, extent.base_offset)
+
+    def _start_wal(self) -> None:
+        settings, loop = self.settings, asyncio.get_running_loop()
+        if self.store.appender is not None:
+            self._wal = AppendWal(
+                appender=self.store.appender,
+                incarnation_id=self.incarnation_id,
+                synced=settings.wal_fsync == "always",
+                chunk_bytes=settings.wal_chunk_bytes,
+                chunk_ms=CHUNK_MS,
+                clock=self.clock,
+                loop=loop,
+                owner=self,
+            )
+        else:
+            self._wal = PutWal(
+                store=self.store,
+                incarnation_id=self.incarnation_id,
+                flush_bytes=settings.wal_flush_bytes,
+                flush_interval_ms=settings.wal_flush_interval_ms,
+                puts_max=settings.wal_inflight_puts_max,
+                clock=self.clock,
+                loop=loop,
+                owner=self,
+            )
+        self._checkpointer = Checkpointer(
+            store=self.store,
+            catalog=self._catalog,
+            incarnation_id=self.incarnation_id,
+            logs=self.all_logs,
+            fail=self.wal_failed,
+            chunks_max=settings.wal_checkpoint_chunks,
+            bytes_max=CHECKPOINT_BYTES_MAX,
+            interval_s=settings.wal_checkpoint_interval_ms / 1000,
+        )
+        self._sweeper = Sweeper(self, self._catalog)
+        self._wal.start()
+        self._checkpointer.start()
+        self._sweeper.start()
+
+    async def close(self) -> None:
+        """Make what waits durable, list it and seal this incarnation, so that the next start has nothing to recover."""
+        if not self.ready:
+            return
+        self.ready = False
+        await self._sweeper.close()
+        await self._wal.close()
+        await asyncio.sleep(0)
+        await self._checkpointer.close()
+        if self.failed is None:
+            await self._checkpointer.list_all()
+            await self._catalog.commit(SealIncarnation(self.incarnation_id))
+            await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
+        log.info("engine_closed", incarnation=self.incarnation_id)
+
+    # -- what the WAL reports
+
+    def wal_committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
+        wake: dict[PartitionLog, None] | None = None
+        for partition, batch, base_offset, next_offset, timestamp_max in group:
+            size = len(batch)
+            if partition.committed(base_offset, next_offset, timestamp_max, chunk_number, position, size):
+                self._chunk_logs.setdefault(chunk_number, {})[partition] = None
+                partition.note_epoch(self.leader_epoch, base_offset)
+            position += size
+            if partition.waiters:
+                if wake is None:
+                    wake = {}
+                wake[partition] = None
+        if wake is not None:
+            for partition in wake:
+                for waiter in list(partition.waiters):
+                    waiter()
+
+    def wal_rolled(
+        self, number: int, size_bytes: int, appended_ms: int, sections: dict[PartitionLog, tuple[int, int]] | None
+    ) -> None:
+        self._checkpointer.add(Rolled(number, size_bytes, appended_ms, sections, self._chunk_logs.pop(number, {})))
+
+    def wal_failed(self, error: HeadgateError) -> None:
+        if isinstance(error, ClosedError) or self.failed is not None:
+            return
+        self.failed = error
+        log.error("engine_failed", reason=error.reason.value, error=error.message)
+        self._fail_process(error)
+
+    # -- topics
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._catalog.manifest
+
+    def topics(self) -> list[Topic]:
+        return list(self.manifest.topics.values())
+
+    def topic(self, name: str) -> Topic:
+        topic = self.manifest.topics.get(name)
+        if topic is None:
+            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{name}`")
+        return topic
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> Topic:
+        topic = self.manifest.topics_by_id.get(topic_id)
+        if topic is None:
+            raise InvalidError(Reason.UNKNOWN_TOPIC_ID, f"no topic has this id. topic_id=`{topic_id}`")
+        return topic
+
+    def partition(self, topic: Topic, number: int) -> PartitionLog:
+        logs = self.logs_by_id.get(topic.id)
+        if logs is None or not 0 <= number < len(logs):
+            raise InvalidError(Reason.UNKNOWN_TOPIC, f"partition does not exist. topic=`{topic.name}` partition=`{number}`")
+        return logs[number]
+
+    def all_logs(self) -> Iterable[PartitionLog]:
+        for logs in self.logs.values():
+            yield from logs
+
+    async def create_topic(
+        self, name: str, partitions: int | None, config: Mapping[str, str], *, validate_only: bool = False
+    ) -> Topic:
+        """Create a topic. `partitions` None: the broker's `num_partitions`.
+
+        Raises:
+            InvalidError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG.
+        """
+        async with self._topics_lock:
+            validate_topic_name(name, self.manifest.topics)
+            if name in self.manifest.topics:
+                raise InvalidError(Reason.TOPIC_EXISTS, f"topic exists already. topic=`{name}`")
+            total = self.settings.num_partitions if partitions is None else partitions
+            self._check_partitions(total)
+            TopicConfig.parse(config)
+            topic = Topic(
+                id=uuid.uuid4(), name=name, partitions=total, config=dict(config), created_ms=self.clock.now_ms()
+            )
+            if not validate_only:
+                await self._catalog.commit(CreateTopic(topic))
+                self._add_topic(topic)
+            return topic
+
+    def _check_partitions(self, total: int) -> None:
+        limit = self.settings.partitions_per_topic_max
+        if not 1 <= total <= limit:
+            raise InvalidError(
+                Reason.INVALID_PARTITIONS, f"number of partitions is out of range. partitions=`{total}` min=`1` max=`{limit}`"
+            )
+
+    def _add_topic(self, topic: Topic) -> None:
+        config = self._parse_config(topic)
+        logs = [PartitionLog(topic, number, config, self.leader_epoch) for number in range(topic.partitions)]
+        self.logs[topic.name] = self.logs_by_id[topic.id] = logs
+
+    def _parse_config(self, topic: Topic) -> TopicConfig:
+        return TopicConfig.parse({"max.message.bytes": str(self.settings.message_bytes_max), **topic.config})
+
+    async def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic and its records. A topic of the same name that is created later has another id."""
+        async with self._topics_lock:
+            await self._catalog.commit(DeleteTopic(topic.id))
+            self.logs.pop(topic.name, None)
+            for partition in self.logs_by_id.pop(topic.id, []):
+                partition.deleted = True
+                partition.tail.clear()
+                for waiter in list(partition.waiters):
+                    waiter()
+            self._segments = deque(pair for pair in self._segments if not pair[0].deleted)
+            self.tail_bytes = sum(len(segment.buffer) for _, segment in self._segments)
+        self._sweeper.wake()
+
+    async def create_partitions(self, topic: Topic, total: int, *, validate_only: bool = False) -> Topic:
+        """Give a topic more partitions. Raises InvalidError(INVALID_PARTITIONS) where `total` is not more than it has."""
+        async with self._topics_lock:
+            topic = self.topic_by_id(topic.id)
+            self._check_partitions(total)
+            if total <= topic.partitions:
+                raise InvalidError(
+                    Reason.INVALID_PARTITIONS,
+                    f"a topic's number of partitions can only grow. topic=`{topic.name}` has=`{topic.partitions}` asked=`{total}`",
+                )
+            if validate_only:
+                return topic
+            await self._catalog.commit(SetPartitions(topic.id, total))
+            changed = self.topic_by_id(topic.id)
+            logs = self.logs_by_id[topic.id]
+            logs.extend(PartitionLog(changed, number, logs[0].config, self.leader_epoch) for number in range(len(logs), total))
+            self._update_topic(changed)
+            return changed
+
+    async def alter_topic_config(self, topic: Topic, config: Mapping[str, str], *, validate_only: bool = False) -> Topic:
+        """Replace a topic's overrides by `config`. Raises InvalidError(INVALID_CONFIG)."""
+        async with self._topics_lock:
+            topic = self.topic_by_id(topic.id)
+            TopicConfig.parse(config)
+            if validate_only:
+                return topic
+            await self._catalog.commit(SetTopicConfig(topic.id, dict(config)))
+            changed = self.topic_by_id(topic.id)
+            self._update_topic(changed)
+            return changed
+
+    def _update_topic(self, topic: Topic) -> None:
+        config = self._parse_config(topic)
+        for partition in self.logs_by_id[topic.id]:
+            partition.topic = topic
+            partition.config = config
+
+    async def delete_records(self, partition: PartitionLog, before_offset: int) -> int:
+        """Make records below `before_offset` (-1: the high watermark) unreadable for ever.
+
+        Returns:
+            The partition's new first offset.
+
+        Raises:
+            InvalidError: OFFSET_OUT_OF_RANGE where `before_offset` is above the high watermark or negative.
+        """
+        offset = partition.high_watermark if before_offset == -1 else before_offset
+        if not 0 <= offset <= partition.high_watermark:
+            raise self._out_of_range(partition, offset)
+        if offset > partition.log_start:
+            await self.set_log_starts({partition: offset})
+            self._sweeper.wake()
+        return partition.log_start
+
+    async def set_log_starts(self, starts: Mapping[PartitionLog, int]) -> None:
+        """Move the first readable offsets, durably, in one edit."""
+        by_topic: dict[uuid.UUID, dict[int, int]] = {}
+        for partition, offset in starts.items():
+            by_topic.setdefault(partition.topic.id, {})[partition.number] = offset
+        edits: list[Edit] = [SetLogStart(topic_id, offsets) for topic_id, offsets in by_topic.items()]
+        await self._catalog.commit(*edits)
+        for partition, offset in starts.items():
+            partition.set_log_start(offset)
+
+    async def allocate_producer_id(self) -> int:
+        """A producer id that was never given out in this cluster."""
+        async with self._producer_ids_lock:
+            for producer_id in self._producer_ids:
+                return producer_id
+            first = self.manifest.next_producer_id
+            await self._catalog.commit(ReserveProducerIds(first + PRODUCER_ID_BLOCK))
+            self._producer_ids = iter(range(first + 1, first + PRODUCER_ID_BLOCK))
+            return first
+
+    # -- writing
+
+    def append(self, partition: PartitionLog, batch: memoryview, *, adopt: bool = False) -> Appended:
+        """Give one batch its offsets and send it on its way to the store.
+
+        Args:
+            batch: exactly one RecordBatch v2; it is stamped in place.
+            adopt: the buffer belongs to the caller's request alone and may be kept instead of copied.
+
+        Returns:
+            The offsets. They are certain once `on_durable` has called back; until then nobody may be told.
+
+        Raises:
+            InvalidError: the batch is wrong; nothing was changed. RetryError: not now.
+        """
+        wal = self._wal
+        if wal.stalled is not None or self.failed is not None or partition.deleted:
+            self._refuse(partition)
+        config = partition.config
+        header = validate(batch, 0, config.max_message_bytes)
+        size = header[1] + LENGTH_OVERHEAD_BYTES
+        if size != len(batch):
+            raise InvalidError(
+                Reason.INVALID_RECORD, f"exactly one record batch may be sent for a partition. extra_bytes=`{len(batch) - size}`"
+            )
+        count = header[12]
+        now_ms = self.clock.now_ms()
+        timestamp_max = header[8]
+        if timestamp_max > now_ms + config.timestamp_after_max_ms or header[7] < now_ms - config.timestamp_before_max_ms:
+            self._check_timestamps(partition, header, now_ms)
+        producer_id = header[9]
+        if producer_id >= 0:
+            duplicate = partition.producers_state.check(producer_id, header[10], header[11], count)
+            if duplicate is not None:
+                return Appended(duplicate[0], duplicate[1] if config.log_append_time else -1, partition.log_start)
+        base_offset = partition.next_offset
+        next_offset = base_offset + count
+        stamp(batch, 0, base_offset, partition.leader_epoch)
+        appended_ms = -1
+        if config.log_append_time:
+            appended_ms = timestamp_max = now_ms
+            stamp_append_time(batch, 0, size, now_ms)
+        if producer_id >= 0:
+            partition.producers_state.record(producer_id, header[10], header[11], count, base_offset, now_ms)
+        tail = partition.tail
+        if adopt and size >= ADOPT_BYTES_MIN:
+            segment, position, opened = tail.adopt(batch, 0, size, base_offset, next_offset), 0, True
+        else:
+            segment, position, opened = tail.append_copy(batch, size, base_offset, next_offset)
+        partition.next_offset = next_offset
+        partition.bytes_in += size
+        wal.append((partition, segment.view[position : position + size], base_offset, next_offset, timestamp_max))
+        if opened:
+            self._segments.append((partition, segment))
+            self.tail_bytes += len(segment.buffer)
+            if self.tail_bytes > self._tail_bytes_max:
+                self._evict()
+        return Appended(base_offset, appended_ms, partition.log_start)
+
+    def _refuse(self, partition: PartitionLog) -> None:
+        if partition.deleted:
+            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{partition.topic.name}`")
+        if self.failed is not None:
+            raise RetryError(Reason.NOT_LEADER, f"this broker stopped leading the partition: {self.failed.message}")
+        stalled = self._wal.stalled
+        if stalled is None:
+            return
+        if self._stalled_since is None or self._stalled_since < self.clock.monotonic() - 10 * STALL_GRACE_S:
+            self._stalled_since = self.clock.monotonic()
+        if stalled.reason is Reason.STORE_FULL or self.clock.monotonic() - self._stalled_since > STALL_GRACE_S:
+            raise RetryError(stalled.reason, f"records cannot be stored at the moment: {stalled.message}")
+
+    def _check_timestamps(self, partition: PartitionLog, header: tuple[int, ...], now_ms: int) -> None:
+        if partition.config.log_append_time:
+            return
+        raise InvalidError(
+            Reason.INVALID_TIMESTAMP,
+            f"record timestamp is out of the topic's range. topic=`{partition.topic.name}` first=`{header[7]}` "
+            f"greatest=`{header[8]}` now=`{now_ms}` before_max_ms=`{partition.config.timestamp_before_max_ms}` "
+            f"after_max_ms=`{partition.config.timestamp_after_max_ms}`",
+        )
+
+    def _evict(self) -> None:
+        """Let go of the oldest segments. Their batches are in the WAL's hands or in the store."""
+        while self.tail_bytes > self._tail_bytes_max and len(self._segments) > 1:
+            partition, segment = self._segments.popleft()
+            partition.tail.evict(segment)
+            self.tail_bytes -= len(segment.buffer)
+
+    def on_durable(self, callback: DurableCallback) -> None:
+        """Call back, on the loop and in order, once everything appended so far is durable (None) or never can be (the error)."""
+        self._wal.on_durable(callback)
+
+    async def durable(self, timeout_ms: int | None = None) -> None:
+        """Wait until everything appended so far is durable. Raises RetryError(TIMED_OUT), FencedError, ClosedError."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finish(error: HeadgateError | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._wal.on_durable(finish)
+        try:
+            await asyncio.wait_for(done, None if timeout_ms is None else timeout_ms / 1000)
+        except TimeoutError as error:
+            raise RetryError(Reason.TIMED_OUT, f"the store did not answer in time. timeout_ms=`{timeout_ms}`") from error
+
+    @property
+    def stalled(self) -> HeadgateError | None:
+        """Why nothing becomes durable at the moment, or None."""
+        return self._wal.stalled if self.ready else None
+
+    # -- reading
+
+    def read_tail(self, partition: PartitionLog, offset: int, max_bytes: int) -> list[memoryview] | None:
+        """Whole batches from memory, up to the high watermark; [] at its end; None where `offset` is not in memory."""
+        return partition.tail.read(offset, partition.high_watermark, max_bytes)
+
+    async def read(self, partition: PartitionLog, offset: int, max_bytes: int) -> list[memoryview]:
+        """Whole batches, from memory or store; the first one contains `offset` (or follows it, where there is a gap).
+
+        At least one batch, else up to `max_bytes`; [] at the high watermark.
+
+        Raises:
+            InvalidError: OFFSET_OUT_OF_RANGE. RetryError: the store does not answer.
+        """
+        self.check_range(partition, offset)
+        slices = partition.tail.read(offset, partition.high_watermark, max_bytes)
+        if slices is not None:
+            return slices
+        return await self._reader.read(partition, offset, max_bytes)
+
+    def check_range(self, partition: PartitionLog, offset: int) -> None:
+        """Raises InvalidError(OFFSET_OUT_OF_RANGE) unless log_start <= offset <= high_watermark."""
+        if not partition.log_start <= offset <= partition.high_watermark:
+            raise self._out_of_range(partition, offset)
+
+    def _out_of_range(self, partition: PartitionLog, offset: int) -> InvalidError:
+        return InvalidError(
+            Reason.OFFSET_OUT_OF_RANGE,
+            f"offset is out of range. topic=`{partition.topic.name}` partition=`{partition.number}` offset=`{offset}` "
+            f"first=`{partition.log_start}` end=`{partition.high_watermark}`",
+        )
+
+    async def offset_for_timestamp(self, partition: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record, in offset order, at or after `timestamp_ms`; None where there is none."""
+        return await lookup.offset_for_timestamp(self._reader, partition, timestamp_ms)
+
+    async def max_timestamp(self, partition: PartitionLog) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record with the greatest timestamp (KIP-734); None where there is no record."""
+        return await lookup.max_timestamp(self._reader, partition)
+
+    def epoch_end(self, partition: PartitionLog, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) as OffsetForLeaderEpoch answers (KIP-101); (-1, -1) where it is unknown."""
+        return partition.epoch_end(leader_epoch)

@@ -1,0 +1,138 @@
+"""Reading what has left memory: rows of the index, then ranges of chunks, then slices of batches.
+
+Batches of one partition lie apart in a chunk, because a chunk has the batches of all partitions in the order of their commits.
+Ranges that are near each other are read at once, and a read is bounded by what was asked for plus the gaps that this accepts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from broker.engine import keys
+from broker.engine.partition import ChunkRef, PartitionLog
+from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
+from broker.log.index import BatchIndex
+from broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
+from broker.store.interface import Store
+
+GAP_BYTES_MAX = 64 << 10
+"""A gap between two wanted batches up to this is read and thrown away: cheaper than another round trip."""
+RANGE_BYTES_MAX = 8 << 20
+"""One range read from the store at the most, but for a single larger batch."""
+TRIES = 3
+"""A chunk may be swept between the look-up and the read; then the look-up is done again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Consecutive rows of one partition in one chunk, and where the index of that chunk came from."""
+
+    key: str
+    index: BatchIndex
+    first: int
+    end: int
+    end_offset: int
+
+
+class Reader:
+    """Batches of a partition from the store.
+
+    Args:
+        cache_bytes_max: of index sections kept in memory, by least recent use.
+    """
+
+    def __init__(self, store: Store, incarnation_id: str, cache_bytes_max: int) -> None:
+        self._store = store
+        self._incarnation_id = incarnation_id
+        self._cache: OrderedDict[tuple[str, int], tuple[BatchIndex, int]] = OrderedDict()
+        self._cache_bytes = 0
+        self._cache_bytes_max = cache_bytes_max
+
+    async def read(self, log: PartitionLog, offset: int, max_bytes: int) -> list[memoryview]:
+        """Whole batches from the one that contains `offset` (or, in a gap, the next one), up to `max_bytes` or one batch.
+
+        `log_start <= offset < high_watermark` must hold when it is called. Returns [] only where retention overtook the read.
+        """
+        key = ""
+        for _ in range(TRIES):
+            located = await self.locate(log, offset)
+            if located is None:
+                return []
+            key = located.key
+            try:
+                return await self._read_rows(located, max_bytes)
+            except InvalidError as error:
+                if error.reason is not Reason.NOT_FOUND:
+                    raise
+        raise RetryError(Reason.STORE_UNAVAILABLE, f"a chunk is missing in the store. key=`{key}`")
+
+    async def locate(self, log: PartitionLog, offset: int) -> Located | None:
+        """The rows from the batch that contains `offset` to the end of its chunk."""
+        row = log.sealed.find(offset)
+        if row < len(log.sealed):
+            extent, ref = log.sealed.extents[row], log.sealed.refs[row]
+            index = await self._section(ref, extent.position, extent.length_bytes)
+            key = keys.chunk(ref.incarnation_id, ref.chunk.number)
+            return Located(key, index, index.find(offset), len(index), extent.end_offset)
+        rows = log.open
+        if not len(rows):
+            return None
+        first = rows.find(offset)
+        number, end = log.open_chunk_of(first)
+        end_offset = rows.offsets[end] if end < len(rows) else log.high_watermark
+        return Located(keys.chunk(self._incarnation_id, number), rows, first, end, end_offset)
+
+    async def _section(self, ref: ChunkRef, position: int, length: int) -> BatchIndex:
+        number = ref.chunk.number
+        key = keys.chunk(ref.incarnation_id, number) if ref.chunk.index_inline else keys.chunk_index(ref.incarnation_id, number)
+        cached = self._cache.get((key, position))
+        if cached is not None:
+            self._cache.move_to_end((key, position))
+            return cached[0]
+        data = await self._store.get_range(key, position, length)
+        if len(data) != length:
+            raise CorruptError(Reason.CORRUPT_STORE, f"index section is cut off. key=`{key}` position=`{position}`")
+        index = BatchIndex.decode(data)
+        if (key, position) not in self._cache:
+            self._cache[key, position] = index, length
+            self._cache_bytes += length
+        while self._cache_bytes > self._cache_bytes_max:
+            self._cache_bytes -= self._cache.popitem(last=False)[1][1]
+        return index
+
+    async def _read_rows(self, located: Located, max_bytes: int) -> list[memoryview]:
+        # Rows are copied first: those of an open chunk may be dropped from memory while the store is read.
+        index = located.index
+        wanted: list[tuple[int, int, int]] = []
+        size = 0
+        for row in range(located.first, located.end):
+            size += index.sizes[row]
+            if wanted and size > max_bytes:
+                break
+            wanted.append((index.positions[row], index.sizes[row], index.offsets[row]))
+        batches: list[memoryview] = []
+        start = 0
+        while start < len(wanted):
+            end = start + 1
+            first = wanted[start][0]
+            while (
+                end < len(wanted)
+                and wanted[end][0] - (wanted[end - 1][0] + wanted[end - 1][1]) <= GAP_BYTES_MAX
+                and wanted[end][0] + wanted[end][1] - first <= RANGE_BYTES_MAX
+            ):
+                end += 1
+            length = wanted[end - 1][0] + wanted[end - 1][1] - first
+            data = memoryview(await self._store.get_range(located.key, first, length))
+            if len(data) != length:
+                raise CorruptError(Reason.CORRUPT_STORE, f"chunk is cut off. key=`{located.key}` position=`{first}`")
+            for position, batch_size, base_offset in wanted[start:end]:
+                batch = data[position - first : position - first + batch_size]
+                header = parse_header(batch)
+                if header.base_offset != base_offset or header.batch_length + LENGTH_OVERHEAD_BYTES != batch_size:
+                    raise CorruptError(
+                        Reason.CORRUPT_STORE, f"a batch is not where its index says. key=`{located.key}` position=`{position}`"
+                    )
+                batches.append(batch)
+            start = end
+        return batches

@@ -1,0 +1,188 @@
+"""What a start finds: the manifest, the producers' checkpoint, and the tails of incarnations that did not say goodbye.
+
+A tail is bounded: the chunks that the manifest does not list yet, a few by design (`engine/checkpoint.py`). They are read whole,
+because their batches have to be judged anyway, and give both the index rows and the producer state of what came after the last
+checkpoint. Fencing comes first: from then on the old incarnation cannot ack, and what is found is all there will ever be.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from broker.cluster.manifest import AddChunks, Chunk, Edit, Extent, Incarnation, Manifest, SealIncarnation
+from broker.engine import keys
+from broker.log.chunk import CHUNK_HEADER_BYTES, ChunkScan, Frame, parse_stream_key
+from broker.log.index import BatchIndex
+from broker.log.producers import ProducerState
+from broker.runtime.errors import CorruptError, InvalidError, Reason
+from broker.runtime.logging import get_logger
+from broker.store.interface import Store
+
+log = get_logger("recovery")
+
+FENCE_OBJECT = b"HGfence1"
+LIST_PAGE = 1000
+
+
+@dataclass(slots=True)
+class Recovered:
+    """Edits to commit, and what the engine needs besides the manifest.
+
+    `producers`: by stream key, the offset up to which the state is known, and the state.
+    """
+
+    edits: list[Edit] = field(default_factory=list)
+    producers: dict[bytes, tuple[int, ProducerState]] = field(default_factory=dict)
+    records: int = 0
+    damage: list[str] = field(default_factory=list)
+
+
+def encode_producers(states: Mapping[bytes, tuple[int, bytes]]) -> bytes:
+    """A checkpoint of producer state: by stream key, (offset up to which it is known, `ProducerState.encode`)."""
+    parts = [b"HGpr", len(states).to_bytes(4, "little")]
+    for stream, (offset, state) in states.items():
+        parts += [stream, offset.to_bytes(8, "little"), len(state).to_bytes(4, "little"), state]
+    return b"".join(parts)
+
+
+def decode_producers(data: bytes) -> dict[bytes, tuple[int, ProducerState]]:
+    """The inverse of `encode_producers`. Raises CorruptError."""
+    view = memoryview(data)
+    states: dict[bytes, tuple[int, ProducerState]] = {}
+    position = 8
+    if bytes(view[:4]) != b"HGpr":
+        raise CorruptError(Reason.CORRUPT_STORE, "producer checkpoint is not what was written")
+    for _ in range(int.from_bytes(view[4:8], "little")):
+        stream = bytes(view[position : position + 20])
+        offset = int.from_bytes(view[position + 20 : position + 28], "little")
+        size = int.from_bytes(view[position + 28 : position + 32], "little")
+        position += 32 + size
+        states[stream] = offset, ProducerState.decode(view[position - size : position])
+    if position != len(data):
+        raise CorruptError(Reason.CORRUPT_STORE, f"producer checkpoint is cut off. bytes=`{len(data)}`")
+    return states
+
+
+async def recover(store: Store, manifest: Manifest) -> Recovered:
+    """Fence every incarnation that is not sealed, and find what it wrote.
+
+    Returns:
+        Edits that list its chunks and seal it. Nothing else in the store depends on them until they are committed, so a recovery
+        that dies half-way is simply done again.
+    """
+    recovered = Recovered()
+    if manifest.producers_key is not None:
+        recovered.producers = decode_producers(await store.get(manifest.producers_key))
+    for incarnation in manifest.incarnations.values():
+        if not incarnation.sealed:
+            await _recover_incarnation(store, manifest, incarnation, recovered)
+    return recovered
+
+
+async def _recover_incarnation(store: Store, manifest: Manifest, incarnation: Incarnation, recovered: Recovered) -> None:
+    prefix = keys.wal_prefix(incarnation.id)
+    await store.put_if_absent(keys.fence(incarnation.id), FENCE_OBJECT)
+    number = max(manifest.chunks[incarnation.id], default=-1) + 1
+    if store.appender is None:
+        await _fence_sequence(store, incarnation.id, number)
+    chunks: list[Chunk] = []
+    sequence: int | None = None
+    while True:
+        key = keys.chunk(incarnation.id, number)
+        try:
+            if not any(await store.get_range(key, 0, CHUNK_HEADER_BYTES)):
+                break  # prepared, never written to
+            data = await store.get(key)
+        except InvalidError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            break
+        if data.startswith(FENCE_OBJECT):
+            break
+        if sequence is None:
+            sequence = ChunkScan.first_sequence(data)
+        scan = ChunkScan(data, uuid.UUID(hex=incarnation.id).bytes, number, sequence)
+        frames = list(scan)
+        if scan.damage is not None:
+            recovered.damage.append(f"chunk={prefix}{number} {scan.damage}")
+            log.warning("wal_tail_cut", incarnation=incarnation.id, chunk=number, damage=scan.damage)
+        sequence = scan.sequence_next
+        if frames:
+            chunks.append(await _list_chunk(store, incarnation, number, data, scan.end, frames))
+            _replay_producers(frames, recovered)
+            recovered.records += sum(frame.header[12] for frame in frames)
+        number += 1
+    recovered.edits.append(AddChunks(incarnation_id=incarnation.id, chunks=chunks))
+    recovered.edits.append(SealIncarnation(incarnation_id=incarnation.id))
+
+
+async def _fence_sequence(store: Store, incarnation_id: str, number: int) -> None:
+    """Put the fence at the first chunk number that is free: the writer's own put of it can then only lose."""
+    while not await store.put_if_absent(keys.chunk(incarnation_id, number), FENCE_OBJECT):
+        number += 1
+
+
+async def sweep_leftovers(store: Store, manifest: Manifest, incarnation_id: str) -> None:
+    """Delete what a sealed incarnation prepared or put, but never acked: chunks that the manifest does not list. Fences stay."""
+    listed = {keys.chunk(incarnation_id, number) for number in manifest.chunks.get(incarnation_id, {})}
+    last = ""
+    while objects := await store.list(keys.wal_prefix(incarnation_id), last, LIST_PAGE):
+        for found in objects:
+            is_chunk = found.key.rsplit("/", 1)[1].isdigit()
+            if is_chunk and found.key not in listed and found.size_bytes != len(FENCE_OBJECT):
+                await store.delete(found.key)
+        last = objects[-1].key
+
+
+async def _list_chunk(
+    store: Store, incarnation: Incarnation, number: int, data: bytes, end: int, frames: list[Frame]
+) -> Chunk:
+    rows: dict[bytes, BatchIndex] = {}
+    for frame in frames:
+        rows.setdefault(frame.stream, BatchIndex()).add(
+            frame.header[0], frame.header[8], frame.position, frame.size_bytes
+        )
+    sections = [index.encode() for index in rows.values()]
+    inline = data[end:] == b"".join(sections)
+    if not inline:
+        await store.put(keys.chunk_index(incarnation.id, number), sections)
+    position = end if inline else 0
+    last = {frame.stream: frame for frame in frames}
+    epochs = {frame.stream: frame.header[2] for frame in reversed(frames)}
+    extents = []
+    for (stream, index), section in zip(rows.items(), sections, strict=True):
+        topic_id, partition = parse_stream_key(stream)
+        extents.append(
+            Extent(
+                topic_id=uuid.UUID(bytes=topic_id),
+                partition=partition,
+                base_offset=index.offsets[0],
+                end_offset=last[stream].header[0] + last[stream].header[6] + 1,
+                leader_epoch=epochs[stream],
+                timestamp_max_ms=max(index.timestamps),
+                data_bytes=sum(index.sizes),
+                position=position,
+                length_bytes=len(section),
+            )
+        )
+        position += len(section)
+    return Chunk(
+        number=number,
+        size_bytes=max(end, CHUNK_HEADER_BYTES),
+        appended_ms=frames[-1].appended_ms,
+        index_inline=inline,
+        extents=extents,
+    )
+
+
+def _replay_producers(frames: list[Frame], recovered: Recovered) -> None:
+    for frame in frames:
+        header = frame.header
+        if header[9] < 0:
+            continue
+        known, state = recovered.producers.get(frame.stream) or (0, ProducerState())
+        if header[0] >= known:
+            state.record(header[9], header[10], header[11], header[12], header[0], frame.appended_ms)
+            recovered.producers[frame.stream] = (header[0] + header[6] + 1, state)

@@ -1,0 +1,140 @@
+"""Retention: which records are old or too many, and which chunks nobody needs any more.
+
+Age is counted from the append, not from the record's own timestamp, so that history is not deleted on arrival. Retention works
+on whole extents of complete chunks; a chunk's object goes when every extent in it is below its partition's log start or its topic is
+gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, RemoveChunks
+from broker.engine import keys
+from broker.engine.catalog import Catalog
+from broker.engine.partition import PartitionLog
+from broker.engine.recovery import FENCE_OBJECT
+from broker.runtime.errors import HeadgateError
+from broker.runtime.logging import get_logger
+
+if TYPE_CHECKING:
+    from broker.engine.engine import Engine
+
+log = get_logger("retention")
+
+WAKE_DELAY_S = 1.0
+"""Deletions that come together are swept together."""
+
+
+def expired_offset(partition: PartitionLog, now_ms: int) -> int:
+    """Where the partition's log should start: behind every extent that is older than `retention.ms` or beyond `retention.bytes`."""
+    config = partition.config
+    start = partition.log_start
+    if not config.delete:
+        return start
+    size = partition.size_bytes
+    for extent, ref in zip(partition.sealed.extents, partition.sealed.refs, strict=True):
+        too_old = config.retention_ms >= 0 and ref.chunk.appended_ms < now_ms - config.retention_ms
+        too_many = config.retention_bytes >= 0 and size - extent.data_bytes >= config.retention_bytes
+        if not too_old and not too_many:
+            break
+        start = extent.end_offset
+        size -= extent.data_bytes
+    return start
+
+
+def is_needed(chunk: Chunk, manifest: Manifest) -> bool:
+    """Whether a chunk has a record that may still be read."""
+    for extent in chunk.extents:
+        topic = manifest.topics_by_id.get(extent.topic_id)
+        if topic is not None and extent.end_offset > manifest.log_start(extent.topic_id, extent.partition):
+            return True
+    return False
+
+
+def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:
+    """Edits that take unneeded chunks, and sealed incarnations without chunks, out of the manifest."""
+    edits: list[Edit] = []
+    for incarnation_id, chunks in manifest.chunks.items():
+        unneeded = [number for number, chunk in chunks.items() if not is_needed(chunk, manifest)]
+        if unneeded:
+            edits.append(RemoveChunks(incarnation_id, unneeded))
+        sealed = manifest.incarnations[incarnation_id].sealed and incarnation_id != own_incarnation
+        if sealed and len(unneeded) == len(chunks):
+            edits.append(CloseIncarnation(incarnation_id))
+    return edits
+
+
+class Sweeper:
+    """Runs retention every `retention_check_interval_ms`, and soon after something was deleted."""
+
+    def __init__(self, engine: Engine, catalog: Catalog) -> None:
+        self._engine = engine
+        self._catalog = catalog
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.chunks_removed = 0
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="sweeper")
+
+    def wake(self) -> None:
+        """Look soon: something was deleted."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        interval_s = self._engine.settings.retention_check_interval_ms / 1000
+        while True:
+            try:
+                await asyncio.wait_for(self._wake.wait(), interval_s)
+                await asyncio.sleep(WAKE_DELAY_S)
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            try:
+                await self.run_once()
+            except HeadgateError as error:
+                log.warning("retention_failed", error=error.message)
+
+    async def run_once(self) -> None:
+        """Move log starts, forget expired producers, and remove what nobody needs."""
+        engine = self._engine
+        now_ms = engine.clock.now_ms()
+        starts: dict[PartitionLog, int] = {}
+        for partition in engine.all_logs():
+            partition.producers_state.expire(now_ms - engine.settings.producer_id_expiration_ms)
+            start = expired_offset(partition, now_ms)
+            if start > partition.log_start:
+                starts[partition] = start
+        if starts:
+            await engine.set_log_starts(starts)
+        edits = sweep_edits(engine.manifest, engine.incarnation_id)
+        if not edits:
+            return
+        await self._catalog.commit(*edits)
+        for edit in edits:
+            match edit:
+                case RemoveChunks(incarnation_id, numbers):
+                    for number in numbers:
+                        await engine.store.delete(keys.chunk(incarnation_id, number))
+                        await engine.store.delete(keys.chunk_index(incarnation_id, number))
+                    self.chunks_removed += len(numbers)
+                    log.info("chunks_removed", incarnation=incarnation_id, chunks=len(numbers))
+                case CloseIncarnation(incarnation_id):
+                    await self._delete_incarnation(incarnation_id)
+
+    async def _delete_incarnation(self, incarnation_id: str) -> None:
+        """Remove everything that is left of an incarnation but its fences: a zombie that wakes up must still find them."""
+        kept = (self._engine.manifest.producers_key,)
+        last = ""
+        while objects := await self._engine.store.list(keys.wal_prefix(incarnation_id), last):
+            for found in objects:
+                if found.size_bytes != len(FENCE_OBJECT) and found.key not in kept:
+                    await self._engine.store.delete(found.key)
+            last = objects[-1].key

@@ -1,0 +1,416 @@
+"""One client's connection: frames in, responses out in the order of the requests.
+
+Theory of operation. All connections read into one landing buffer, so an idle one owns no memory; whole frames are handled right
+there. A frame that is not whole yet is carried over: a small one as the bytes that came, a large one in a buffer of its own, into
+which the rest is received directly, and which can become a part of the partition's tail as it is.
+
+Every request that has an answer takes a *slot* in `_slots`; slots are written when all before them are. Produce requests of one
+read share one slot: their responses are known at once and are kept back together until the engine says that they are durable.
+A fetch that must wait, and every other API, is a task that fills its slot later. Those other APIs run one after another, as in
+Kafka; Produce and Fetch do not wait for them.
+
+Admission is by bytes: what was received and is not answered counts, here and for the whole broker, and beyond the limit this
+connection is not read from until something was answered. A client that does not read its answers is not read from either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from typing import TYPE_CHECKING
+
+from broker.runtime.errors import HeadgateError
+from broker.runtime.logging import get_logger
+from broker.server.kafka import fetch, produce
+from broker.server.kafka.produce import Malformed
+from broker.wire.kafka.primitives import DecodeError
+
+if TYPE_CHECKING:
+    from broker.server.kafka.listener import KafkaServer
+
+log = get_logger("kafka")
+
+CARRY_BYTES_MAX = 64 << 10
+"""A partial frame up to this size is carried as bytes; a larger one gets its own buffer."""
+SLOTS_MAX = 2000
+"""Unanswered requests of one connection; more are left in the socket."""
+WRITE_BUFFER_BYTES = 256 << 10
+"""Answers that a client has not read yet; beyond it nothing more is read from the client."""
+ROOM_RETRY_S = 0.1
+"""A fetch that finds no room for an answer looks again after this."""
+
+PRODUCE, FETCH = 0, 1
+
+_FRAME_SIZE = struct.Struct(">i").unpack_from
+_REQUEST = struct.Struct(">hhih").unpack_from
+REQUEST_HEADER_BYTES = 10
+
+PARSE_ERRORS = (Malformed, DecodeError, struct.error, IndexError, UnicodeDecodeError)
+
+
+class Slot:
+    """The place of one answer. `data` is None until it is there; `cost` is what admission counts for it."""
+
+    __slots__ = ("cost", "data")
+
+    def __init__(self, cost: int) -> None:
+        self.data: list[bytes | memoryview] | None = None
+        self.cost = cost
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the module's text."""
+
+    __slots__ = (
+        "_carry",
+        "_cold",
+        "_cold_task",
+        "_filled",
+        "_flush_scheduled",
+        "_frame_view",
+        "_inflight",
+        "_produced",
+        "_reading",
+        "_server",
+        "_slots",
+        "_tasks",
+        "_transport",
+        "_unanswered",
+        "_waiting",
+        "_writable",
+        "active_at",
+        "frame_since",
+        "peer",
+    )
+
+    def __init__(self, server: KafkaServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._frame_view: memoryview | None = None
+        self._filled = 0
+        self._carry = b""
+        self._slots: deque[Slot] = deque()
+        self._produced: list[bytes] = []
+        self._unanswered = 0
+        self._cold: deque[tuple[bytes, Slot]] = deque()
+        self._cold_task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._inflight = 0
+        self._waiting = False
+        self._reading = True
+        self._writable = True
+        self._flush_scheduled = False
+        self.active_at = 0.0
+        self.frame_since: float | None = None
+        """When the first byte of a frame came that is not whole yet; None where there is none."""
+        self.peer = ""
+
+    # -- asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.active_at = self._server.now()
+        if not self._server.admit(self):
+            transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._server.forget(self)
+        for task in self._tasks:
+            task.cancel()
+        if self._cold_task is not None:
+            self._cold_task.cancel()
+        self._slots.clear()
+        self._frame_view = None
+        inflight, self._inflight = self._inflight, 0
+        self._server.inflight_bytes -= inflight
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._pause()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._resume()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame_view is not None:
+            return self._frame_view[self._filled :]
+        landing = self._server.landing
+        carry = self._carry
+        if carry:
+            landing[: len(carry)] = carry
+            return landing[len(carry) :]
+        return landing
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.active_at = self._server.now()
+        try:
+            if self._frame_view is not None:
+                self._filled += nbytes
+                if self._filled == len(self._frame_view):
+                    frame, self._frame_view = self._frame_view, None
+                    self.frame_since = None
+                    self._handle(frame, 0, len(frame), True)
+            else:
+                self._split(len(self._carry) + nbytes)
+        except PARSE_ERRORS as error:
+            self.drop("malformed_request", str(error))
+            return
+        self._end_of_produce()
+        if self._over_limit():
+            self._pause()
+
+    def _split(self, end: int) -> None:
+        landing = self._server.landing
+        frame_bytes_max = self._server.settings.frame_bytes_max
+        position = 0
+        while end - position >= 4:
+            (size,) = _FRAME_SIZE(landing, position)
+            if size < REQUEST_HEADER_BYTES - 2 or size > frame_bytes_max:
+                raise Malformed(f"frame size is out of range. size=`{size}` max=`{frame_bytes_max}`")
+            start = position + 4
+            if end - start < size:
+                if size > CARRY_BYTES_MAX:
+                    if self._server.has_room(size):
+                        self._begin_frame(landing[start:end], size)
+                        return
+                    self._waiting = True
+                    self._server.waiting_for_room.append(self)
+                break
+            position = start + size
+            self._handle(landing, start, position, False)
+        if position == end:
+            self._carry = b""
+            self.frame_since = None
+        else:
+            self._carry = bytes(landing[position:end])
+            self.frame_since = self.active_at
+
+    def room_came(self) -> bool:
+        """There may be room for the frame that waits. True where it was taken."""
+        if self._transport is None:
+            self._waiting = False
+            return True
+        (size,) = _FRAME_SIZE(self._carry, 0)
+        if not self._server.has_room(size):
+            return False
+        self._waiting = False
+        self._begin_frame(memoryview(self._carry)[4:], size)
+        self._resume()
+        return True
+
+    def _begin_frame(self, received: memoryview, size: int) -> None:
+        self._carry = b""
+        self._frame_view = memoryview(bytearray(size))
+        self._filled = len(received)
+        self._frame_view[: self._filled] = received
+        self.frame_since = self.active_at
+        self._reserve(size)
+
+    # -- requests
+
+    def _handle(self, buffer: memoryview, start: int, end: int, own: bool) -> None:
+        api, version, correlation_id, client_size = _REQUEST(buffer, start)
+        if own:
+            self._release(end - start)
+        server = self._server
+        engine = server.engine
+        if api == PRODUCE and produce.VERSION_MIN <= version <= produce.VERSION_MAX and engine is not None:
+            frame = buffer[:end]
+            position = self._skip_header(frame, start, client_size, version >= produce.FLEXIBLE)
+            acks, response, failed = produce.produce(engine, frame, position, version, correlation_id, own)
+            self._unanswered += end - start
+            if acks != 0:
+                self._produced.append(response)
+            elif failed:
+                raise Malformed("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
+            return
+        self._end_of_produce()
+        if api == FETCH and fetch.VERSION_MIN <= version <= fetch.VERSION_MAX and engine is not None:
+            frame = buffer[:end]
+            position = self._skip_header(frame, start, client_size, version >= fetch.FLEXIBLE)
+            self._fetch(fetch.parse(engine, frame, position, version), correlation_id)
+            return
+        slot = self._open_slot(end - start)
+        self._cold.append((bytes(buffer[start:end]), slot))
+        if self._cold_task is None:
+            self._cold_task = self._server.loop.create_task(self._serve_cold())
+
+    @staticmethod
+    def _skip_header(frame: memoryview, start: int, client_size: int, flexible: bool) -> int:
+        position = start + REQUEST_HEADER_BYTES + (client_size if client_size > 0 else 0)
+        if position > len(frame):
+            raise Malformed("client id is cut off")
+        return produce.skip_tags(frame, position) if flexible else position
+
+    def _end_of_produce(self) -> None:
+        """Give the produce requests since the last call one slot, which is filled when they are durable."""
+        cost = self._unanswered
+        if not cost:
+            return
+        produced, self._produced, self._unanswered = self._produced, [], 0
+        slot = self._open_slot(cost)
+        self._server.requests["produce"] += len(produced)
+
+        def durable(error: HeadgateError | None) -> None:
+            if error is None:
+                self.fill(slot, [b"".join(produced)])
+            else:
+                self.drop("not_durable", error.message)
+
+        engine = self._server.engine
+        assert engine is not None
+        engine.on_durable(durable)
+
+    def _fetch(self, request: fetch.FetchRequest, correlation_id: int) -> None:
+        server = self._server
+        engine = server.engine
+        assert engine is not None
+        server.requests["fetch"] += 1
+        slot = self._open_slot(0)
+        max_bytes = min(request.max_bytes, server.fetch_room())
+        if max_bytes > 0 or request.max_bytes <= 0:
+            total, failed, cold = fetch.collect(engine, request, max_bytes)
+            if not cold and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
+                self.fill(slot, fetch.respond(request, correlation_id))
+                return
+        task = server.loop.create_task(self.fetch_later(request, correlation_id, slot))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def fetch_later(self, request: fetch.FetchRequest, correlation_id: int, slot: Slot) -> None:
+        server = self._server
+        engine = server.engine
+        assert engine is not None
+        deadline = server.now() + min(request.max_wait_ms, server.settings.fetch_wait_max_ms) / 1000
+        while True:
+            max_bytes = min(request.max_bytes, server.fetch_room())
+            if max_bytes > 0 or request.max_bytes <= 0:
+                total, failed, cold = fetch.collect(engine, request, max_bytes)
+                if cold:
+                    total, cold_failed = await fetch.collect_cold(engine, cold, total, max_bytes)
+                    failed = failed or cold_failed
+                if failed or total >= request.min_bytes:
+                    break
+            left = deadline - server.now()
+            if left <= 0:
+                break
+            logs = [wanted.log for wanted in request.wanted() if wanted.log is not None]
+            await fetch.Poll(logs, server.loop).wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
+        self.fill(slot, fetch.respond(request, correlation_id))
+
+    async def _serve_cold(self) -> None:
+        """Answer the requests that are not Produce or Fetch, one after another."""
+        try:
+            while self._cold:
+                frame, slot = self._cold.popleft()
+                try:
+                    await self._server.answer(frame, self, slot)
+                except PARSE_ERRORS as error:
+                    self.drop("malformed_request", str(error))
+                    return
+        finally:
+            self._cold_task = None
+
+    # -- answers
+
+    def _open_slot(self, cost: int) -> Slot:
+        slot = Slot(cost)
+        self._slots.append(slot)
+        self._reserve(cost)
+        return slot
+
+    def fill(self, slot: Slot, data: list[bytes | memoryview]) -> None:
+        slot.data = data
+        if slot.cost:
+            self._release(slot.cost)
+        if not self._flush_scheduled and self._slots and self._slots[0].data is not None:
+            self._flush_scheduled = True
+            self._server.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        transport = self._transport
+        if transport is None:
+            return
+        slots = self._slots
+        buffers: list[bytes | memoryview] = []
+        while slots:
+            data = slots[0].data
+            if data is None:
+                break
+            buffers += data
+            slots.popleft()
+        if buffers:
+            transport.writelines(buffers)
+            self._server.count_outgoing(transport.get_write_buffer_size())
+        if not self._reading:
+            self._resume()
+
+    def drop(self, event: str, reason: str) -> None:
+        """End the connection: there is no answer that would help, or none that the protocol has."""
+        if self._transport is not None:
+            log.info(event, peer=self.peer, reason=reason)
+            self._transport.close()
+            self._reading = False
+            self._slots.clear()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is asked and nothing half received."""
+        return not self._slots and self.frame_since is None
+
+    @property
+    def reading(self) -> bool:
+        return self._reading
+
+    @property
+    def write_buffer_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    # -- admission
+
+    def _reserve(self, cost: int) -> None:
+        if self._transport is None:
+            return
+        self._inflight += cost
+        self._server.inflight_bytes += cost
+
+    def _release(self, cost: int) -> None:
+        if self._transport is None:
+            return  # what this connection held was given back when it was lost
+        self._inflight -= cost
+        self._server.inflight_bytes -= cost
+        if not self._reading:
+            self._resume()
+        if self._server.waiting_for_room:
+            self._server.room_came()
+
+    def _over_limit(self) -> bool:
+        server = self._server
+        return (
+            not self._writable
+            or self._waiting
+            or self._inflight > server.settings.connection_inflight_bytes_max
+            or len(self._slots) > SLOTS_MAX
+            or (server.inflight_bytes > server.settings.inflight_bytes_max and self._inflight > 0)
+        )
+
+    def _pause(self) -> None:
+        if self._reading and self._transport is not None:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if not self._reading and self._transport is not None and not self._transport.is_closing() and not self._over_limit():
+            self._reading = True
+            self._transport.resume_reading()

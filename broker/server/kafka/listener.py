@@ -1,0 +1,189 @@
+"""The Kafka listener: connections, what they share, and the way from a frame to its API's handler."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from broker.runtime.clock import Clock
+from broker.runtime.config import Settings
+from broker.runtime.errors import HeadgateError
+from broker.runtime.logging import get_logger
+from broker.server.kafka import fetch, produce
+from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
+from broker.server.kafka.connection import Connection, Slot
+from broker.server.kafka.context import Context
+from broker.wire.kafka.header import read_key_version, read_request_header, response_header
+
+if TYPE_CHECKING:
+    from broker.engine.engine import Engine
+
+log = get_logger("kafka")
+
+LANDING_BYTES = 256 << 10
+"""The one buffer into which every connection receives; what is in it is handled before the next read."""
+SWEEP_S = 1.0
+
+
+class KafkaServer:
+    """Serves Kafka clients. Requests other than ApiVersions wait until `serve` was called.
+
+    Args:
+        advertised: (host, port) that clients are told.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock, advertised: tuple[str, int]) -> None:
+        self.settings = settings
+        self.loop = asyncio.get_running_loop()
+        self.engine: Engine | None = None
+        self.landing = memoryview(bytearray(LANDING_BYTES))
+        self.now = clock.monotonic
+        self.inflight_bytes = 0
+        """Received and not answered, of all connections."""
+        self.outgoing_bytes = 0
+        """In the write buffers of all connections; exact once per sweep, not less than that between two."""
+        self.waiting_for_room: deque[Connection] = deque()
+        """Connections with a frame that `inflight_bytes_max` does not allow yet, first come first served."""
+        self.connections: set[Connection] = set()
+        self.requests: dict[str, int] = {"produce": 0, "fetch": 0, "other": 0}
+        self.connections_refused = 0
+        self._advertised = advertised
+        self._ready = asyncio.Event()
+        self._all_gone = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        """Accept connections on a bound socket."""
+        self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=1024)
+        self._sweep = self.loop.call_later(SWEEP_S, self._on_sweep)
+
+    def serve(self, engine: Engine) -> None:
+        """The engine is open: answer what waited, and everything else."""
+        self.engine = engine
+        self._ready.set()
+
+    async def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """End every connection. Call it after the engine was closed: what became durable is then answered."""
+        await self.stop_accepting()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._all_gone.clear()
+        for connection in list(self.connections):
+            connection.drop("closing", "the broker is closing")
+        if self.connections:
+            await self._all_gone.wait()
+
+    # -- connections
+
+    def admit(self, connection: Connection) -> bool:
+        if len(self.connections) >= self.settings.connections_max:
+            self.connections_refused += 1
+            return False
+        self.connections.add(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.room_came()
+        if not self.connections:
+            self._all_gone.set()
+
+    def has_room(self, size: int) -> bool:
+        """Whether a frame of `size` bytes may be received now. A frame alone always may."""
+        return self.inflight_bytes == 0 or self.inflight_bytes + size <= self.settings.inflight_bytes_max
+
+    def room_came(self) -> None:
+        waiting = self.waiting_for_room
+        while waiting and waiting[0].room_came():
+            waiting.popleft()
+
+    def count_outgoing(self, write_buffer_bytes: int) -> None:
+        self.outgoing_bytes += write_buffer_bytes
+
+    def fetch_room(self) -> int:
+        """Bytes that one answer may have: none while clients have not read what the broker holds for them."""
+        if self.outgoing_bytes > self.settings.inflight_bytes_max:
+            return 0
+        return self.settings.fetch_bytes_max
+
+    def _on_sweep(self) -> None:
+        self._sweep = self.loop.call_later(SWEEP_S, self._on_sweep)
+        now = self.now()
+        idle_s = self.settings.connection_idle_ms / 1000
+        frame_s = self.settings.frame_timeout_ms / 1000
+        outgoing = 0
+        for connection in list(self.connections):
+            outgoing += connection.write_buffer_bytes
+            since = connection.frame_since
+            if since is not None and now - since > frame_s and connection.reading:
+                connection.drop("frame_timeout", f"a request did not arrive in time. timeout_ms=`{self.settings.frame_timeout_ms}`")
+            elif connection.idle and now - connection.active_at > idle_s:
+                connection.drop("idle", f"no request in time. timeout_ms=`{self.settings.connection_idle_ms}`")
+        self.outgoing_bytes = outgoing
+
+    # -- requests that are not on the hot path
+
+    async def answer(self, frame: bytes, connection: Connection, slot: Slot) -> None:
+        """Fill `slot` with the answer to a request. Raises Malformed, DecodeError where there is none."""
+        key, version, correlation_id = read_key_version(frame, 0)
+        api = APIS.get(key)
+        if api is None or not (api.serves(version) or key in (PRODUCE, API_VERSIONS)):
+            raise produce.Malformed(f"request is not served here. api_key=`{key}` version=`{version}`")
+        if key == API_VERSIONS and not api.serves(version):
+            from broker.server.kafka.api.api_versions import unsupported_version
+
+            connection.fill(slot, _framed(response_header(key, correlation_id, False) + unsupported_version()))
+            return
+        if key != API_VERSIONS:
+            await self._ready.wait()
+        head, position = read_request_header(frame, 0, api.flexible(version))
+        if key == PRODUCE:
+            await self._produce(frame, position, version, correlation_id, connection, slot)
+        elif key == FETCH:
+            assert self.engine is not None
+            request = fetch.parse(self.engine, memoryview(frame), position, version)
+            await connection.fetch_later(request, correlation_id, slot)
+        else:
+            self.requests["other"] += 1
+            decode, handle = api.load()
+            message, _ = decode(frame, position, version)
+            try:
+                response = await handle(message, self._context(api, version, head.client_id))
+            except HeadgateError as error:
+                connection.drop("request_failed", f"{api.name}: {error.message}")
+                return
+            out = bytearray(4) + response_header(key, correlation_id, api.flexible(version))
+            response.encode_into(out, version)
+            out[:4] = (len(out) - 4).to_bytes(4, "big")
+            connection.fill(slot, [bytes(out)])
+
+    async def _produce(
+        self, frame: bytes, position: int, version: int, correlation_id: int, connection: Connection, slot: Slot
+    ) -> None:
+        """A produce request of an old version, or one that came before the engine was open."""
+        assert self.engine is not None
+        if version < produce.VERSION_MIN:
+            connection.fill(slot, [produce.refuse_version(memoryview(frame), position, version, correlation_id)])
+            return
+        acks, response, _ = produce.produce(self.engine, memoryview(bytearray(frame)), position, version, correlation_id, False)
+        await self.engine.durable()
+        connection.fill(slot, [response] if acks else [])
+
+    def _context(self, api: Api, version: int, client_id: str | None) -> Context:
+        host, port = self._advertised
+        # ApiVersions, which needs no engine, is answered before there is one.
+        engine = cast("Engine", self.engine)
+        return Context(
+            engine=engine, settings=self.settings, client_id=client_id, api_version=version, host=host, port=port
+        )
+
+
+def _framed(body: bytes) -> list[bytes | memoryview]:
+    return [len(body).to_bytes(4, "big"), body]

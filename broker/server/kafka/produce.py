@@ -1,0 +1,311 @@
+"""Produce, versions 3-13 (KIP-98 on), by hand: the hot path. Versions 0-2 are advertised, as Kafka does, and refused.
+
+Deviations: transactions are refused; `timeout_ms` is not used, because a batch that waits for the store keeps waiting and the
+client's own time-out decides; acks=1 is as durable as acks=all.
+
+One request gives one response, whose bytes are built at once: the offsets are known. It is kept back until they are durable.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import TYPE_CHECKING
+
+from broker.runtime.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from broker.engine.engine import Engine
+    from broker.engine.partition import PartitionLog
+
+VERSION_MIN = 3
+VERSION_MAX = 13
+FLEXIBLE = 9
+TOPIC_IDS = 13
+
+ACKS_VALID = (-1, 0, 1)
+INVALID_REQUIRED_ACKS = 21
+UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+
+_I16 = struct.Struct(">h").unpack_from
+_I32 = struct.Struct(">i").unpack_from
+_ACKS_TIMEOUT = struct.Struct(">hi").unpack_from
+_HEAD = struct.Struct(">ii").pack
+_HEAD_OF_RECORDS = struct.Struct(">ii").unpack_from
+_ROW_0 = struct.Struct(">ihq")
+_PARTITION_4 = struct.Struct(">hqq")
+_PARTITION_5 = struct.Struct(">hqqq")
+_NO_OFFSET = -1
+
+
+class Malformed(Exception):
+    """The frame is not a request of this version: the connection ends."""
+
+
+def unsigned_varint(buffer: memoryview, position: int) -> tuple[int, int]:
+    """(value, next position). Raises IndexError at the end of the buffer, Malformed beyond 5 bytes."""
+    byte = buffer[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    for shift in (7, 14, 21, 28):
+        position += 1
+        byte = buffer[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+    raise Malformed("varint is longer than 5 bytes")
+
+
+def skip_tags(buffer: memoryview, position: int) -> int:
+    """The position behind a section of tagged fields. Raises IndexError, Malformed."""
+    count = buffer[position]
+    position += 1
+    if count == 0:
+        return position
+    if count >= 0x80:
+        count, position = unsigned_varint(buffer, position - 1)
+    for _ in range(count):
+        _, position = unsigned_varint(buffer, position)
+        size, position = unsigned_varint(buffer, position)
+        position += size
+        if position > len(buffer):
+            raise Malformed("tagged field is cut off")
+    return position
+
+
+def read_name(buffer: memoryview, position: int, size: int) -> bytes:
+    """`size` bytes. Raises Malformed where there are not as many, or fewer than none."""
+    if size < 0 or position + size > len(buffer):
+        raise Malformed("string does not fit into its frame")
+    return bytes(buffer[position : position + size])
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def produce(
+    engine: Engine, frame: memoryview, position: int, version: int, correlation_id: int, adopt: bool
+) -> tuple[int, bytes, bool]:
+    """Append every batch of a request.
+
+    Args:
+        frame: the request without its length prefix. Batches are stamped in place.
+        position: behind the request header.
+        adopt: the frame's buffer belongs to this request alone.
+
+    Returns:
+        (acks, the response with its length prefix, whether a partition has an error).
+
+    Raises:
+        Malformed, struct.error, IndexError, UnicodeDecodeError: not a produce request; nothing of it was appended, or a part
+        of it that will not be acknowledged.
+    """
+    flexible = version >= FLEXIBLE
+    # transactional id: null or a string; a producer with one never gets this far (InitProducerId refuses it)
+    if flexible:
+        size, position = unsigned_varint(frame, position)
+        position += max(size - 1, 0)
+    else:
+        (size,) = _I16(frame, position)
+        position += 2 + max(size, 0)
+    acks, _ = _ACKS_TIMEOUT(frame, position)
+    position += 6
+    if flexible:
+        topics, position = unsigned_varint(frame, position)
+        topics -= 1
+    else:
+        (topics,) = _I32(frame, position)
+        position += 4
+    parts: list[bytes] = []
+    failed = False
+    for _ in range(topics):
+        if version >= TOPIC_IDS:
+            name = bytes(frame[position : position + 16])
+            position += 16
+            if len(name) != 16:
+                raise Malformed("topic id is cut off")
+            logs = engine.logs_by_id.get(uuid.UUID(bytes=name))
+        elif flexible:
+            size, position = unsigned_varint(frame, position)
+            name = read_name(frame, position, size - 1)
+            position += size - 1
+            logs = engine.logs.get(name.decode())
+        else:
+            (size,) = _I16(frame, position)
+            position += 2
+            name = read_name(frame, position, size)
+            position += size
+            logs = engine.logs.get(name.decode())
+        if flexible:
+            partitions, position = unsigned_varint(frame, position)
+            partitions -= 1
+        else:
+            (partitions,) = _I32(frame, position)
+            position += 4
+        if topics == 1 and partitions == 1:
+            # The common request: one partition, whose constant response bytes are kept.
+            (number,) = _I32(frame, position)
+            position += 4
+            if flexible:
+                size, position = unsigned_varint(frame, position)
+                size -= 1
+            else:
+                (size,) = _I32(frame, position)
+                position += 4
+            end = position + size
+            if size < 0 or end > len(frame):
+                raise Malformed("records are cut off")
+            if logs is not None and 0 <= number < len(logs) and acks in ACKS_VALID:
+                log = logs[number]
+                try:
+                    done = engine.append(log, frame[position:end], adopt=adopt)
+                except HeadgateError as error:
+                    return acks, _failure(version, correlation_id, name, number, error), True
+                cached = log.response_cache.get(version)
+                if cached is None:
+                    cached = log.response_cache[version] = _constant_parts(version, name, number)
+                prefix, suffix = cached
+                if version >= 5:
+                    body = prefix + _PARTITION_5.pack(0, done.base_offset, done.timestamp_ms, done.log_start) + suffix
+                else:
+                    body = prefix + _PARTITION_4.pack(0, done.base_offset, done.timestamp_ms) + suffix
+                return acks, _HEAD(len(body) + 4, correlation_id) + body, False
+            code = INVALID_REQUIRED_ACKS if acks not in ACKS_VALID else _unknown_topic(version)
+            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, code, None)])]), True
+        rows: list[bytes] = []
+        for _ in range(partitions):
+            (number,) = _I32(frame, position)
+            position += 4
+            if flexible:
+                size, position = unsigned_varint(frame, position)
+                size -= 1
+            else:
+                (size,) = _I32(frame, position)
+                position += 4
+            end = position + size
+            if size < 0 or end > len(frame):
+                raise Malformed("records are cut off")
+            row, bad = _append_row(engine, logs, number, frame[position:end], version, acks)
+            rows.append(row)
+            failed = failed or bad
+            position = skip_tags(frame, end) if flexible else end
+        if flexible:
+            position = skip_tags(frame, position)
+        parts.append(_topic(version, name, rows))
+    return acks, _wrap(version, correlation_id, parts), failed
+
+
+def _append_row(
+    engine: Engine, logs: list[PartitionLog] | None, number: int, batch: memoryview, version: int, acks: int
+) -> tuple[bytes, bool]:
+    if acks not in ACKS_VALID:
+        return _error_row(version, number, INVALID_REQUIRED_ACKS, None), True
+    if logs is None or not 0 <= number < len(logs):
+        return _error_row(version, number, _unknown_topic(version), None), True
+    try:
+        done = engine.append(logs[number], batch)
+    except HeadgateError as error:
+        return _error_row(version, number, _code(error), error.message), True
+    return _row(version, number, 0, done.base_offset, done.timestamp_ms, done.log_start, None), False
+
+
+def refuse_version(frame: memoryview, position: int, version: int, correlation_id: int) -> bytes:
+    """The answer to versions 0-2, which carry message sets: the same error for every partition. Raises as `produce`."""
+    position += 6  # acks, timeout
+    (topics,) = _I32(frame, position)
+    position += 4
+    out = bytearray(max(topics, 0).to_bytes(4, "big"))
+    for _ in range(topics):
+        (size,) = _I16(frame, position)
+        name = read_name(frame, position + 2, size)
+        position += 2 + size
+        (partitions,) = _I32(frame, position)
+        position += 4
+        out += len(name).to_bytes(2, "big") + name + max(partitions, 0).to_bytes(4, "big")
+        for _ in range(partitions):
+            number, size = _HEAD_OF_RECORDS(frame, position)
+            read_name(frame, position + 8, size)
+            position += 8 + size
+            out += _ROW_0.pack(number, UNSUPPORTED_FOR_MESSAGE_FORMAT, _NO_OFFSET)
+            if version >= 2:
+                out += b"\xff" * 8
+    if version >= 1:
+        out += b"\0\0\0\0"
+    return _HEAD(len(out) + 4, correlation_id) + out
+
+
+def _code(error: HeadgateError) -> int:
+    from broker.server.kafka.errors import error_code
+
+    return error_code(error)
+
+
+def _unknown_topic(version: int) -> int:
+    return 100 if version >= TOPIC_IDS else 3
+
+
+def _failure(version: int, correlation_id: int, name: bytes, number: int, error: HeadgateError) -> bytes:
+    return _respond(version, correlation_id, [(name, [_error_row(version, number, _code(error), error.message)])])
+
+
+def _respond(version: int, correlation_id: int, topics: list[tuple[bytes, list[bytes]]]) -> bytes:
+    return _wrap(version, correlation_id, [_topic(version, name, rows) for name, rows in topics])
+
+
+def _wrap(version: int, correlation_id: int, topics: list[bytes]) -> bytes:
+    if version >= FLEXIBLE:
+        body = b"\0" + encode_unsigned_varint(len(topics) + 1) + b"".join(topics) + b"\0\0\0\0" + b"\0"
+    else:
+        body = len(topics).to_bytes(4, "big") + b"".join(topics) + b"\0\0\0\0"
+    return _HEAD(len(body) + 4, correlation_id) + body
+
+
+def _topic(version: int, name: bytes, rows: list[bytes]) -> bytes:
+    joined = b"".join(rows)
+    if version >= TOPIC_IDS:
+        return name + encode_unsigned_varint(len(rows) + 1) + joined + b"\0"
+    if version >= FLEXIBLE:
+        return encode_unsigned_varint(len(name) + 1) + name + encode_unsigned_varint(len(rows) + 1) + joined + b"\0"
+    return len(name).to_bytes(2, "big") + name + len(rows).to_bytes(4, "big") + joined
+
+
+def _error_row(version: int, number: int, code: int, message: str | None) -> bytes:
+    return _row(version, number, code, _NO_OFFSET, -1, _NO_OFFSET, message)
+
+
+def _row(
+    version: int, number: int, code: int, base_offset: int, timestamp_ms: int, log_start: int, message: str | None
+) -> bytes:
+    row = number.to_bytes(4, "big")
+    row += (
+        _PARTITION_5.pack(code, base_offset, timestamp_ms, log_start)
+        if version >= 5
+        else _PARTITION_4.pack(code, base_offset, timestamp_ms)
+    )
+    return row + _tail_of_row(version, message)
+
+
+def _tail_of_row(version: int, message: str | None) -> bytes:
+    """record_errors (none), error_message, tagged fields."""
+    text = None if message is None else message.encode()[:1024]
+    if version >= FLEXIBLE:
+        return b"\x01" + (b"\0" if text is None else encode_unsigned_varint(len(text) + 1) + text) + b"\0"
+    if version == 8:
+        return b"\0\0\0\0" + (b"\xff\xff" if text is None else len(text).to_bytes(2, "big") + text)
+    return b""
+
+
+def _constant_parts(version: int, name: bytes, number: int) -> tuple[bytes, bytes]:
+    """What stands before and behind the error code and offsets in the response to a request for one partition."""
+    whole = _respond(version, 0, [(name, [_row(version, number, 0, 0, 0, 0, None)])])[8:]
+    variable = _PARTITION_5.size if version >= 5 else _PARTITION_4.size
+    suffix = len(_tail_of_row(version, None)) + (1 if version >= FLEXIBLE else 0) + 4 + (1 if version >= FLEXIBLE else 0)
+    at = len(whole) - suffix - variable
+    return whole[:at], whole[at + variable :]
