@@ -1,0 +1,1 @@
+"""The proto packages, laid out as their names say."""
