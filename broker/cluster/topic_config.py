@@ -1,0 +1,350 @@
+"""Topics' names and settings: what may be set, what it means, and its typed form for the data plane. No I/O.
+
+The keys, types and defaults are Kafka's (org.apache.kafka.storage.internals.log.LogConfig of 4.2), so that tools which create and
+describe topics work unchanged. Keys whose subject does not exist here (files per partition, replicas) are accepted, kept and
+described, and their text says that they have no effect; what would promise something that is not done is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from broker.runtime.errors import InvalidError, Reason
+
+NAME_LENGTH_MAX = 249
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_DECIMAL = re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?", re.ASCII)
+
+
+class Kind(IntEnum):
+    """The type of a key, with the numbers of DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One key that a topic may override.
+
+    `low` and `high` bound INT and LONG (inclusive); `choices` are the values, or a LIST's elements, that exist; of these `refused`
+    are not accepted, each with the reason that the user is told. `broker_name` is Kafka's name of the broker's default for the key.
+    """
+
+    name: str
+    kind: Kind
+    default: str
+    documentation: str
+    broker_name: str | None
+    low: int = 0
+    high: int = 0
+    choices: tuple[str, ...] = ()
+    refused: Mapping[str, str] | None = None
+
+    def parse(self, text: str) -> bool | int | float | str | tuple[str, ...]:
+        """The value that `text` means. Raises InvalidError(INVALID_CONFIG)."""
+        text = text.strip()
+        match self.kind:
+            case Kind.BOOLEAN:
+                if text.lower() not in ("true", "false"):
+                    raise self._invalid(text, "true or false")
+                return text.lower() == "true"
+            case Kind.INT | Kind.LONG:
+                if not _INTEGER.fullmatch(text) or not self.low <= int(text) <= self.high:
+                    raise self._invalid(text, f"a number from {self.low} to {self.high}")
+                return int(text)
+            case Kind.DOUBLE:
+                if not _DECIMAL.fullmatch(text) or not self.low <= float(text) <= self.high:
+                    raise self._invalid(text, f"a number from {self.low} to {self.high}")
+                return float(text)
+            case Kind.LIST:
+                items = tuple(item.strip() for item in text.split(","))
+                if not set(items) <= set(self.choices):
+                    raise self._invalid(text, f"a list of {', '.join(self.choices)}")
+                return items
+            case Kind.STRING:
+                if text not in self.choices:
+                    raise self._invalid(text, f"one of {', '.join(self.choices)}")
+                if self.refused is not None and text in self.refused:
+                    raise InvalidError(Reason.INVALID_CONFIG, f"{self.refused[text]} key=`{self.name}` value=`{text}`")
+                return text
+
+    def _invalid(self, text: str, expected: str) -> InvalidError:
+        return InvalidError(Reason.INVALID_CONFIG, f"value is not {expected}. key=`{self.name}` value=`{text[:100]}`")
+
+
+_FILES = "Accepted and kept, without effect: Headgate has no log files per partition."
+_PASSED_ON = "a broker passes batches on as they came and never compresses them again: only `producer` is accepted."
+
+
+def _key(
+    name: str, kind: Kind, default: object, documentation: str, broker_name: str | None, low: int = 0, high: int = 0
+) -> ConfigKey:
+    return ConfigKey(
+        name=name, kind=kind, default=str(default), documentation=documentation, broker_name=broker_name, low=low, high=high
+    )
+
+
+_KEYS = (
+    ConfigKey(
+        name="ack",
+        kind=Kind.STRING,
+        default="durable",
+        choices=("durable", "replicated"),
+        refused={"replicated": "acks from a second broker's memory need a cluster of brokers, which this version does not form."},
+        documentation="When a record counts as written: `durable` = it is in the store.",
+        broker_name=None,
+    ),
+    ConfigKey(
+        name="cleanup.policy",
+        kind=Kind.LIST,
+        default="delete",
+        choices=("compact", "delete"),
+        documentation="What happens to old records: `delete` = removed by age or size; `compact` = at least the newest record of "
+        "each key is kept for ever; both may be given.",
+        broker_name="log.cleanup.policy",
+    ),
+    ConfigKey(
+        name="compression.type",
+        kind=Kind.STRING,
+        default="producer",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        refused=dict.fromkeys(("uncompressed", "gzip", "snappy", "lz4", "zstd"), _PASSED_ON),
+        documentation="`producer` = batches keep the compression that their producer chose. A broker never compresses again, so no "
+        "other value is accepted.",
+        broker_name="compression.type",
+    ),
+    _key(
+        "delete.retention.ms",
+        Kind.LONG,
+        86_400_000,
+        "How long the marker of a deleted key stays readable in a compacted topic.",
+        "log.cleaner.delete.retention.ms",
+        0,
+        LONG_MAX,
+    ),
+    _key("file.delete.delay.ms", Kind.LONG, 60_000, _FILES, "log.segment.delete.delay.ms", 0, LONG_MAX),
+    _key(
+        "flush.messages",
+        Kind.LONG,
+        LONG_MAX,
+        "Accepted and kept, without effect: a record is in the store before it is acked, as `wal_fsync` of the broker has it.",
+        "log.flush.interval.messages",
+        1,
+        LONG_MAX,
+    ),
+    _key(
+        "flush.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "Accepted and kept, without effect: a record is in the store before it is acked, as `wal_fsync` of the broker has it.",
+        "log.flush.interval.ms",
+        0,
+        LONG_MAX,
+    ),
+    _key("index.interval.bytes", Kind.INT, 4096, _FILES, "log.index.interval.bytes", 0, INT_MAX),
+    _key(
+        "max.compaction.lag.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "The longest time that a record of a compacted topic may stay uncompacted.",
+        "log.cleaner.max.compaction.lag.ms",
+        1,
+        LONG_MAX,
+    ),
+    _key(
+        "max.message.bytes",
+        Kind.INT,
+        1_048_588,
+        "The largest record batch, as compressed by its producer, that the topic takes.",
+        "message.max.bytes",
+        0,
+        INT_MAX,
+    ),
+    _key(
+        "message.timestamp.after.max.ms",
+        Kind.LONG,
+        3_600_000,
+        "How far in the future a record's own timestamp may be. Only for `message.timestamp.type=CreateTime`.",
+        "log.message.timestamp.after.max.ms",
+        0,
+        LONG_MAX,
+    ),
+    _key(
+        "message.timestamp.before.max.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "How far in the past a record's own timestamp may be. Only for `message.timestamp.type=CreateTime`.",
+        "log.message.timestamp.before.max.ms",
+        0,
+        LONG_MAX,
+    ),
+    ConfigKey(
+        name="message.timestamp.type",
+        kind=Kind.STRING,
+        default="CreateTime",
+        choices=("CreateTime", "LogAppendTime"),
+        documentation="`CreateTime` = records keep their producer's time; `LogAppendTime` = they get the broker's.",
+        broker_name="log.message.timestamp.type",
+    ),
+    _key("min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5, _FILES, "log.cleaner.min.cleanable.ratio", 0, 1),
+    _key(
+        "min.compaction.lag.ms",
+        Kind.LONG,
+        0,
+        "The shortest time that a record of a compacted topic stays readable, even if a newer one has its key.",
+        "log.cleaner.min.compaction.lag.ms",
+        0,
+        LONG_MAX,
+    ),
+    _key(
+        "min.insync.replicas",
+        Kind.INT,
+        1,
+        "Accepted and kept, without effect: copies are the store's business, and every acked record is in the store.",
+        "min.insync.replicas",
+        1,
+        INT_MAX,
+    ),
+    _key("preallocate", Kind.BOOLEAN, "false", _FILES, "log.preallocate"),
+    _key(
+        "retention.bytes",
+        Kind.LONG,
+        -1,
+        "The size up to which a partition keeps its records, the oldest going first; -1 = no limit.",
+        "log.retention.bytes",
+        -1,
+        LONG_MAX,
+    ),
+    _key(
+        "retention.ms",
+        Kind.LONG,
+        604_800_000,
+        "How long records are kept, counted from the time when they were written to the topic; -1 = for ever.",
+        "log.retention.ms",
+        -1,
+        LONG_MAX,
+    ),
+    _key("segment.bytes", Kind.INT, 1_073_741_824, _FILES, "log.segment.bytes", 14, INT_MAX),
+    _key("segment.index.bytes", Kind.INT, 10_485_760, _FILES, "log.index.size.max.bytes", 4, INT_MAX),
+    _key("segment.jitter.ms", Kind.LONG, 0, _FILES, "log.roll.jitter.ms", 0, LONG_MAX),
+    _key("segment.ms", Kind.LONG, 604_800_000, _FILES, "log.roll.ms", 1, LONG_MAX),
+    _key(
+        "unclean.leader.election.enable",
+        Kind.BOOLEAN,
+        "false",
+        "Accepted and kept, without effect: a partition's records are in the store, so no lead can miss any.",
+        "unclean.leader.election.enable",
+    ),
+)
+
+KEYS: dict[str, ConfigKey] = {key.name: key for key in _KEYS}
+"""All and only the keys that a topic may override, in the order of their names."""
+
+
+def config_key(name: str) -> ConfigKey:
+    """The key of that name. Raises InvalidError(INVALID_CONFIG)."""
+    key = KEYS.get(name)
+    if key is None:
+        raise InvalidError(Reason.INVALID_CONFIG, f"unknown topic config. key=`{name[:100]}`")
+    return key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """A topic's settings in the types that the data plane uses. -1 is "no limit" for both retentions."""
+
+    delete: bool
+    compact: bool
+    retention_ms: int
+    retention_bytes: int
+    max_message_bytes: int
+    log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+
+    @classmethod
+    def parse(cls, overrides: Mapping[str, str]) -> TopicConfig:
+        """The settings of a topic with these overrides. Raises InvalidError(INVALID_CONFIG) for the first that is wrong."""
+        values = {name: config_key(name).parse(text) for name, text in overrides.items()}
+        merged = {**_DEFAULTS, **values} if values else _DEFAULTS
+        policy = merged["cleanup.policy"]
+        assert isinstance(policy, tuple)
+
+        def number(name: str) -> int:
+            value = merged[name]
+            assert isinstance(value, int)
+            return value
+
+        if number("min.compaction.lag.ms") > number("max.compaction.lag.ms"):
+            raise InvalidError(
+                Reason.INVALID_CONFIG,
+                "min.compaction.lag.ms is greater than max.compaction.lag.ms. "
+                f"min=`{number('min.compaction.lag.ms')}` max=`{number('max.compaction.lag.ms')}`",
+            )
+        return cls(
+            delete="delete" in policy,
+            compact="compact" in policy,
+            retention_ms=number("retention.ms"),
+            retention_bytes=number("retention.bytes"),
+            max_message_bytes=number("max.message.bytes"),
+            log_append_time=merged["message.timestamp.type"] == "LogAppendTime",
+            timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
+            timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
+            delete_retention_ms=number("delete.retention.ms"),
+            min_compaction_lag_ms=number("min.compaction.lag.ms"),
+            max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        )
+
+
+_DEFAULTS = {key.name: key.parse(key.default) for key in _KEYS}
+
+
+def is_internal(name: str) -> bool:
+    """Whether the topic is the cluster's own: clients hide such topics from patterns."""
+    return name in INTERNAL_TOPICS
+
+
+def validate_topic_name(name: str, existing: Collection[str] = ()) -> None:
+    """Raise InvalidError(INVALID_TOPIC) where no topic may have this name.
+
+    Args:
+        existing: names of the topics there are. Kafka's metrics cannot tell `.` from `_`, so two names that differ only in these
+            collide; its brokers refuse the second, and tools rely on that.
+    """
+    if not name:
+        raise InvalidError(Reason.INVALID_TOPIC, "topic name is empty")
+    if name in (".", ".."):
+        raise InvalidError(Reason.INVALID_TOPIC, f"topic name cannot be . or .. topic=`{name}`")
+    if len(name) > NAME_LENGTH_MAX:
+        raise InvalidError(
+            Reason.INVALID_TOPIC, f"topic name is too long. length=`{len(name)}` max=`{NAME_LENGTH_MAX}` topic=`{name[:50]}...`"
+        )
+    if not _NAME.fullmatch(name):
+        raise InvalidError(
+            Reason.INVALID_TOPIC, f"topic name has characters other than letters, digits, ., _ and -. topic=`{name[:250]}`"
+        )
+    if ("." in name or "_" in name) and name not in existing:
+        alike = name.replace(".", "_")
+        for other in existing:
+            if other.replace(".", "_") == alike:
+                raise InvalidError(
+                    Reason.INVALID_TOPIC,
+                    f"topic name differs from another only in . and _. topic=`{name}` existing=`{other}`",
+                )

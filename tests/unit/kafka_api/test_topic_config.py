@@ -1,0 +1,129 @@
+"""Topic names and settings: what is accepted, what is refused and with which reason, and the typed form.
+
+Compared with Kafka's own rules (Topic.validate, LogConfig). A mismatch means that a tool written for Kafka would be refused, or
+that something which Kafka refuses would be taken.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.cluster.topic_config import KEYS, TopicConfig, config_key, is_internal, validate_topic_name
+from broker.runtime.errors import InvalidError, Reason
+
+
+@pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 249, "...", "__consumer_offsets"])
+def test_good_names(name: str) -> None:
+    validate_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "ä", "a/b", "a\n", "a:b", "\ud800", "٣"])
+def test_bad_names(name: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        validate_topic_name(name)
+    assert caught.value.reason is Reason.INVALID_TOPIC
+
+
+@pytest.mark.parametrize(("name", "existing"), [("a.b", "a_b"), ("a_b", "a.b"), ("a.b_c", "a_b.c")])
+def test_names_that_differ_in_dot_and_underscore_collide(name: str, existing: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        validate_topic_name(name, {"other": 1, existing: 2})
+    assert caught.value.reason is Reason.INVALID_TOPIC
+    assert existing in caught.value.message
+
+
+def test_the_same_name_does_not_collide_with_itself() -> None:
+    validate_topic_name("a.b", ["a.b"])
+    validate_topic_name("ab", ["a.b", "a_b"])
+
+
+def test_internal_topics() -> None:
+    assert is_internal("__consumer_offsets")
+    assert not is_internal("__mine")
+
+
+def test_defaults() -> None:
+    assert TopicConfig.parse({}) == TopicConfig(
+        delete=True,
+        compact=False,
+        retention_ms=7 * 86_400_000,
+        retention_bytes=-1,
+        max_message_bytes=1_048_588,
+        log_append_time=False,
+        timestamp_before_max_ms=2**63 - 1,
+        timestamp_after_max_ms=3_600_000,
+        delete_retention_ms=86_400_000,
+        min_compaction_lag_ms=0,
+        max_compaction_lag_ms=2**63 - 1,
+    )
+
+
+def test_overrides() -> None:
+    config = TopicConfig.parse(
+        {
+            "cleanup.policy": " compact , delete",
+            "retention.ms": "-1",
+            "retention.bytes": " 1000 ",
+            "max.message.bytes": "2147483647",
+            "message.timestamp.type": "LogAppendTime",
+            "preallocate": "TRUE",
+        }
+    )
+    assert (config.delete, config.compact, config.retention_ms, config.retention_bytes) == (True, True, -1, 1000)
+    assert (config.max_message_bytes, config.log_append_time) == (2**31 - 1, True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("no.such.key", "1"),
+        ("message.format.version", "3.0"),  # gone in Kafka 4
+        ("retention.ms", "-2"),
+        ("retention.ms", "7d"),
+        ("retention.ms", ""),
+        ("retention.ms", "1_000"),
+        ("retention.ms", "٣"),
+        ("retention.ms", str(2**63)),
+        ("retention.ms", "9" * 5000),
+        ("max.message.bytes", str(2**31)),
+        ("max.message.bytes", "-1"),
+        ("min.insync.replicas", "0"),
+        ("cleanup.policy", "none"),
+        ("cleanup.policy", ""),
+        ("cleanup.policy", "delete,"),
+        ("message.timestamp.type", "createtime"),
+        ("preallocate", "yes"),
+        ("min.cleanable.dirty.ratio", "1.1"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("compression.type", "gzip"),
+        ("compression.type", "brotli"),
+        ("ack", "replicated"),
+        ("ack", "none"),
+    ],
+)
+def test_wrong_settings(key: str, value: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        TopicConfig.parse({key: value})
+    assert caught.value.reason is Reason.INVALID_CONFIG
+    assert key in caught.value.message
+    assert len(caught.value.message) < 400
+
+
+def test_refusals_say_why() -> None:
+    with pytest.raises(InvalidError, match="never compresses"):
+        TopicConfig.parse({"compression.type": "zstd"})
+    with pytest.raises(InvalidError, match="cluster of brokers"):
+        TopicConfig.parse({"ack": "replicated"})
+
+
+def test_compaction_lags_must_not_cross() -> None:
+    with pytest.raises(InvalidError) as caught:
+        TopicConfig.parse({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
+    assert caught.value.reason is Reason.INVALID_CONFIG
+
+
+def test_every_key_is_described_and_has_a_valid_default() -> None:
+    assert list(KEYS) == sorted(KEYS)
+    for key in KEYS.values():
+        config_key(key.name).parse(key.default)
+        assert key.documentation.endswith(".")
