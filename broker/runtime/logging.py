@@ -49,8 +49,8 @@ class EventLog:
 
 
 def get_logger(name: str) -> EventLog:
-    """The event log of a module; `name` is its ``__name__``."""
-    return EventLog(logging.getLogger(name))
+    """The event log of a module; `name` is its ``__name__``, or one word such as ``engine``."""
+    return EventLog(logging.getLogger(name if name.startswith("broker.") else f"broker.{name}"))
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:

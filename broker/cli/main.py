@@ -1,0 +1,52 @@
+"""``headgate``: the command line.
+
+``headgate broker`` is what fleets start, a thousand times: it goes straight to the broker and never imports what the commands for
+people need (typer, rich, grpc).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+USAGE_BROKER = """\
+usage: headgate broker [--config FILE] [--SETTING VALUE]...
+
+Run one broker process until SIGTERM or Ctrl-C. Once it serves it prints one line to stdout; its log goes to stderr.
+Exit code: 0 told to stop, 1 it cannot go on (the reason is on stderr), 2 a wrong setting, 3 another broker took over its store.
+
+A setting comes from the command line, else from the environment, else from the TOML file, else it is the default:
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. Returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["broker"]:
+        return broker(given[1:])
+    from broker.cli.app import run
+
+    return run(given)
+
+
+def broker(arguments: Sequence[str]) -> int:
+    """``headgate broker``."""
+    from broker.runtime.config import Settings, help_text
+    from broker.runtime.errors import InvalidError
+
+    if "--help" in arguments or "-h" in arguments:
+        sys.stdout.write(f"{USAGE_BROKER}\n{help_text()}\n")
+        return 0
+    try:
+        settings = Settings.load(arguments, os.environ)
+    except InvalidError as error:
+        sys.stderr.write(f"headgate broker: {error.message}\n")
+        return 2
+    from broker.server.main import run
+
+    return run(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Runs the HTTP app on uvicorn inside the broker's own event loop, without uvicorn's signal handlers and access log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+
+REQUEST_BYTES_MAX = 16 << 10
+"""Of a request's head. Nothing here takes a body."""
+CONNECTIONS_MAX = 200
+IDLE_S = 60
+GRACE_S = 2
+
+
+class HttpServer:
+    """One listening socket. `start`, then `close`."""
+
+    def __init__(self, app: Starlette, listening: socket.socket) -> None:
+        config = uvicorn.Config(
+            app,
+            loop="none",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=GRACE_S,
+            h11_max_incomplete_event_size=REQUEST_BYTES_MAX,
+        )
+        self._server = _Server(config)
+        self._listening = listening
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Serve from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._server.serve([self._listening]), name="http")
+
+    async def close(self) -> None:
+        """Stop listening, give requests under way two seconds, and close."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._listening.close()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The process's signals belong to `server/main.py`."""
+        yield

@@ -1,0 +1,122 @@
+"""One broker process, put together: the only place that knows all parts.
+
+The order of a start is chosen so that a client that is already knocking is answered soonest, and so that a mistake is found before
+anything is touched: ports are taken first (the kernel queues connections), then the loop and the Kafka listener start and answer
+ApiVersions, then the engine opens the store and recovers, and only then the heavy doors (gRPC, HTTP) are imported and opened.
+
+The order of an end is: no new connections, answers to what is under way, flush and seal the log, exit 0. A second signal ends the
+process at once; that is safe at any moment, as SIGKILL is.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+
+from broker.runtime.config import Settings
+from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.server import ports
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_FENCED = 3
+EXIT_SIGNAL = 128
+"""Plus the signal's number: the end was asked for twice."""
+
+SUPERVISED = "HEADGATE_SUPERVISED"
+"""In the environment of a broker that is to end when its standard input does: its supervisor holds the other end, so a supervisor
+that is killed never leaves brokers behind."""
+
+
+def run(settings: Settings) -> int:
+    """Run a broker until it is told to stop. Returns the exit code of the process; errors went to stderr, one line each."""
+    gc.disable()  # the start only makes what stays; collecting in between is wasted
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _exit_early)
+    try:
+        kafka = ports.listen(settings.host, settings.kafka_port, "kafka_port")
+        ports.check_free(settings.host, settings.grpc_port, "grpc_port")
+        http = ports.listen(settings.host, settings.http_port, "http_port")
+    except HeadgateError as error:
+        return report(settings, error)
+
+    import asyncio
+
+    import uvloop
+
+    from broker.runtime import logging
+
+    logging.configure(settings.log_level, settings.log_format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_main(settings, kafka, http))
+
+
+async def _main(settings: Settings, kafka: socket.socket, http: socket.socket) -> int:
+    import asyncio
+
+    from broker.server.process import Process
+
+    loop = asyncio.get_running_loop()
+    process = Process(settings, kafka=kafka, http=http)
+
+    def on_signal(number: int) -> None:
+        if process.stopping:
+            os._exit(EXIT_SIGNAL + number)
+        process.stop()
+
+    def on_input() -> None:
+        if not os.read(0, 4096):
+            loop.remove_reader(0)
+            process.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    if os.environ.get(SUPERVISED) == "1":
+        loop.add_reader(0, on_input)
+    error = await process.run(on_ready=_ready)
+    if error is None:
+        return EXIT_OK
+    code = report(settings, error)
+    if process.stuck:
+        os._exit(code)
+    return code
+
+
+def _ready(line: str) -> None:
+    gc.freeze()
+    gc.enable()
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def report(settings: Settings, error: HeadgateError) -> int:
+    """Say on one line of stderr why the broker ends. Returns the exit code."""
+    sys.stderr.write(f"headgate broker {settings.broker_id}: {' '.join(error.message.split())}{_hint(error)}\n")
+    sys.stderr.flush()
+    if isinstance(error, FencedError):
+        return EXIT_FENCED
+    return EXIT_USAGE if isinstance(error, InvalidError) and error.reason is Reason.INVALID_CONFIG else EXIT_FAILED
+
+
+def _hint(error: HeadgateError) -> str:
+    if isinstance(error, FencedError):
+        return " (another broker took over this store: one broker at a time may serve it)"
+    if error.reason is Reason.STORE_FULL:
+        return " (free some space, then start again: nothing that was acked is lost)"
+    if isinstance(error, RetryError):
+        return " (start again when the store answers)"
+    if error.reason is Reason.CORRUPT_STORE:
+        return " (nothing was changed; restore the named object from a copy)"
+    return ""
+
+
+def _exit_early(number: int, frame: FrameType | None) -> None:
+    """A signal before the loop runs: nothing was promised to anybody yet."""
+    sys.exit(EXIT_OK)
+
+

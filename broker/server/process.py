@@ -1,0 +1,217 @@
+"""The life of one broker inside its event loop: parts are started in order, watched, and ended in the opposite order.
+
+`Process.phase` goes through::
+
+    starting -> serving -> stopping -> ended          (or from starting to stopping)
+
+`starting`: the Kafka port answers ApiVersions, everything else waits for the engine. `serving`: all doors are open. `stopping`: no
+new connections; the log is flushed and sealed, which answers what waited for it. Whoever ends it first gives the reason: a signal
+(none), or the error of a part that cannot go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from broker.runtime.clock import Clock
+from broker.runtime.config import Settings
+from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from broker.runtime.logging import get_logger
+from broker.runtime.metrics import Metrics
+from broker.server import ports
+from broker.server.kafka.listener import KafkaServer
+
+if TYPE_CHECKING:
+    from broker.engine.engine import Engine
+    from broker.server.grpc.server import GrpcServer
+    from broker.server.http.server import HttpServer
+    from broker.store.interface import Store
+    from broker.store.local_append import Fsync
+
+log = get_logger(__name__)
+
+HTTP_WAIT_S = 1.0
+"""How long the engine has the processor for itself before the health port is opened beside it: a long recovery must be visible."""
+WILDCARDS = ("0.0.0.0", "::", "")
+
+
+class Process:
+    """One broker. Made inside the event loop.
+
+    Args:
+        kafka: the listening socket of the Kafka port.
+        http: the listening socket of the HTTP port.
+    """
+
+    def __init__(self, settings: Settings, *, kafka: socket.socket, http: socket.socket) -> None:
+        self.settings = settings
+        self.clock = Clock()
+        self.metrics = Metrics()
+        self.phase: Literal["starting", "serving", "stopping", "ended"] = "starting"
+        self.stuck = False
+        """True after `run` if a part did not let go in time: nobody may wait for its threads."""
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[HeadgateError | None] = self._loop.create_future()
+        self._kafka_socket, self._http_socket = kafka, http
+        self._kafka_address, self._http_address = ports.address(kafka), ports.address(http)
+        self._grpc_port = settings.grpc_port
+        self._kafka = KafkaServer(settings, self.clock, self._advertised())
+        self._store: Store | None = None
+        self._engine: Engine | None = None
+        self._grpc: GrpcServer | None = None
+        self._http: HttpServer | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the end has begun."""
+        return self._end.done()
+
+    def stop(self, error: HeadgateError | None = None) -> None:
+        """End this broker; `error` is why, None if it was asked for. Only the first call counts."""
+        if not self._end.done():
+            self._end.set_result(error)
+
+    async def run(self, on_ready: Callable[[str], None]) -> HeadgateError | None:
+        """Start, serve until `stop`, end. Returns the error that ended it, or None.
+
+        Args:
+            on_ready: called once, with the line that says where this broker serves.
+        """
+        starting = self._loop.create_task(self._start(on_ready), name="start")
+        await asyncio.wait((starting, self._end), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            # Told to stop while starting.
+            starting.cancel()
+            await asyncio.wait((starting,))
+        error = None if starting.cancelled() else _known(starting.exception())
+        if error is None:
+            error = await self._end
+        self.phase = "stopping"
+        self.stop()
+        log.info("broker_stopping", reason="asked" if error is None else error.reason.value)
+        error = await self._close(error)
+        self.phase = "ended"
+        return error
+
+    def not_ready(self) -> str | None:
+        """Why clients are not served at the moment, or None: the answer of /readyz."""
+        if self.phase != "serving" or self._engine is None:
+            return self.phase
+        trouble = self._engine.failed or self._engine.stalled
+        return None if trouble is None else trouble.message
+
+    def line(self) -> str:
+        """Where this broker serves, on one line."""
+        kafka, http = ports.shown(*self._kafka_address), ports.shown(*self._http_address)
+        grpc = ports.shown(self._kafka_address[0], self._grpc_port)
+        store = self.settings.store if self._store is None else self._store.url
+        return f"headgate broker {self.settings.broker_id} serves kafka={kafka} grpc={grpc} http={http} store={store}"
+
+    # -- start
+
+    async def _start(self, on_ready: Callable[[str], None]) -> None:
+        await self._kafka.start(self._kafka_socket)
+        opening = self._loop.create_task(self._open_engine(), name="engine")
+        try:
+            await asyncio.wait((opening,), timeout=HTTP_WAIT_S)
+            if not opening.done():
+                await self._start_http()
+            engine = await opening
+        finally:
+            opening.cancel()
+        self._kafka.serve(engine)
+        await self._start_grpc(engine)
+        if self._http is None:
+            await self._start_http()
+        self.phase = "serving"
+        log.info("broker_serving", line=self.line())
+        on_ready(self.line())
+
+    async def _open_engine(self) -> Engine:
+        from broker.engine.engine import Engine
+
+        settings = self.settings
+        opening = await self._import("broker.store.open")
+        self._store = await self._loop.run_in_executor(
+            None,
+            lambda: cast(
+                "Store",
+                opening.open_store(
+                    settings.store,
+                    fsync=cast("Fsync", settings.wal_fsync),
+                    fsync_interval_ms=settings.wal_fsync_interval_ms,
+                ),
+            ),
+        )
+        engine = Engine(
+            store=self._store, settings=settings, clock=self.clock, incarnation_id=os.urandom(16).hex(), fail=self.stop
+        )
+        await engine.open()
+        self._engine = engine
+        return engine
+
+    async def _start_grpc(self, engine: Engine) -> None:
+        module = await self._import("broker.server.grpc.server")
+        server: GrpcServer = module.GrpcServer(engine, self.settings)
+        self._grpc_port = await server.start()
+        self._grpc = server
+
+    async def _start_http(self) -> None:
+        app = await self._import("broker.server.http.app")
+        server = await self._import("broker.server.http.server")
+        await self._import("prometheus_client")
+        self._http = server.HttpServer(app.create_app(self.metrics, self.not_ready, self.line), self._http_socket)
+        self._http.start()
+
+    async def _import(self, name: str) -> Any:
+        """Import in a thread: the loop goes on answering while hundreds of modules are read."""
+        return await self._loop.run_in_executor(None, importlib.import_module, name)
+
+    def _advertised(self) -> tuple[str, int]:
+        settings = self.settings
+        host = settings.advertised_host or settings.host
+        if host in WILDCARDS:
+            host = socket.gethostname()
+        return host, settings.advertised_kafka_port or self._kafka_address[1]
+
+    # -- end
+
+    async def _close(self, error: HeadgateError | None) -> HeadgateError | None:
+        """End every part, whatever the others do. Returns the first error there was."""
+        grace_s = self.settings.shutdown_timeout_ms / 1000
+        await self._kafka.stop_accepting()
+        closing: list[tuple[str, Callable[[], Any]]] = []
+        if self._grpc is not None:
+            closing.append(("grpc", lambda: cast("GrpcServer", self._grpc).close(grace_s)))
+        if self._engine is not None:
+            closing.append(("log", self._engine.close))
+        closing.append(("kafka", self._kafka.close))
+        if self._http is not None:
+            closing.append(("http", self._http.close))
+        if self._store is not None:
+            closing.append(("store", self._store.close))
+        for part, close in closing:
+            try:
+                await asyncio.wait_for(close(), grace_s + 1)
+            except TimeoutError:
+                self.stuck = True
+                error = error or RetryError(
+                    Reason.TIMED_OUT,
+                    f"{part} did not close in time, which loses nothing that was acked. timeout_s=`{grace_s + 1:g}`",
+                )
+            except Exception as failure:  # noqa: BLE001  # the other parts must still be closed, and the first error is reported
+                error = error or _known(failure)
+        return error
+
+
+def _known(error: BaseException | None) -> HeadgateError | None:
+    """Any error as one with a reason; what nobody foresaw is logged with its traceback first."""
+    if error is None or isinstance(error, HeadgateError):
+        return error
+    log.exception("broker_failed", error)
+    return FatalError(Reason.INTERNAL, f"unexpected error, see the log: {type(error).__name__}: {error}")
