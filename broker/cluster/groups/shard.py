@@ -1,0 +1,555 @@
+"""All groups of one partition of `__consumer_offsets`: a pure state machine that is the fold of that partition's records.
+
+The driver (`engine/coordinator.py`) replays the partition into it, then gives it requests and the time, appends the rows it asks
+for, and tells it what became of them. A position is shown, and a commit answered, only once it is durable.
+
+Theory of operation::
+
+    replay(key, value)...  →  loaded()  →  handle | commit | delete_* | tick | clean  →  unload
+                                              │  effects: Reply(token, response), Append(ticket, rows)
+                                              └◀ stored(ticket, error)
+
+The log of a partition is the truth; what is here is its latest value per key. `live_rows` gives that back as rows, with what is on
+its way to the log laid over it, so that everything before those rows may be cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+from broker.cluster.groups.events import (
+    NO_MEMBER,
+    Event,
+    GroupConfig,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    JoinReply,
+    Leave,
+    LeaveReply,
+    Persist,
+    Reply,
+    State,
+    Stored,
+    Sync,
+    SyncReply,
+    Tick,
+    Unload,
+)
+from broker.cluster.groups.group import Group
+from broker.cluster.groups.member import CONSUMER_PROTOCOL
+from broker.cluster.groups.timers import Timers
+from broker.cluster.offsets import NEVER, Offsets, Position, is_expired
+from broker.log.group_records import (
+    GroupMetadata,
+    OffsetKey,
+    OffsetValue,
+    decode_group_value,
+    decode_key,
+    decode_offset_value,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from broker.runtime.errors import Reason
+
+Row: TypeAlias = tuple[bytes, bytes | None]
+"""Key and value of a record; no value deletes the key."""
+
+ROWS_PER_APPEND_MAX = 1_000
+"""Of what the shard writes on its own account, so that no single batch grows large."""
+
+
+class Now(NamedTuple):
+    """Both times, ms. `timer_ms` never goes back and is for time-outs; `wall_ms` is the date, for what is stored."""
+
+    timer_ms: int
+    wall_ms: int
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many groups all shards of a broker may hold together."""
+
+    groups_max: int
+    groups: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """OffsetCommit. `unknown_group`: what to answer a member of a group that does not exist; it changed with the version."""
+
+    token: object
+    member_id: str = NO_MEMBER
+    instance_id: str | None = None
+    generation: int = -1
+    positions: tuple[Position, ...]
+    retention_ms: int = NEVER
+    unknown_group: Reason = Reason.ILLEGAL_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class RowsReply:
+    """Answer to a Commit or a deletion of positions: `errors` of each row, in order; or one error for all of them."""
+
+    errors: tuple[Reason | None, ...] = ()
+    error: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReply:
+    error: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer the request of this token; each is answered once."""
+
+    token: object
+    response: object
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append these rows to the partition, in order, then report `stored(ticket)`."""
+
+    ticket: int
+    rows: list[Row]
+
+
+Effect: TypeAlias = Answer | Append
+
+
+class _Record(NamedTuple):
+    """A group's metadata as it was last handed to the log, and what is asked of it often."""
+
+    data: bytes
+    protocol_type: str | None
+    has_members: bool
+    state_ms: int
+    """When the group came into the state that it tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ticket:
+    """Rows on their way to the log, and what follows once they are there."""
+
+    group_id: str
+    rows: list[Row]
+    group_ticket: int | None = None
+    before: _Record | None = None
+    """With `group_ticket`: what the log had before, in case that this does not reach it."""
+    positions: tuple[tuple[OffsetKey, OffsetValue | None], ...] = ()
+    deletes_group: bool = False
+    token: object | None = None
+    response: RowsReply | DeleteReply | None = None
+
+
+class _Entry:
+    """One group: its state machine, made when it is first needed, its positions, and its last record."""
+
+    __slots__ = ("group", "in_flight", "offsets", "record")
+
+    def __init__(self) -> None:
+        self.group: Group | None = None
+        self.offsets = Offsets()
+        self.record: _Record | None = None
+        """None: the log has none, or it was deleted."""
+        self.in_flight = 0
+        """Tickets of this group that are not back yet."""
+
+    @property
+    def state(self) -> State:
+        return State.EMPTY if self.group is None else self.group.state
+
+
+class GroupListing(NamedTuple):
+    group_id: str
+    protocol_type: str
+    state: State
+
+
+class Shard:
+    """See the module's text. Methods that return effects never raise for what a client sent."""
+
+    def __init__(self, config: GroupConfig, budget: Budget) -> None:
+        self.config = config
+        self.budget = budget
+        self._entries: dict[str, _Entry] = {}
+        self._timers: Timers[str] = Timers()
+        self._tickets: dict[int, _Ticket] = {}
+        """In the order of the log."""
+        self._ticket = 0
+        self.rows_appended = 0
+        """Rows since the shard was made or `live_rows` was last asked: what a new snapshot would save."""
+
+    # -- start and end
+
+    def replay(self, key_bytes: bytes, value_bytes: bytes | None) -> None:
+        """Take one record of the log. Raises CorruptError, with nothing changed, where it is not one of ours."""
+        key = decode_key(key_bytes)
+        self.rows_appended += 1
+        if isinstance(key, str):
+            record = None if value_bytes is None else _record(value_bytes, decode_group_value(value_bytes))
+            if record is not None or key in self._entries:
+                self._entry(key).record = record
+        elif isinstance(key, OffsetKey):
+            value = None if value_bytes is None else decode_offset_value(value_bytes)
+            if value is not None or key.group in self._entries:
+                self._entry(key.group).offsets.set(key.topic, key.partition, value)
+
+    def loaded(self, now: Now) -> None:
+        """The whole log was replayed: groups with members come alive, and their sessions start."""
+        for group_id, entry in list(self._entries.items()):
+            if entry.record is not None and entry.record.has_members:
+                self._group(group_id, entry, now)
+            self._settle(group_id)
+
+    def unload(self, reason: Reason) -> list[Effect]:
+        """The partition goes elsewhere, or the broker stops: every waiting request is answered, and the shard is empty."""
+        effects: list[Effect] = []
+        for entry in self._entries.values():
+            if entry.group is not None:
+                for effect in entry.group.handle(Unload(reason=reason), 0):
+                    assert isinstance(effect, Reply)
+                    effects.append(Answer(effect.token, effect.response))
+        for ticket in self._tickets.values():
+            if ticket.response is not None:
+                effects.append(Answer(ticket.token, _failed(ticket.response, reason)))
+        self.budget.groups -= len(self._entries)
+        self._entries.clear()
+        self._tickets.clear()
+        self._timers.clear()
+        return effects
+
+    # -- membership
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is wanted, on the timers' clock, or None."""
+        return self._timers.next_deadline_ms
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Run the timers that are due."""
+        effects: list[Effect] = []
+        while (group_id := self._timers.pop_due(now.timer_ms)) is not None:
+            self._run(group_id, self._entries[group_id], Tick(), now, effects)
+        return effects
+
+    def handle(self, group_id: str, event: Join | Sync | Heartbeat | Leave, now: Now) -> list[Effect]:
+        """A request of a member."""
+        if not group_id:
+            return [Answer(event.token, _refusal(event, Reason.INVALID_GROUP_ID))]
+        entry = self._entries.get(group_id)
+        if entry is None:
+            if not (isinstance(event, Join) and event.member_id == NO_MEMBER):
+                return [Answer(event.token, _refusal(event, Reason.UNKNOWN_MEMBER_ID))]
+            if self.budget.groups >= self.budget.groups_max:
+                return [Answer(event.token, _refusal(event, Reason.GROUP_MAX_SIZE_REACHED))]
+            entry = self._entry(group_id)
+        effects: list[Effect] = []
+        self._run(group_id, entry, event, now, effects)
+        return effects
+
+    # -- positions
+
+    def commit(self, group_id: str, event: Commit, now: Now) -> list[Effect]:
+        """Store positions; answered with a RowsReply."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            if event.generation >= 0:
+                return [Answer(event.token, RowsReply(error=event.unknown_group))]
+            if self.budget.groups >= self.budget.groups_max:
+                return [Answer(event.token, RowsReply(error=Reason.GROUP_MAX_SIZE_REACHED))]
+            error = None
+        elif entry.group is None:
+            error = None if event.generation < 0 else Reason.UNKNOWN_MEMBER_ID
+        else:
+            error = entry.group.check_commit(event.member_id, event.instance_id, event.generation, now.timer_ms)
+        if error is not None:
+            return [Answer(event.token, RowsReply(error=error))]
+        errors = tuple(position.check() for position in event.positions)
+        positions = tuple(
+            (OffsetKey(group_id, row.topic, row.partition), row.value(now.wall_ms, event.retention_ms))
+            for row, row_error in zip(event.positions, errors, strict=True)
+            if row_error is None
+        )
+        reply = RowsReply(errors)
+        if not positions:
+            return [Answer(event.token, reply)]
+        rows: list[Row] = [(encode_offset_key(key), encode_offset_value(value)) for key, value in positions]
+        self._entry(group_id)
+        return [self._append(_Ticket(group_id=group_id, rows=rows, positions=positions, token=event.token, response=reply))]
+
+    def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
+        """A committed position, whatever the group's state."""
+        entry = self._entries.get(group_id)
+        return None if entry is None else entry.offsets.get(topic, partition)
+
+    def positions(self, group_id: str) -> list[tuple[str, int, OffsetValue]]:
+        """Every committed position of a group: topic, partition, value."""
+        entry = self._entries.get(group_id)
+        return [] if entry is None else list(entry.offsets.items())
+
+    def delete_positions(self, group_id: str, rows: list[tuple[str, int]], token: object, now: Now) -> list[Effect]:
+        """OffsetDelete of (topic, partition) rows; answered with a RowsReply. A position that is not there is deleted already."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return [Answer(token, RowsReply(error=Reason.GROUP_ID_NOT_FOUND))]
+        group = self._group(group_id, entry, now)
+        error = group.check_delete_offsets()
+        if error is not None:
+            return [Answer(token, RowsReply(error=error))]
+        subscribed = {topic for topic, _ in rows if group.is_subscribed(topic)} if group.members else set()
+        known = set(self._keys(group_id, entry))
+        keys = [OffsetKey(group_id, topic, partition) for topic, partition in rows if topic not in subscribed]
+        keys = [key for key in dict.fromkeys(keys) if key in known]
+        reply = RowsReply(tuple(Reason.GROUP_SUBSCRIBED_TO_TOPIC if topic in subscribed else None for topic, _ in rows))
+        if not keys:
+            self._settle(group_id)
+            return [Answer(token, reply)]
+        return [self._append(self._forget(group_id, keys, token, reply))]
+
+    # -- groups as a whole
+
+    def delete_group(self, group_id: str, token: object, now: Now) -> list[Effect]:
+        """DeleteGroups: an empty group and its positions; answered with a DeleteReply."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return [Answer(token, DeleteReply(Reason.GROUP_ID_NOT_FOUND))]
+        group = self._group(group_id, entry, now)
+        error = group.delete()
+        if error is not None:
+            return [Answer(token, DeleteReply(error))]
+        self._timers.cancel(group_id)
+        return [self._append(self._tombstones(group_id, entry, token, DeleteReply()))]
+
+    def list_groups(self) -> Iterator[GroupListing]:
+        for group_id, entry in self._entries.items():
+            source = entry.record if entry.group is None else entry.group
+            yield GroupListing(group_id, (source.protocol_type if source is not None else None) or "", entry.state)
+
+    def find(self, group_id: str, now: Now) -> Group | None:
+        """The group, for looking at; None if there is none."""
+        entry = self._entries.get(group_id)
+        return None if entry is None else self._group(group_id, entry, now)
+
+    def clean(
+        self, now: Now, *, retention_ms: int, empty_group_ms: int, topic_exists: Callable[[str, OffsetValue], bool]
+    ) -> list[Effect]:
+        """Forget positions that expired or whose topic is gone, and groups of which nothing is left.
+
+        Args:
+            retention_ms: of positions, or NEVER.
+            empty_group_ms: a group that has no positions is forgotten when it is empty for this long.
+            topic_exists: whether a position's topic is still the one that was meant.
+        """
+        effects: list[Effect] = []
+        for group_id, entry in list(self._entries.items()):
+            if entry.in_flight:
+                continue
+            gone = [
+                OffsetKey(group_id, topic, partition)
+                for topic, partition, value in entry.offsets.items()
+                if not topic_exists(topic, value) or self._is_expired(entry, topic, value, retention_ms, now.wall_ms)
+            ]
+            for start in range(0, len(gone), ROWS_PER_APPEND_MAX):
+                effects.append(self._append(self._forget(group_id, gone[start : start + ROWS_PER_APPEND_MAX], None, None)))
+            idle = entry.state is State.EMPTY and not (entry.group is not None and entry.group.pending)
+            if not entry.offsets and idle and entry.record and now.wall_ms - entry.record.state_ms >= empty_group_ms:
+                self._group(group_id, entry, now).delete()
+                self._timers.cancel(group_id)
+                effects.append(self._append(self._tombstones(group_id, entry, None, None)))
+        return effects
+
+    def live_count(self) -> int:
+        """Keys that have a value."""
+        return sum(len(entry.offsets) + (entry.record is not None) for entry in self._entries.values())
+
+    def live_rows(self) -> Iterator[Row]:
+        """Every key's latest value, also of what is on its way to the log: once they are appended, nothing before them counts."""
+        self.rows_appended = 0
+        latest: dict[bytes, bytes | None] = {}
+        for ticket in self._tickets.values():
+            latest.update(ticket.rows)
+        for group_id, entry in self._entries.items():
+            if entry.record is not None:
+                key = encode_group_key(group_id)
+                if key not in latest:
+                    yield key, entry.record.data
+            for topic, partition, value in entry.offsets.items():
+                key = encode_offset_key(OffsetKey(group_id, topic, partition))
+                if key not in latest:
+                    yield key, encode_offset_value(value)
+        for key, row_value in latest.items():
+            if row_value is not None:
+                yield key, row_value
+
+    # -- the log
+
+    def stored(self, number: int, error: Reason | None, now: Now) -> list[Effect]:
+        """What became of an Append: None, it is durable; or why it must be taken as lost. In the order of the tickets."""
+        ticket = self._tickets.pop(number, None)
+        if ticket is None:
+            return []  # of before `unload`
+        effects: list[Effect] = []
+        entry = self._entries[ticket.group_id]
+        entry.in_flight -= 1
+        if error is None:
+            for key, value in ticket.positions:
+                entry.offsets.set(key.topic, key.partition, value)
+        if ticket.response is not None:
+            effects.append(Answer(ticket.token, ticket.response if error is None else _failed(ticket.response, error)))
+        if ticket.deletes_group:
+            # A group that could not be deleted is as it was: empty. One that could has nothing left, and `_settle` forgets it.
+            entry.group = None
+            if error is None:
+                entry.record = None
+        elif ticket.group_ticket is not None and entry.group is not None:
+            if error is not None and entry.record is not None and entry.record.data is ticket.rows[0][1]:
+                entry.record = ticket.before
+            self._run(ticket.group_id, entry, Stored(ticket=ticket.group_ticket, error=error), now, effects)
+        self._settle(ticket.group_id)
+        return effects
+
+    def _append(self, ticket: _Ticket) -> Append:
+        self._ticket += 1
+        self._tickets[self._ticket] = ticket
+        self._entries[ticket.group_id].in_flight += 1
+        self.rows_appended += len(ticket.rows)
+        return Append(self._ticket, ticket.rows)
+
+    def _forget(self, group_id: str, keys: list[OffsetKey], token: object, reply: RowsReply | None) -> _Ticket:
+        return _Ticket(
+            group_id=group_id,
+            rows=[(encode_offset_key(key), None) for key in keys],
+            positions=tuple((key, None) for key in keys),
+            token=token,
+            response=reply,
+        )
+
+    def _tombstones(self, group_id: str, entry: _Entry, token: object, reply: DeleteReply | None) -> _Ticket:
+        """The end of a group: of every position that the log knows, and of the group itself."""
+        keys = self._keys(group_id, entry)
+        rows: list[Row] = [(encode_offset_key(key), None) for key in keys]
+        rows.append((encode_group_key(group_id), None))
+        return _Ticket(
+            group_id=group_id,
+            rows=rows,
+            positions=tuple((key, None) for key in keys),
+            deletes_group=True,
+            token=token,
+            response=reply,
+        )
+
+    def _keys(self, group_id: str, entry: _Entry) -> list[OffsetKey]:
+        """The keys of a group's positions, with those on their way to the log."""
+        keys = dict.fromkeys(entry.offsets.keys(group_id))
+        if entry.in_flight:
+            for ticket in self._tickets.values():
+                if ticket.group_id == group_id:
+                    keys.update((key, None) for key, value in ticket.positions if value is not None)
+        return list(keys)
+
+    # -- the small steps
+
+    def _run(self, group_id: str, entry: _Entry, event: Event, now: Now, effects: list[Effect]) -> None:
+        group = self._group(group_id, entry, now)
+        for effect in group.handle(event, now.timer_ms):
+            if isinstance(effect, Reply):
+                effects.append(Answer(effect.token, effect.response))
+            else:
+                effects.append(self._persist(group_id, entry, effect, now))
+        self._schedule(group_id, group)
+        self._settle(group_id)
+
+    def _persist(self, group_id: str, entry: _Entry, effect: Persist, now: Now) -> Append:
+        metadata = replace(effect.metadata, state_ms=now.wall_ms)
+        before, entry.record = entry.record, _record(encode_group_value(metadata), metadata)
+        rows: list[Row] = [(encode_group_key(group_id), entry.record.data)]
+        return self._append(_Ticket(group_id=group_id, rows=rows, group_ticket=effect.ticket, before=before))
+
+    def _entry(self, group_id: str) -> _Entry:
+        entry = self._entries.get(group_id)
+        if entry is None:
+            entry = self._entries[group_id] = _Entry()
+            self.budget.groups += 1
+        return entry
+
+    def _group(self, group_id: str, entry: _Entry, now: Now) -> Group:
+        """The state machine of an entry, made from its record if it is not there."""
+        if entry.group is None:
+            if entry.record is None:
+                entry.group = Group(group_id, self.config)
+            else:
+                entry.group = Group.load(group_id, self.config, decode_group_value(entry.record.data), now.timer_ms)
+                self._schedule(group_id, entry.group)
+        return entry.group
+
+    def _schedule(self, group_id: str, group: Group) -> None:
+        deadline = group.next_deadline_ms
+        if deadline is None:
+            self._timers.cancel(group_id)
+        else:
+            self._timers.set(group_id, deadline)
+
+    def _settle(self, group_id: str) -> None:
+        """Let go of what is not needed: the state machine of an empty group, and a group of which there is nothing."""
+        entry = self._entries[group_id]
+        if entry.in_flight:
+            return
+        # Not where the log could not be told that the group is empty: its record would bring the members back.
+        told = entry.record is None or not entry.record.has_members
+        if told and entry.group is not None and entry.group.state is State.EMPTY and not entry.group.pending:
+            entry.group = None
+            self._timers.cancel(group_id)
+        if entry.group is None and entry.record is None and not entry.offsets:
+            del self._entries[group_id]
+            self.budget.groups -= 1
+
+    def _is_expired(self, entry: _Entry, topic: str, value: OffsetValue, retention_ms: int, wall_ms: int) -> bool:
+        if entry.group is None or entry.group.state is State.EMPTY:
+            since_ms = entry.record.state_ms if entry.record and entry.record.protocol_type else -1
+            return is_expired(value, since_ms, retention_ms, wall_ms)
+        group = entry.group
+        if group.state is not State.STABLE or group.protocol_type != CONSUMER_PROTOCOL or group.is_subscribed(topic):
+            return False
+        return is_expired(value, -1, retention_ms, wall_ms)
+
+
+def _refusal(event: Join | Sync | Heartbeat | Leave, reason: Reason) -> object:
+    """The answer to a request about a group that is not there, or that has no valid id."""
+    match event:
+        case Join():
+            return JoinReply(error=reason, member_id=event.member_id)
+        case Sync():
+            return SyncReply(error=reason)
+        case Heartbeat():
+            return HeartbeatReply(error=reason)
+        case Leave():
+            if reason is Reason.UNKNOWN_MEMBER_ID:
+                return LeaveReply(members=tuple((leaving, reason) for leaving in event.members))
+            return LeaveReply(error=reason)
+
+
+def _record(data: bytes, metadata: GroupMetadata) -> _Record:
+    return _Record(data, metadata.protocol_type, bool(metadata.members), metadata.state_ms)
+
+
+def _failed(response: RowsReply | DeleteReply, reason: Reason) -> RowsReply | DeleteReply:
+    """The same answer, if what it promises could not be stored."""
+    if isinstance(response, DeleteReply):
+        return DeleteReply(reason)
+    return RowsReply(tuple(error or reason for error in response.errors))
+
+
+def shard_of(group_id: str, shards: int) -> int:
+    """The partition of `__consumer_offsets` that holds a group: Java's `String.hashCode`, its sign bit dropped, as in Kafka."""
+    code = 0
+    data = group_id.encode("utf-16-be")
+    for index in range(0, len(data), 2):
+        code = (31 * code + (data[index] << 8 | data[index + 1])) & 0xFFFF_FFFF
+    return (code & 0x7FFF_FFFF) % shards

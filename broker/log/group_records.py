@@ -1,0 +1,306 @@
+"""The records of `__consumer_offsets`, in Kafka's own schemas, so that Kafka's tools read them and Kafka's records can be read.
+
+A key begins with its kind (int16): 0 and 1 a committed offset, 2 the metadata of a classic group; other kinds belong to group
+protocols that are not served and are skipped. A value begins with its version (int16); null deletes the key. Fields are big-endian,
+strings have an int16 length and bytes an int32 length; from version 4 on the "flexible" encoding of KIP-482 holds (varint lengths,
+tagged fields). Written are OffsetCommitValue v4, which alone can name the topic's id (Kafka 4.1), or v1 where a client asked for an
+expiry; and GroupMetadataValue v3.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from broker.runtime.errors import CorruptError, Reason
+
+OFFSET_KEY = 1
+GROUP_KEY = 2
+
+_KEY_OFFSET_LEGACY = 0
+_OFFSET_VERSION_EXPIRES = 1
+_OFFSET_VERSION = 4
+_OFFSET_VERSION_MAX = 4
+_GROUP_VERSION = 3
+_GROUP_VERSION_MAX = 4
+_FLEXIBLE_FROM = 4
+_TAG_TOPIC_ID = 0
+_STRING_BYTES_MAX = 0x7FFF
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_I64 = struct.Struct(">q")
+_OFFSET_HEAD_OLD = struct.Struct(">hq")
+_OFFSET_HEAD = struct.Struct(">hqi")
+
+
+class OffsetKey(NamedTuple):
+    """Which position: of this group in this partition."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class OffsetValue(NamedTuple):
+    """A committed position. Times are ms since the epoch; -1 where there is none.
+
+    `topic_id` is the topic that was meant when it was committed: a topic that was deleted and made again under its name is another.
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int = -1
+    topic_id: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberMetadata:
+    """A member as it is stored. `subscription`: what it sent for the chosen protocol; `assignment`: what its leader gave it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMetadata:
+    """A group as it is stored: stable if it has members, else empty. `state_ms`: when it became so, ms since the epoch, or -1."""
+
+    protocol_type: str | None
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_ms: int
+    members: tuple[MemberMetadata, ...] = ()
+
+
+def encode_offset_key(key: OffsetKey) -> bytes:
+    return b"\x00\x01" + _string(key.group) + _string(key.topic) + _I32.pack(key.partition)
+
+
+def encode_group_key(group: str) -> bytes:
+    return b"\x00\x02" + _string(group)
+
+
+def decode_key(data: bytes) -> OffsetKey | str | None:
+    """What a record is about: a position, a group (its id), or None for a kind that is not ours. Raises CorruptError."""
+    reader = _Reader(data)
+    kind = reader.int16()
+    key: OffsetKey | str
+    if kind in (_KEY_OFFSET_LEGACY, OFFSET_KEY):
+        key = OffsetKey(reader.text(), reader.text(), reader.int32())
+    elif kind == GROUP_KEY:
+        key = reader.text()
+    else:
+        return None
+    reader.finish()
+    return key
+
+
+def encode_offset_value(value: OffsetValue) -> bytes:
+    if value.expire_ms >= 0:
+        # Only version 1 has an expiry; it has neither the leader epoch nor the topic's id.
+        head = _OFFSET_HEAD_OLD.pack(_OFFSET_VERSION_EXPIRES, value.offset)
+        return head + _string(value.metadata) + _I64.pack(value.commit_ms) + _I64.pack(value.expire_ms)
+    text = value.metadata.encode()
+    head = _OFFSET_HEAD.pack(_OFFSET_VERSION, value.offset, value.leader_epoch)
+    tail = b"\x00" if value.topic_id is None else b"\x01\x00\x10" + value.topic_id.bytes
+    return head + _uvarint(len(text) + 1) + text + _I64.pack(value.commit_ms) + tail
+
+
+def decode_offset_value(data: bytes) -> OffsetValue:
+    """Raises CorruptError."""
+    reader = _Reader(data)
+    version = reader.version(_OFFSET_VERSION_MAX, "committed offset")
+    offset = reader.int64()
+    leader_epoch = reader.int32() if version >= 3 else -1
+    metadata = reader.text()
+    commit_ms = reader.int64()
+    expire_ms = reader.int64() if version == 1 else -1
+    topic_id = None
+    for tag, content in reader.tags():
+        if tag == _TAG_TOPIC_ID:
+            if len(content) != 16:
+                raise _corrupt("has a topic id of another length", len(content))
+            topic_id = uuid.UUID(bytes=content)
+    reader.finish()
+    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id)
+
+
+def encode_group_value(value: GroupMetadata) -> bytes:
+    out = bytearray(_I16.pack(_GROUP_VERSION))
+    out += _string(value.protocol_type or "")
+    out += _I32.pack(value.generation)
+    out += _nullable(value.protocol)
+    out += _nullable(value.leader)
+    out += _I64.pack(value.state_ms)
+    out += _I32.pack(len(value.members))
+    for member in value.members:
+        out += _string(member.member_id)
+        out += _nullable(member.instance_id)
+        out += _string(member.client_id)
+        out += _string(member.client_host)
+        out += _I32.pack(member.rebalance_timeout_ms)
+        out += _I32.pack(member.session_timeout_ms)
+        for content in (member.subscription, member.assignment):
+            out += _I32.pack(len(content))
+            out += content
+    return bytes(out)
+
+
+def decode_group_value(data: bytes) -> GroupMetadata:
+    """Raises CorruptError."""
+    reader = _Reader(data)
+    version = reader.version(_GROUP_VERSION_MAX, "group metadata")
+    protocol_type = reader.text()
+    generation = reader.int32()
+    protocol = reader.nullable_text()
+    leader = reader.nullable_text()
+    state_ms = reader.int64() if version >= 2 else -1
+    members = []
+    for _ in range(reader.count()):
+        member_id = reader.text()
+        instance_id = reader.nullable_text() if version >= 3 else None
+        client_id, client_host = reader.text(), reader.text()
+        rebalance_timeout_ms = reader.int32() if version >= 1 else -1
+        session_timeout_ms = reader.int32()
+        members.append(
+            MemberMetadata(
+                member_id=member_id,
+                instance_id=instance_id,
+                client_id=client_id,
+                client_host=client_host,
+                rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms == -1 else rebalance_timeout_ms,
+                session_timeout_ms=session_timeout_ms,
+                subscription=reader.content(),
+                assignment=reader.content(),
+            )
+        )
+        reader.tags()
+    reader.tags()
+    reader.finish()
+    return GroupMetadata(
+        protocol_type=protocol_type or None,
+        generation=generation,
+        protocol=protocol,
+        leader=leader,
+        state_ms=state_ms,
+        members=tuple(members),
+    )
+
+
+class _Reader:
+    """A position in a key or value. Every method raises CorruptError where the bytes end too early."""
+
+    __slots__ = ("_data", "_flexible", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+        self._flexible = False
+
+    def version(self, highest: int, what: str) -> int:
+        version = self.int16()
+        if not 0 <= version <= highest:
+            raise _corrupt(f"is {what} of an unknown version", version)
+        self._flexible = version >= _FLEXIBLE_FROM
+        return version
+
+    def take(self, size: int) -> bytes:
+        start = self._position
+        if size < 0 or size > len(self._data) - start:
+            raise _corrupt("ends too early", len(self._data))
+        self._position = start + size
+        return self._data[start : start + size]
+
+    def int16(self) -> int:
+        value: int = _I16.unpack(self.take(2))[0]
+        return value
+
+    def int32(self) -> int:
+        value: int = _I32.unpack(self.take(4))[0]
+        return value
+
+    def int64(self) -> int:
+        value: int = _I64.unpack(self.take(8))[0]
+        return value
+
+    def uvarint(self) -> int:
+        result = 0
+        for shift in range(0, 35, 7):
+            byte = self.take(1)[0]
+            result |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return result
+        raise _corrupt("has a varint that is too long", result)
+
+    def nullable_text(self) -> str | None:
+        size = self.uvarint() - 1 if self._flexible else self.int16()
+        if size == -1:
+            return None
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            raise _corrupt("has a string that is not UTF-8", size) from error
+
+    def text(self) -> str:
+        value = self.nullable_text()
+        if value is None:
+            raise _corrupt("has null where a string must stand", self._position)
+        return value
+
+    def content(self) -> bytes:
+        return self.take(self.uvarint() - 1 if self._flexible else self.int32())
+
+    def count(self) -> int:
+        """Items of an array. Each takes at least one byte, which bounds what a garbled count can cost."""
+        count = self.uvarint() - 1 if self._flexible else self.int32()
+        if not 0 <= count <= len(self._data) - self._position:
+            raise _corrupt("states more items than it has bytes for", count)
+        return count
+
+    def tags(self) -> list[tuple[int, bytes]]:
+        if not self._flexible:
+            return []
+        count = self.uvarint()
+        if count > len(self._data) - self._position:
+            raise _corrupt("states more tagged fields than it has bytes for", count)
+        return [(self.uvarint(), self.take(self.uvarint())) for _ in range(count)]
+
+    def finish(self) -> None:
+        if self._position != len(self._data):
+            raise _corrupt("has bytes after its end", len(self._data) - self._position)
+
+
+def _string(text: str) -> bytes:
+    """Strings come from Kafka requests, whose own limit is the same."""
+    data = text.encode()
+    assert len(data) <= _STRING_BYTES_MAX, len(data)
+    return _I16.pack(len(data)) + data
+
+
+def _nullable(text: str | None) -> bytes:
+    return b"\xff\xff" if text is None else _string(text)
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _corrupt(what: str, value: int) -> CorruptError:
+    return CorruptError(Reason.CORRUPT_STORE, f"record of __consumer_offsets {what}. value=`{value}`")
