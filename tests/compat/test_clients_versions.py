@@ -8,13 +8,12 @@ A mismatch means that a client of that age or that library would misread the bro
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.compat.topics import create_topic, fresh
+from tests.compat.topics import create_topic, eventually, fresh
 from tests.support import oracle, wire
 from tests.support.batches import batch
 from tests.support.wire import RawConnection
@@ -253,28 +252,18 @@ def test_configs(world: World) -> None:
         request = {"resources": ({**resource, "configs": ({"name": "retention.ms", "value": value},)},)}
         (answer,) = world.call(oracle.ALTER_CONFIGS, version, request).responses
         assert answer.error_code == 0
-        assert eventually(lambda: described(newest)["retention.ms"].value, value)
+        assert eventually(lambda: described(newest)["retention.ms"].value, value.__eq__) == value
     for number, version in enumerate(versions(world, oracle.INCREMENTAL_ALTER_CONFIGS), start=1):
         value = str(70_000 * number)
         request = {"resources": ({**resource, "configs": ({"name": "retention.ms", "config_operation": 0, "value": value},)},)}
         (answer,) = world.call(oracle.INCREMENTAL_ALTER_CONFIGS, version, request).responses
         assert answer.error_code == 0
-        assert eventually(lambda: described(newest)["retention.ms"].value, value)
+        assert eventually(lambda: described(newest)["retention.ms"].value, value.__eq__) == value
     shown = [described(version) for version in versions(world, oracle.DESCRIBE_CONFIGS)]
     for configs in shown:
         assert {name: config.value for name, config in configs.items()} == {name: config.value for name, config in shown[0].items()}
         assert configs["retention.ms"].config_source == 1, "an override is a dynamic topic config"
         assert {"cleanup.policy", "max.message.bytes", "message.timestamp.type"} <= set(configs)
-
-
-def eventually(question: Callable[[], Any], answer: Any) -> bool:
-    """Ask until the answer is right: Apache Kafka applies configs a moment after it acknowledged them."""
-    deadline = time.monotonic() + 10
-    while question() != answer:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_describe_cluster(world: World) -> None:

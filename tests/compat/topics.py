@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
+from typing import TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+Answer = TypeVar("Answer")
+
+
+def eventually(question: Callable[[], Answer], wanted: Callable[[Answer], bool]) -> Answer:
+    """Ask until the answer is as wanted and return it; the last answer after 10 seconds, for the caller's assertion to show.
+
+    Headgate needs one question. Apache Kafka acknowledges changes a moment before its brokers show them.
+    """
+    deadline = time.monotonic() + 10
+    while not wanted(answer := question()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return answer
 
 
 def fresh(label: str) -> str:

@@ -5,6 +5,8 @@
 //   {"op": "consume", bootstrap, topic, partitions, group}
 //     -> {"records": [{partition, offset, key, value, headers, timestamp, appendTime}]}
 //        group: a group id, or null to fetch without a group
+//   {"op": "admin", bootstrap, calls: [[method, argument]]}
+//     -> {"results": [...]}        what the methods of one admin client answer
 //   any failure -> {"error": "...", "code": <kafka error code or null>}
 //
 // Bytes are base64 strings, null stays null.
@@ -199,13 +201,28 @@ async function consumeAlone(kafka, { topic }, ends, take, finished) {
   }
 }
 
+async function admin({ bootstrap, calls }) {
+  const one = client(bootstrap).admin()
+  await one.connect()
+  try {
+    const results = []
+    for (const [method, argument] of calls) {
+      const result = await one[method](argument)
+      results.push(result === undefined ? null : result)
+    }
+    return { results }
+  } finally {
+    await one.disconnect()
+  }
+}
+
 async function main() {
   await zstd.init()
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const request = JSON.parse(line)
     let answer
     try {
-      answer = await { produce, consume }[request.op](request)
+      answer = await { produce, consume, admin }[request.op](request)
     } catch (error) {
       const cause = error.cause && error.cause.code !== undefined ? error.cause : error
       answer = { error: String(error.stack || error), code: typeof cause.code === 'number' ? cause.code : null }

@@ -77,6 +77,15 @@ class Kafkajs:
             )
         return found
 
+    def admin(self, bootstrap: str, method: str, argument: Any = None) -> Any:
+        """Call a method of kafkajs's admin client with one argument. Raises ClientError."""
+        return self.admin_calls(bootstrap, [(method, argument)])[0]
+
+    def admin_calls(self, bootstrap: str, calls: Sequence[tuple[str, Any]]) -> list[Any]:
+        """Several calls of one admin client. Raises ClientError."""
+        results: list[Any] = self._call("admin", bootstrap, {"calls": list(calls)})["results"]
+        return results
+
     def _call(self, operation: str, bootstrap: str, request: Mapping[str, Any]) -> dict[str, Any]:
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
