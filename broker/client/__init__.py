@@ -1,0 +1,41 @@
+"""The Python client: `Admin`, `Producer`, `Consumer`, all asyncio, over gRPC. Errors are those of `broker.runtime.errors`."""
+
+from broker.client.admin import Admin
+from broker.client.consumer import Consumer
+from broker.client.producer import Producer
+from broker.client.types import (
+    DEFAULT_CLUSTER,
+    Broker,
+    ClusterStatus,
+    ConfigEntry,
+    ConsumerRecord,
+    Delivery,
+    OffsetAndTimestamp,
+    Partition,
+    Start,
+    Timestamp,
+    Topic,
+    TopicDescription,
+    TopicPartition,
+    TopicStatus,
+)
+
+__all__ = [
+    "DEFAULT_CLUSTER",
+    "Admin",
+    "Broker",
+    "ClusterStatus",
+    "ConfigEntry",
+    "Consumer",
+    "ConsumerRecord",
+    "Delivery",
+    "OffsetAndTimestamp",
+    "Partition",
+    "Producer",
+    "Start",
+    "Timestamp",
+    "Topic",
+    "TopicDescription",
+    "TopicPartition",
+    "TopicStatus",
+]

@@ -1,0 +1,137 @@
+"""What the client gives and takes: plain values, without a trace of gRPC."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from broker.log.records import Headers
+
+DEFAULT_CLUSTER = "127.0.0.1:9095"
+"""Where a broker of a local cluster listens for gRPC."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class Timestamp(NamedTuple):
+    """A place in a partition: the first record with this timestamp or a later one (ms since the epoch), in offset order."""
+
+    ms: int
+
+
+Start: TypeAlias = int | Timestamp | Literal["earliest", "latest"]
+"""A place in a partition: an offset, a time, the first record, or behind the last one."""
+
+
+class ConsumerRecord(NamedTuple):
+    """A record as it was read. `timestamp_ms`: set by the producer, or by the broker where the topic is LogAppendTime."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class Delivery(NamedTuple):
+    """Where a record was written. `timestamp_ms`: the producer's, or the broker's where the topic is LogAppendTime."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """`timestamp_ms`: of the record at `offset`, where the question was about time and there is such a record; else -1."""
+
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic in a list."""
+
+    name: str
+    id: uuid.UUID
+    partitions: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition and its offsets: records in [log_start, high_watermark) can be read. `leader` is a broker's id."""
+
+    number: int
+    leader: int
+    leader_epoch: int
+    log_start: int
+    high_watermark: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One setting of a topic. `is_default`: the topic has no value of its own."""
+
+    name: str
+    value: str
+    is_default: bool
+    documentation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """All about one topic: partitions by number, every setting by name."""
+
+    topic: Topic
+    partitions: tuple[Partition, ...]
+    config: tuple[ConfigEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """A live broker. `trouble` says why it cannot store records at the moment; empty: it can."""
+
+    id: int
+    host: str
+    kafka_port: int
+    grpc_port: int
+    http_port: int
+    version: str
+    incarnation_id: str
+    uptime_ms: int
+    memory_bytes: int
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatus:
+    """Size and traffic of a topic. `records` is an upper bound of what can be read; rates are None unless they were asked for."""
+
+    name: str
+    id: uuid.UUID
+    partitions: int
+    size_bytes: int
+    records: int
+    records_in_per_second: float | None
+    bytes_in_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterStatus:
+    """The cluster: brokers by id, topics by name. `broker_id` is the broker that answered."""
+
+    cluster_id: str
+    broker_id: int
+    brokers: tuple[Broker, ...]
+    topics: tuple[TopicStatus, ...]
