@@ -203,7 +203,7 @@ class Journal:
         return Loaded(base + len(edits), snapshot, edits)
 
     async def _prove(self, version: int) -> None:
-        """An edit below the newest was not listed. It may be there, for a listing is no single instant; else raises CorruptError."""
+        """An edit below the newest was not listed. It may be there: a listing is no single instant. Else raises CorruptError."""
         try:
             await self._get_edit(version)
         except InvalidError as error:

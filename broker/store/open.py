@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import unquote, urlsplit
 
+from broker.runtime.clock import Clock
 from broker.runtime.errors import FatalError, Reason
 from broker.store.interface import Store
 from broker.store.local_append import Fsync
@@ -14,7 +16,8 @@ FSYNC_INTERVAL_MS = 100
 def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FSYNC_INTERVAL_MS) -> Store:
     """The store at a URL: `/path`, `path`, `file:///path`, `s3://bucket/prefix` or `memory:`.
 
-    A directory is created and tried out now, which blocks for some milliseconds; an S3 bucket is tried before the first operation.
+    A directory is created and tried out now, which blocks for some milliseconds. A bucket is tried by the first operation, and what
+    fails there is repeated for some seconds; a directory's errors come at once, for a disk does not lose requests on the way.
 
     Args:
         fsync, fsync_interval_ms: of a directory's append files, see `local_append.py`. Other stores have none.
@@ -29,9 +32,7 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
 
         return MemoryStore()
     if colon and scheme == "s3":
-        from broker.store.s3 import open_s3
-
-        return open_s3(url)
+        return _open_s3(url)
     if colon and scheme == "file":
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not parts.path.startswith("/"):
@@ -48,6 +49,15 @@ def _open_local(path: str, fsync: Fsync, fsync_interval_ms: int) -> Store:
     from broker.store.local import LocalStore
 
     return LocalStore(path, fsync=fsync, fsync_interval_ms=fsync_interval_ms)
+
+
+def _open_s3(url: str) -> Store:
+    import random
+
+    from broker.store.s3 import open_s3
+    from broker.store.wrappers import RetryingStore
+
+    return RetryingStore(open_s3(url), clock=Clock(), sleep=asyncio.sleep, random=random.random)
 
 
 def _unknown(url: str, hint: str) -> FatalError:

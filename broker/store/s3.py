@@ -1,0 +1,370 @@
+"""An S3 bucket as a store, through boto3.
+
+`put_if_absent` is `PutObject` with `If-None-Match: *` (AWS S3 since 2024-08, and most servers of its kind). Some servers ignore the
+header, and two brokers on one of those would both believe to be the only one; so before the first operation a probe creates an
+object twice, and the store refuses a server that lets it. No listing shows the probe's object: `~` is not of the alphabet of keys.
+
+A lost race is 412 PreconditionFailed. 409 ConditionalRequestConflict means that another request for the key was under way and
+nothing is known: it is an error like any other.
+(https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html)
+
+boto3's own retries are off: `RetryingStore` knows what may be retried, and how a retry that finds the key taken is to be read.
+boto3 is imported by the first operation, in its thread: it takes longer than everything else at a broker's start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from broker.runtime.errors import ClosedError, FatalError, InvalidError, Reason, RetryError
+from broker.store.interface import Appender, Buffer, ObjectInfo
+from broker.store.keys import check_key, check_listing, check_range, not_found, views
+
+if TYPE_CHECKING:
+    from broker.runtime.errors import HeadgateError
+
+CONNECTIONS_MAX = 16
+"""Threads and sockets; what comes on top waits. 16 fill 10 Gbit/s with chunks of 8 MiB."""
+CONNECT_TIMEOUT_S = 3.0
+READ_TIMEOUT_S = 15.0
+"""Silence on a socket, not a whole transfer."""
+PREFIX_BYTES_MAX = 200
+"""With KEY_BYTES_MAX it stays within the 1024 bytes that S3 allows."""
+
+_PROBE = ".probe~"
+_LISTING_KEYS_MAX = 1000
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+_T = TypeVar("_T")
+_Rows: TypeAlias = list[ObjectInfo]
+
+
+def parse_s3_url(url: str) -> tuple[str, str, dict[str, str]]:
+    """(bucket, prefix without slashes around it, options) of `s3://bucket/prefix?endpoint=http://host:9000&region=eu-west-1`.
+
+    Raises FatalError(STORE_MISCONFIGURED), with what to write instead.
+    """
+    parts = urlsplit(url)
+    bucket, prefix = parts.netloc, parts.path.strip("/")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme != "s3" or parts.fragment or _BUCKET.fullmatch(bucket) is None:
+        raise _bad_url(url, "write s3://bucket/prefix, where the bucket has 3 to 63 of a-z, 0-9, '.' and '-'")
+    if bucket.endswith("--x-s3"):
+        raise _bad_url(url, "directory buckets list their keys without order: use a general purpose bucket")
+    if unknown := options.keys() - {"endpoint", "region"}:
+        raise _bad_url(url, f"unknown option {sorted(unknown)[0]!a}: only endpoint and region are known")
+    if "endpoint" in options:
+        endpoint = urlsplit(options["endpoint"])
+        if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
+            raise _bad_url(url, "the endpoint is a URL as http://host:9000")
+        if endpoint.username is not None or endpoint.password is not None:
+            # Not repeated in the message: it would end in a log.
+            message = "credentials do not belong in the store's URL: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            raise FatalError(Reason.STORE_MISCONFIGURED, f"{message}. bucket=`{bucket}`")
+    try:
+        if prefix:
+            check_key(prefix)
+    except InvalidError as error:
+        raise _bad_url(url, "the prefix may hold letters, digits, '.', '_', '=', '-' and single slashes") from error
+    if len(prefix) > PREFIX_BYTES_MAX:
+        raise _bad_url(url, f"the prefix is longer than {PREFIX_BYTES_MAX} bytes")
+    return bucket, prefix, options
+
+
+def _bad_url(url: str, hint: str) -> FatalError:
+    return FatalError(Reason.STORE_MISCONFIGURED, f"not the URL of a store: {hint}. store=`{url}`")
+
+
+class S3Store:
+    """Objects of a bucket below a prefix. See the module's text.
+
+    Credentials, and what `region` and `endpoint_url` leave open, come from where AWS tools look for them: the environment, the
+    shared files, the machine's role. A call that is cancelled goes on in its thread: it may still take effect.
+
+    Args:
+        prefix: in front of all keys, without slashes around it; may be empty.
+        endpoint_url: of a server that is not AWS.
+        region: of the bucket.
+        connections_max: requests at a time.
+        connect_timeout_s, read_timeout_s: silence after which a request fails with RetryError.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
+    ) -> None:
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._endpoint_url = endpoint_url
+        self._region = region
+        self._connections_max = connections_max
+        self._connect_timeout_s = connect_timeout_s
+        self._read_timeout_s = read_timeout_s
+        self._pool = ThreadPoolExecutor(connections_max, thread_name_prefix="s3")
+        self._connecting = threading.Lock()
+        self._client: Any = None
+        """Set when the probe has passed."""
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        options = {"endpoint": self._endpoint_url, "region": self._region}
+        query = urlencode({name: value for name, value in options.items() if value is not None}, safe=":/")
+        return f"s3://{self._bucket}/{self._prefix.rstrip('/')}" + (f"?{query}" if query else "")
+
+    @property
+    def appender(self) -> Appender | None:
+        return None
+
+    async def probe(self) -> None:
+        """Connect now rather than with the first operation, which would do the same.
+
+        Raises:
+            FatalError: no such bucket, no permission, no credentials, or a server without conditional writes.
+            RetryError: the server does not answer.
+        """
+        await self._run("opening the store", "", lambda client: None)
+
+    async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        check_key(key)
+        return await self._run("creating an object", key, lambda client: self._create(client, key, b"".join(views(data))))
+
+    async def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        check_key(key)
+
+        def call(client: Any) -> None:
+            client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=b"".join(views(data)))
+
+        await self._run("writing an object", key, call)
+
+    async def get(self, key: str) -> bytes:
+        check_key(key)
+
+        def call(client: Any) -> bytes:
+            response = client.get_object(Bucket=self._bucket, Key=self._prefix + key)
+            return self._read(response, response["ContentLength"], key)
+
+        return await self._run("reading an object", key, call)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        check_key(key)
+        check_range(start, length)
+        return await self._run("reading an object", key, lambda client: self._get_range(client, key, start, length))
+
+    async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
+        check_listing(prefix, start_after, limit)
+        return await self._run("listing objects", prefix, lambda client: self._listing(client, prefix, start_after, limit))
+
+    async def delete(self, key: str) -> None:
+        check_key(key)
+
+        def call(client: Any) -> None:
+            client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
+
+        try:
+            await self._run("deleting an object", key, call)
+        except InvalidError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(None, self._shut_down)
+
+    def _shut_down(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        if self._client is not None:
+            self._client.close()
+
+    async def _run(self, what: str, key: str, call: Callable[[Any], _T]) -> _T:
+        if self._closed:
+            raise ClosedError(Reason.CLOSED, f"the store was closed. url=`{self.url}`")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._blocking, what, key, call)
+
+    def _blocking(self, what: str, key: str, call: Callable[[Any], _T]) -> _T:
+        import botocore.exceptions  # type: ignore[import-untyped]
+
+        try:
+            return call(self._connected())
+        except botocore.exceptions.ClientError as error:
+            raise self._refused(error, what, key) from error
+        except botocore.exceptions.BotoCoreError as error:
+            raise self._failed(error, what, key) from error
+        except (OSError, EOFError) as error:
+            # urllib3 and the socket below the body of an answer: whatever it is, the bytes did not come.
+            raise RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: {error}. {self._where(key)}") from error
+
+    def _connected(self) -> Any:
+        """The client, once it is known that the server keeps what `put_if_absent` promises."""
+        if self._client is None:
+            with self._connecting:
+                if self._client is None:
+                    client = self._connect()
+                    # The object stays, so that all later starts need a single request.
+                    if self._create(client, _PROBE, b"") and self._create(client, _PROBE, b""):
+                        message = (
+                            "the S3 server ignores If-None-Match, so two brokers could both own this store: "
+                            f"use a server with conditional writes. {self._where('')}"
+                        )
+                        raise FatalError(Reason.STORE_MISCONFIGURED, message)
+                    self._client = client
+        return self._client
+
+    def _connect(self) -> Any:
+        import boto3  # type: ignore[import-untyped]
+        from botocore.config import Config  # type: ignore[import-untyped]
+
+        config = Config(
+            max_pool_connections=self._connections_max,
+            connect_timeout=self._connect_timeout_s,
+            read_timeout=self._read_timeout_s,
+            retries={"total_max_attempts": 1},
+            # Servers other than AWS often do not know the newer checksums; ours are in the formats of what is stored.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            tcp_keepalive=True,
+            user_agent_extra="headgate",
+        )
+        return boto3.session.Session().client("s3", endpoint_url=self._endpoint_url, region_name=self._region, config=config)
+
+    def _create(self, client: Any, name: str, body: bytes) -> bool:
+        import botocore.exceptions
+
+        try:
+            client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=body, IfNoneMatch="*")
+        except botocore.exceptions.ClientError as error:
+            if _status(error) == 412:
+                return False
+            raise
+        return True
+
+    def _get_range(self, client: Any, key: str, start: int, length: int) -> bytes:
+        import botocore.exceptions
+
+        if length == 0:
+            # No Range header asks for nothing; but a missing object must be found missing.
+            client.head_object(Bucket=self._bucket, Key=self._prefix + key)
+            return b""
+        try:
+            response = client.get_object(Bucket=self._bucket, Key=self._prefix + key, Range=f"bytes={start}-{start + length - 1}")
+        except botocore.exceptions.ClientError as error:
+            if _status(error) == 416:
+                return b""  # the object ends at or before `start`
+            raise
+        size = re.fullmatch(r"bytes \d+-\d+/(\d+)", response.get("ContentRange", ""))
+        if size is None:
+            raise RetryError(Reason.STORE_UNAVAILABLE, f"the S3 server did not answer with a range. {self._where(key)}")
+        return self._read(response, min(length, int(size[1]) - start), key)
+
+    def _read(self, response: Any, expected: int, key: str) -> bytes:
+        with response["Body"] as body:
+            data: bytes = body.read()
+        if len(data) != expected:
+            message = f"an answer was cut off. {self._where(key)} expected=`{expected}` received=`{len(data)}`"
+            raise RetryError(Reason.STORE_UNAVAILABLE, message)
+        return data
+
+    def _listing(self, client: Any, prefix: str, start_after: str, limit: int) -> _Rows:
+        found: _Rows = []
+        after = self._prefix + start_after if start_after else ""
+        while True:
+            request = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": min(limit, _LISTING_KEYS_MAX)}
+            response = client.list_objects_v2(**request, **({"StartAfter": after} if after else {}))
+            rows = response.get("Contents", [])
+            for row in rows:
+                key = row["Key"][len(self._prefix) :]
+                if _is_key(key):
+                    found.append(ObjectInfo(key, row["Size"], int(row["LastModified"].timestamp() * 1000)))
+                if len(found) == limit:
+                    return found
+            if not response.get("IsTruncated") or not rows:
+                return found
+            after = rows[-1]["Key"]
+
+    def _where(self, key: str) -> str:
+        return f"store=`{self.url}`" + (f" key=`{key}`" if key else "")
+
+    def _failed(self, error: Exception, what: str, key: str) -> HeadgateError:
+        """An error without an answer from the server. `error`: a BotoCoreError."""
+        from botocore import exceptions
+
+        hints: list[tuple[tuple[type[Exception], ...], str]] = [
+            (
+                (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.NoAuthTokenError),
+                "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role",
+            ),
+            (
+                (exceptions.ProfileNotFound, exceptions.ConfigParseError, exceptions.ConfigNotFound),
+                "the AWS configuration cannot be used: look at AWS_PROFILE and ~/.aws",
+            ),
+            (
+                (exceptions.InvalidRegionError, exceptions.NoRegionError, exceptions.InvalidEndpointConfigurationError),
+                "the region or endpoint cannot be used: write s3://bucket/prefix?endpoint=http://host:9000&region=us-east-1",
+            ),
+        ]
+        for kinds, hint in hints:
+            if isinstance(error, kinds):
+                return FatalError(Reason.STORE_MISCONFIGURED, f"{what} failed: {hint}. {self._where(key)} error=`{error}`")
+        return RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: no answer. {self._where(key)} error=`{error}`")
+
+    def _refused(self, error: Any, what: str, key: str) -> HeadgateError:
+        """What an error answer means to the caller. `error`: a ClientError."""
+        status, code = _status(error), str(error.response.get("Error", {}).get("Code", ""))
+        if code == "NoSuchBucket":
+            message = f"there is no such bucket: create it, or name another one with --store. {self._where('')}"
+            return FatalError(Reason.STORE_MISCONFIGURED, message)
+        if status == 404:
+            return not_found(key)
+        detail = f"{self._where(key)} status=`{status}` code=`{code}`"
+        if status == 507 or code in _FULL_CODES:
+            return RetryError(Reason.STORE_FULL, f"{what} failed: no space is left. {detail}")
+        if code in _RETRY_CODES or status in (408, 409, 429) or (status >= 500 and status != 501):
+            return RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: the S3 server cannot serve it now. {detail}")
+        if status in (401, 403):
+            hint = "permission is denied: the credentials need s3:GetObject, PutObject, DeleteObject and ListBucket"
+        elif status in (301, 307) or code in _REGION_CODES:
+            hint = "the bucket is in another region: set AWS_REGION, or write s3://bucket/prefix?region=..."
+        else:
+            hint = "the S3 server does not accept what the store needs"
+        return FatalError(Reason.STORE_MISCONFIGURED, f"{what} failed: {hint}. {detail}")
+
+
+# Quotas of servers other than AWS; Ceph answers 403 for them.
+_FULL_CODES = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
+# Answers of the 4xx range that a repetition heals: expired tokens are fetched anew, bodies arrive whole the next time.
+_RETRY_CODES = {"SlowDown", "RequestTimeout", "ExpiredToken", "RequestTimeTooSkewed", "BadDigest", "IncompleteBody", "Throttling"}
+_REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
+
+
+def _status(error: Any) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _is_key(key: str) -> bool:
+    """Consoles leave `folder/` objects, and the probe leaves its own: no listing shows them."""
+    try:
+        check_key(key)
+    except InvalidError:
+        return False
+    return True
+
+
+def open_s3(url: str) -> S3Store:
+    """The store at an `s3://` URL; nothing is asked of the server yet. Raises FatalError(STORE_MISCONFIGURED)."""
+    bucket, prefix, options = parse_s3_url(url)
+    return S3Store(bucket, prefix, endpoint_url=options.get("endpoint"), region=options.get("region"))

@@ -1,0 +1,219 @@
+"""What a store gets by being wrapped: patience and counters. A wrapper is a Store itself; the appender passes through as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from broker.runtime.clock import Clock
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.metrics import Labels, Metrics
+from broker.store.interface import Appender, Buffer, ObjectInfo, Store
+from broker.store.keys import views
+
+RETRY_PAUSE_S_MIN = 0.05
+RETRY_PAUSE_S_MAX = 2.0
+RETRY_DEADLINE_S = 20.0
+"""Shorter than what clients wait (30 s), so that they hear the store's own reason."""
+
+_T = TypeVar("_T")
+
+
+class RetryingStore:
+    """Repeats what failed with RetryError, with growing random pauses, until a deadline; then raises the last error.
+
+    `put_if_absent` that failed and then finds the key taken reads the object: if its bytes are ours, the failed call had created
+    it, and the answer is True. Who lets several writers contend for a key therefore gives each of them other bytes.
+
+    Args:
+        sleep: waits for some seconds.
+        random: a number in [0, 1).
+        deadline_s: from the beginning of a call; no repetition begins later. The call may last one attempt longer.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        sleep: Callable[[float], Awaitable[None]],
+        random: Callable[[], float],
+        pause_s_min: float = RETRY_PAUSE_S_MIN,
+        pause_s_max: float = RETRY_PAUSE_S_MAX,
+        deadline_s: float = RETRY_DEADLINE_S,
+    ) -> None:
+        assert 0 < pause_s_min <= pause_s_max, (pause_s_min, pause_s_max)
+        self._store = store
+        self._clock = clock
+        self._sleep = sleep
+        self._random = random
+        self._pause_s_min = pause_s_min
+        self._pause_s_max = pause_s_max
+        self._deadline_s = deadline_s
+        self.retries = 0
+        """Repetitions since the start, of all operations."""
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    @property
+    def appender(self) -> Appender | None:
+        return self._store.appender
+
+    async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        attempts = _Attempts(self)
+
+        async def attempt() -> bool:
+            if await self._store.put_if_absent(key, data):
+                return True
+            if attempts.failed == 0:
+                return False
+            try:
+                stored = await self._store.get(key)
+            except InvalidError as error:
+                if error.reason is not Reason.NOT_FOUND:
+                    raise
+                message = f"an object was deleted while it was created. key=`{key}`"
+                raise RetryError(Reason.STORE_UNAVAILABLE, message) from error
+            return stored == b"".join(views(data))
+
+        return await attempts.run(attempt)
+
+    async def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        await _Attempts(self).run(lambda: self._store.put(key, data))
+
+    async def get(self, key: str) -> bytes:
+        return await _Attempts(self).run(lambda: self._store.get(key))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return await _Attempts(self).run(lambda: self._store.get_range(key, start, length))
+
+    async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
+        return await _Attempts(self).run(lambda: self._store.list(prefix, start_after, limit))
+
+    async def delete(self, key: str) -> None:
+        await _Attempts(self).run(lambda: self._store.delete(key))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def pause(self, failed: int, until_s: float) -> bool:
+        """Wait after the `failed`-th failure (from 1). False: the deadline `until_s` would pass."""
+        # Full jitter, from nothing to all of it: whoever failed together does not come back together.
+        ceiling = min(self._pause_s_max, self._pause_s_min * 2.0 ** min(failed - 1, 30))
+        pause_s = self._random() * ceiling
+        if self._clock.monotonic() + pause_s >= until_s:
+            return False
+        self.retries += 1
+        await self._sleep(pause_s)
+        return True
+
+    def until_s(self) -> float:
+        """The deadline of a call that begins now, on the monotonic clock."""
+        return self._clock.monotonic() + self._deadline_s
+
+
+class _Attempts:
+    """The attempts of one call, which share its deadline."""
+
+    def __init__(self, owner: RetryingStore) -> None:
+        self._owner = owner
+        self._until_s = owner.until_s()
+        self.failed = 0
+
+    async def run(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        while True:
+            try:
+                return await call()
+            except RetryError:
+                self.failed += 1
+                if not await self._owner.pause(self.failed, self._until_s):
+                    raise
+
+
+@dataclass(slots=True)
+class OperationCounts:
+    """Of one operation, since the start. `seconds` is the sum of all calls' times, with those that failed."""
+
+    calls: int = 0
+    errors: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+OPERATIONS = ("put_if_absent", "put", "get", "get_range", "list", "delete")
+
+
+class MeteredStore:
+    """Counts what passes through: calls, errors, bytes of objects and seconds per operation.
+
+    An InvalidError is an answer (there is no such object), not an error of the store.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self.counts = {operation: OperationCounts() for operation in OPERATIONS}
+
+    def register(self, metrics: Metrics) -> None:
+        """Expose the counters as `headgate_store_*`, by operation."""
+
+        def reader(field: str) -> Callable[[], dict[Labels, float]]:
+            return lambda: {(operation,): float(getattr(counts, field)) for operation, counts in self.counts.items()}
+
+        labels = ("operation",)
+        metrics.counter("headgate_store_requests", "calls to the store", reader("calls"), labels)
+        metrics.counter("headgate_store_errors", "calls to the store that failed", reader("errors"), labels)
+        metrics.counter("headgate_store_bytes", "bytes of objects read from and written to the store", reader("bytes"), labels)
+        metrics.counter("headgate_store_seconds", "time spent in calls to the store, s", reader("seconds"), labels)
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    @property
+    def appender(self) -> Appender | None:
+        return self._store.appender
+
+    async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        created = await self._count("put_if_absent", self._store.put_if_absent(key, data))
+        if created:
+            self.counts["put_if_absent"].bytes += sum(view.nbytes for view in views(data))
+        return created
+
+    async def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        await self._count("put", self._store.put(key, data))
+        self.counts["put"].bytes += sum(view.nbytes for view in views(data))
+
+    async def get(self, key: str) -> bytes:
+        data = await self._count("get", self._store.get(key))
+        self.counts["get"].bytes += len(data)
+        return data
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        data = await self._count("get_range", self._store.get_range(key, start, length))
+        self.counts["get_range"].bytes += len(data)
+        return data
+
+    async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
+        return await self._count("list", self._store.list(prefix, start_after, limit))
+
+    async def delete(self, key: str) -> None:
+        await self._count("delete", self._store.delete(key))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _count(self, operation: str, call: Awaitable[_T]) -> _T:
+        counts = self.counts[operation]
+        counts.calls += 1
+        began_s = self._clock.monotonic()
+        try:
+            return await call
+        except HeadgateError as error:
+            counts.errors += not isinstance(error, InvalidError)
+            raise
+        finally:
+            counts.seconds += self._clock.monotonic() - began_s
