@@ -123,7 +123,8 @@ class S3Store:
     def url(self) -> str:
         options = {"endpoint": self._endpoint_url, "region": self._region}
         query = urlencode({name: value for name, value in options.items() if value is not None}, safe=":/")
-        return f"s3://{self._bucket}/{self._prefix.rstrip('/')}" + (f"?{query}" if query else "")
+        prefix = "/" + self._prefix.rstrip("/") if self._prefix else ""
+        return f"s3://{self._bucket}{prefix}" + (f"?{query}" if query else "")
 
     @property
     def appender(self) -> Appender | None:
