@@ -1,0 +1,215 @@
+"""`headgate.v1.Admin`: topics and the state of the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+from broker import __version__
+from broker.cluster.manifest import Topic
+from broker.cluster.topic_config import KEYS, config_key, is_internal
+from broker.engine.partition import PartitionLog
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.server.grpc.errors import error_message
+from broker.server.grpc.handlers import Context
+from broker.server.grpc.shared import Shared
+from broker.wire.grpc.headgate.v1 import admin_pb2
+
+RATE_WINDOW_MS_MAX = 10_000
+NAMES_MAX = 1000
+CUTS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where clients reach this broker."""
+
+    host: str
+    kafka_port: int
+    grpc_port: int
+    http_port: int
+
+
+class AdminService:
+    """Topics and status. `addresses` is set once the ports are known."""
+
+    def __init__(self, shared: Shared, addresses: Addresses) -> None:
+        self._shared = shared
+        self._engine = shared.engine
+        self._clock = shared.engine.clock
+        self._started = self._clock.monotonic()
+        self.addresses = addresses
+
+    # -- status
+
+    async def status(self, request: admin_pb2.StatusRequest, context: Context) -> admin_pb2.StatusResponse:
+        window_ms = request.rate_window_ms
+        if window_ms > RATE_WINDOW_MS_MAX:
+            raise InvalidError(
+                Reason.INVALID_REQUEST, f"rate window is too long. rate_window_ms=`{window_ms}` max=`{RATE_WINDOW_MS_MAX}`"
+            )
+        before: dict[str, tuple[int, int]] = {}
+        seconds = 0.0
+        if window_ms:
+            before = self._written()
+            started = self._clock.monotonic()
+            await asyncio.sleep(window_ms / 1000)
+            seconds = self._clock.monotonic() - started
+        response = admin_pb2.StatusResponse(cluster_id=self._engine.cluster_id, broker_id=self._engine.broker_id)
+        response.brokers.append(self._broker())
+        written = self._written() if seconds else {}
+        for topic in sorted(self._engine.topics(), key=lambda topic: topic.name):
+            row = response.topics.add(name=topic.name, id=topic.id.bytes, partitions=topic.partitions)
+            for partition in self._partitions(topic):
+                row.size_bytes += partition.size_bytes
+                row.records += partition.high_watermark - partition.log_start
+            if seconds:
+                records, size = written.get(topic.id.hex, (0, 0))
+                records_before, size_before = before.get(topic.id.hex, (0, 0))
+                row.records_in_per_second = (records - records_before) / seconds
+                row.bytes_in_per_second = (size - size_before) / seconds
+        return response
+
+    def _written(self) -> dict[str, tuple[int, int]]:
+        """(offsets given out, bytes written since the start) by topic id; both only grow."""
+        return {
+            topic.id.hex: (
+                sum(partition.high_watermark for partition in self._partitions(topic)),
+                sum(partition.bytes_in for partition in self._partitions(topic)),
+            )
+            for topic in self._engine.topics()
+        }
+
+    def _partitions(self, topic: Topic) -> list[PartitionLog]:
+        """None of a topic that is just being created or deleted."""
+        return self._engine.logs_by_id.get(topic.id, [])
+
+    def _broker(self) -> admin_pb2.Broker:
+        addresses, trouble = self.addresses, self._engine.failed or self._engine.stalled
+        return admin_pb2.Broker(
+            id=self._engine.broker_id,
+            host=addresses.host,
+            kafka_port=addresses.kafka_port,
+            grpc_port=addresses.grpc_port,
+            http_port=addresses.http_port,
+            version=__version__,
+            incarnation_id=self._engine.incarnation_id,
+            uptime_ms=int((self._clock.monotonic() - self._started) * 1000),
+            memory_bytes=_memory_bytes(),
+            trouble="" if trouble is None else trouble.message,
+        )
+
+    # -- topics
+
+    async def list_topics(self, request: admin_pb2.ListTopicsRequest, context: Context) -> admin_pb2.ListTopicsResponse:
+        return admin_pb2.ListTopicsResponse(
+            topics=[_topic(topic) for topic in sorted(self._engine.topics(), key=lambda topic: topic.name)]
+        )
+
+    async def describe_topics(self, request: admin_pb2.DescribeTopicsRequest, context: Context) -> admin_pb2.DescribeTopicsResponse:
+        if len(request.names) > NAMES_MAX:
+            raise InvalidError(Reason.INVALID_REQUEST, f"too many names. names=`{len(request.names)}` max=`{NAMES_MAX}`")
+        return admin_pb2.DescribeTopicsResponse(topics=[self._describe(name) for name in request.names])
+
+    def _describe(self, name: str) -> admin_pb2.TopicDescription:
+        try:
+            topic = self._engine.topic(name)
+        except HeadgateError as error:
+            return admin_pb2.TopicDescription(topic=admin_pb2.Topic(name=name), error=error_message(error))
+        return admin_pb2.TopicDescription(
+            topic=_topic(topic),
+            partitions=[
+                admin_pb2.Partition(
+                    partition=partition.number,
+                    leader=self._engine.broker_id,
+                    leader_epoch=partition.leader_epoch,
+                    log_start=partition.log_start,
+                    high_watermark=partition.high_watermark,
+                    size_bytes=partition.size_bytes,
+                )
+                for partition in self._partitions(topic)
+            ],
+            config=[
+                admin_pb2.ConfigEntry(
+                    name=key.name,
+                    value=topic.config.get(key.name, self._default(key.name)),
+                    is_default=key.name not in topic.config,
+                    documentation=key.documentation,
+                )
+                for key in KEYS.values()
+            ],
+        )
+
+    def _default(self, name: str) -> str:
+        return str(self._shared.settings.message_bytes_max) if name == "max.message.bytes" else KEYS[name].default
+
+    async def create_topic(self, request: admin_pb2.CreateTopicRequest, context: Context) -> admin_pb2.CreateTopicResponse:
+        topic = await self._engine.create_topic(
+            request.name,
+            request.partitions if request.HasField("partitions") else None,
+            dict(request.config),
+            validate_only=request.validate_only,
+        )
+        return admin_pb2.CreateTopicResponse(topic=_topic(topic))
+
+    async def alter_topic_config(
+        self, request: admin_pb2.AlterTopicConfigRequest, context: Context
+    ) -> admin_pb2.AlterTopicConfigResponse:
+        topic = self._engine.topic(request.name)
+        both = sorted(set(request.set) & set(request.unset))
+        if both:
+            raise InvalidError(Reason.INVALID_REQUEST, f"a setting cannot be set and unset at once. key=`{both[0][:100]}`")
+        config = {**topic.config, **request.set}
+        for name in request.unset:
+            config.pop(config_key(name).name, None)
+        await self._engine.alter_topic_config(topic, config, validate_only=request.validate_only)
+        return admin_pb2.AlterTopicConfigResponse()
+
+    async def create_partitions(
+        self, request: admin_pb2.CreatePartitionsRequest, context: Context
+    ) -> admin_pb2.CreatePartitionsResponse:
+        topic = self._engine.topic(request.name)
+        await self._engine.create_partitions(topic, request.total, validate_only=request.validate_only)
+        return admin_pb2.CreatePartitionsResponse()
+
+    async def delete_topic(self, request: admin_pb2.DeleteTopicRequest, context: Context) -> admin_pb2.DeleteTopicResponse:
+        topic = self._engine.topic(request.name)
+        if is_internal(topic.name):
+            raise InvalidError(Reason.POLICY_VIOLATION, f"topic is the cluster's own and cannot be deleted. topic=`{topic.name}`")
+        await self._engine.delete_topic(topic)
+        return admin_pb2.DeleteTopicResponse()
+
+    async def delete_records(self, request: admin_pb2.DeleteRecordsRequest, context: Context) -> admin_pb2.DeleteRecordsResponse:
+        if len(request.cuts) > CUTS_MAX:
+            raise InvalidError(Reason.INVALID_REQUEST, f"too many cuts. cuts=`{len(request.cuts)}` max=`{CUTS_MAX}`")
+        topic = self._engine.topic(request.topic)
+        response = admin_pb2.DeleteRecordsResponse()
+        for cut in request.cuts:
+            row = response.results.add(partition=cut.partition, log_start=-1)
+            try:
+                row.log_start = await self._cut(topic, cut)
+            except HeadgateError as error:
+                row.error.CopyFrom(error_message(error))
+        return response
+
+    async def _cut(self, topic: Topic, cut: admin_pb2.DeleteRecordsRequest.Cut) -> int:
+        partition = self._engine.partition(topic, cut.partition)
+        if not cut.HasField("before_offset"):
+            return await self._engine.delete_records(partition, -1)
+        if cut.before_offset < 0:
+            raise InvalidError(Reason.OFFSET_OUT_OF_RANGE, f"offset is negative. before_offset=`{cut.before_offset}`")
+        return await self._engine.delete_records(partition, cut.before_offset)
+
+
+def _topic(topic: Topic) -> admin_pb2.Topic:
+    return admin_pb2.Topic(name=topic.name, id=topic.id.bytes, partitions=topic.partitions, created_ms=topic.created_ms)
+
+
+def _memory_bytes() -> int:
+    """Resident memory of this process; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

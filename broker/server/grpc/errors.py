@@ -1,0 +1,91 @@
+"""The one table from what went wrong in Headgate to the status that a gRPC client gets.
+
+A status is coarse: the reason itself travels beside it, in the trailing metadata of a failed call or in an `Error` message. What is
+retried is the class's affair, not the code's: UNAVAILABLE always may be, RESOURCE_EXHAUSTED after a pause.
+"""
+
+from __future__ import annotations
+
+from grpc import StatusCode
+
+from broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
+from broker.wire.grpc.headgate.v1 import common_pb2
+
+REASON_KEY = "headgate-reason"
+"""Trailing metadata with the `Reason` of a failed call."""
+
+MESSAGE_CHARS_MAX = 1000
+"""A longer message is cut: HTTP/2 headers are small, and a client must not choose how large ours are."""
+
+STATUS: dict[Reason, StatusCode] = {
+    Reason.INVALID_REQUEST: StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_TOPIC: StatusCode.INVALID_ARGUMENT,
+    Reason.UNKNOWN_TOPIC: StatusCode.NOT_FOUND,
+    Reason.UNKNOWN_TOPIC_ID: StatusCode.NOT_FOUND,
+    Reason.TOPIC_EXISTS: StatusCode.ALREADY_EXISTS,
+    Reason.INVALID_PARTITIONS: StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_REPLICATION_FACTOR: StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_REPLICA_ASSIGNMENT: StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_CONFIG: StatusCode.INVALID_ARGUMENT,
+    Reason.OFFSET_OUT_OF_RANGE: StatusCode.OUT_OF_RANGE,
+    Reason.INVALID_TIMESTAMP: StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_RECORD: StatusCode.INVALID_ARGUMENT,
+    Reason.CORRUPT_MESSAGE: StatusCode.INVALID_ARGUMENT,
+    Reason.MESSAGE_TOO_LARGE: StatusCode.INVALID_ARGUMENT,
+    Reason.UNSUPPORTED_MESSAGE_FORMAT: StatusCode.INVALID_ARGUMENT,
+    Reason.UNSUPPORTED_COMPRESSION: StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_ACKS: StatusCode.INVALID_ARGUMENT,
+    Reason.OUT_OF_ORDER_SEQUENCE: StatusCode.FAILED_PRECONDITION,
+    Reason.DUPLICATE_SEQUENCE: StatusCode.ALREADY_EXISTS,
+    Reason.INVALID_PRODUCER_EPOCH: StatusCode.FAILED_PRECONDITION,
+    Reason.UNKNOWN_PRODUCER_ID: StatusCode.FAILED_PRECONDITION,
+    Reason.INVALID_GROUP_ID: StatusCode.INVALID_ARGUMENT,
+    Reason.INVALID_SESSION_TIMEOUT: StatusCode.INVALID_ARGUMENT,
+    Reason.INCONSISTENT_GROUP_PROTOCOL: StatusCode.FAILED_PRECONDITION,
+    Reason.GROUP_MAX_SIZE_REACHED: StatusCode.RESOURCE_EXHAUSTED,
+    Reason.GROUP_ID_NOT_FOUND: StatusCode.NOT_FOUND,
+    Reason.NON_EMPTY_GROUP: StatusCode.FAILED_PRECONDITION,
+    Reason.GROUP_SUBSCRIBED_TO_TOPIC: StatusCode.FAILED_PRECONDITION,
+    Reason.OFFSET_METADATA_TOO_LARGE: StatusCode.INVALID_ARGUMENT,
+    Reason.UNSUPPORTED: StatusCode.UNIMPLEMENTED,
+    Reason.POLICY_VIOLATION: StatusCode.PERMISSION_DENIED,
+    Reason.NOT_LEADER: StatusCode.UNAVAILABLE,
+    Reason.FENCED_LEADER_EPOCH: StatusCode.FAILED_PRECONDITION,
+    Reason.UNKNOWN_LEADER_EPOCH: StatusCode.UNAVAILABLE,
+    Reason.STORE_UNAVAILABLE: StatusCode.UNAVAILABLE,
+    Reason.TIMED_OUT: StatusCode.DEADLINE_EXCEEDED,
+    Reason.OVERLOADED: StatusCode.RESOURCE_EXHAUSTED,
+    Reason.NOT_READY: StatusCode.UNAVAILABLE,
+    Reason.COORDINATOR_LOADING: StatusCode.UNAVAILABLE,
+    Reason.COORDINATOR_NOT_AVAILABLE: StatusCode.UNAVAILABLE,
+    Reason.NOT_COORDINATOR: StatusCode.UNAVAILABLE,
+    Reason.MEMBER_ID_REQUIRED: StatusCode.FAILED_PRECONDITION,
+    Reason.UNKNOWN_MEMBER_ID: StatusCode.NOT_FOUND,
+    Reason.ILLEGAL_GENERATION: StatusCode.FAILED_PRECONDITION,
+    Reason.REBALANCE_IN_PROGRESS: StatusCode.ABORTED,
+    Reason.FENCED: StatusCode.UNAVAILABLE,
+    Reason.FENCED_INSTANCE_ID: StatusCode.FAILED_PRECONDITION,
+    Reason.CLOSED: StatusCode.UNAVAILABLE,
+    Reason.NOT_FOUND: StatusCode.NOT_FOUND,
+    Reason.STORE_MISCONFIGURED: StatusCode.INTERNAL,
+    Reason.STORE_FULL: StatusCode.RESOURCE_EXHAUSTED,
+    Reason.CORRUPT_STORE: StatusCode.DATA_LOSS,
+    Reason.INTERNAL: StatusCode.INTERNAL,
+}
+"""All reasons there are; a test proves it."""
+
+
+def retriable(error: HeadgateError) -> bool:
+    """Whether the same request may succeed later, or at the broker that took over."""
+    return isinstance(error, RetryError | FencedError | ClosedError)
+
+
+def error_message(error: HeadgateError) -> common_pb2.Error:
+    """The error of a part of a request."""
+    return common_pb2.Error(reason=error.reason.value, message=shown(error), retriable=retriable(error))
+
+
+def shown(error: HeadgateError) -> str:
+    """The error's text as it is sent: bounded, and valid UTF-8."""
+    text = error.message[:MESSAGE_CHARS_MAX]
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,104 @@
+"""From the methods of a .proto service to handlers that a grpc server runs: decoding, errors, encoding.
+
+A service is an object with one coroutine per rpc, named in snake_case:
+
+- unary: ``async def fetch(request, context) -> Message | bytes``; bytes are an encoded message.
+- bidirectional: ``async def publish(call: Call) -> None``, which reads and writes raw messages until it returns.
+
+Bytes that are no message of the declared type give INVALID_ARGUMENT. HeadgateError gives its status; anything else is logged and
+gives INTERNAL, without a word of what is inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeAlias
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.runtime.logging import get_logger
+from broker.server.grpc.errors import REASON_KEY, STATUS, shown
+from broker.wire.grpc.methods import Method, methods
+
+log = get_logger(__name__)
+
+Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class Call(Protocol):
+    """A bidirectional stream of raw messages, as `ServicerContext` has it."""
+
+    async def read(self) -> Any:
+        """The next message, or `grpc.aio.EOF` after the client's last one."""
+        ...
+
+    async def write(self, message: bytes) -> None:
+        """Send a message; returns when the transport took it, which is how a slow reader slows us."""
+        ...
+
+
+def service_handler(service: ServiceDescriptor, implementation: object) -> grpc.GenericRpcHandler:
+    """The handlers of a whole service. Raises AttributeError where `implementation` lacks one."""
+    table: dict[str, Any] = {}
+    for method in methods(service).values():
+        call = getattr(implementation, _snake(method.name))
+        if method.client_streaming:
+            table[method.name] = grpc.stream_stream_rpc_method_handler(_stream(method, call))
+        else:
+            table[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, call))
+    return grpc.method_handlers_generic_handler(service.full_name, table)
+
+
+def decode(kind: type[Message], data: bytes) -> Any:
+    """A message of that type. Raises InvalidError(INVALID_REQUEST)."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise InvalidError(
+            Reason.INVALID_REQUEST, f"bytes are not a message of this type. type=`{kind.DESCRIPTOR.full_name}` bytes=`{len(data)}`"
+        ) from error
+
+
+def _unary(
+    method: Method, call: Callable[[Any, Context], Awaitable[Message | bytes]]
+) -> Callable[[bytes, Context], Awaitable[bytes]]:
+    async def handle(data: bytes, context: Context) -> bytes:
+        try:
+            response = await call(decode(method.request, data), context)
+        except Exception as error:  # every error becomes a status
+            await _abort(method, context, error)
+            raise
+        return response if isinstance(response, bytes) else response.SerializeToString()
+
+    return handle
+
+
+def _stream(method: Method, call: Callable[[Call], Awaitable[None]]) -> Callable[[object, Context], Awaitable[None]]:
+    async def handle(_requests: object, context: Context) -> None:
+        try:
+            await call(context)
+        except Exception as error:  # noqa: BLE001  # every error becomes a status
+            await _abort(method, context, error)
+
+    return handle
+
+
+async def _abort(method: Method, context: Context, error: Exception) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if context.cancelled():
+        # The client is gone; what failed is most likely the attempt to answer it.
+        raise asyncio.CancelledError
+    if not isinstance(error, HeadgateError):
+        log.exception("grpc_call_failed", error, method=method.path)
+        error = HeadgateError(Reason.INTERNAL, "unexpected error, see the broker's log")
+    await context.abort(STATUS[error.reason], shown(error), ((REASON_KEY, error.reason.value),))
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,93 @@
+"""`headgate.v1.Log`: Publish, Fetch, ListOffsets, Subscribe, InitProducer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.engine.partition import PartitionLog
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.server.grpc.errors import error_message
+from broker.server.grpc.handlers import Call, Context
+from broker.server.grpc.positions import resolve
+from broker.server.grpc.publish import Publisher
+from broker.server.grpc.shared import Shared
+from broker.server.grpc.subscribe import Subscriber
+from broker.wire.grpc import payload
+from broker.wire.grpc.headgate.v1 import log_pb2
+
+QUERIES_MAX = 10_000
+
+
+class LogService:
+    """Records in and out."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._engine = shared.engine
+
+    async def init_producer(self, request: log_pb2.InitProducerRequest, context: Context) -> log_pb2.InitProducerResponse:
+        return log_pb2.InitProducerResponse(producer_id=await self._engine.allocate_producer_id(), producer_epoch=0)
+
+    async def publish(self, call: Call) -> None:
+        await Publisher(self._shared, call).run()
+
+    async def subscribe(self, call: Call) -> None:
+        await Subscriber(self._shared, call).run()
+
+    async def fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
+        engine, settings, budget = self._engine, self._shared.settings, self._shared.budget
+        partition = engine.partition(engine.topic(request.topic), request.partition)
+        engine.check_range(partition, request.offset)
+        max_bytes = min(request.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max)
+        wait_ms = min(request.max_wait_ms, settings.fetch_wait_max_ms)
+        if wait_ms:
+            await self._wait(partition, request.offset, min(max(request.min_bytes, 1), max_bytes), wait_ms)
+        await budget.room()
+        # Reserved before the read, which may take time; given back when the answer is on the wire.
+        reserved = max_bytes
+        budget.take(reserved)
+        try:
+            batches = await engine.read(partition, request.offset, max_bytes)
+            size = sum(map(len, batches))
+            partition.bytes_out += size
+            head = log_pb2.FetchResponse(high_watermark=partition.high_watermark, log_start=partition.log_start)
+            budget.take(size)
+            context.add_done_callback(lambda _: budget.give(size))  # type: ignore[arg-type]  # the stub asks for a class
+            return payload.join(head, batches)
+        finally:
+            budget.give(reserved)
+
+    async def _wait(self, partition: PartitionLog, offset: int, min_bytes: int, wait_ms: int) -> None:
+        """Until `min_bytes` can be read from `offset`, the time is over, or the broker stops."""
+        news = asyncio.Event()
+        partition.subscribe(news.set)
+        self._shared.on_stop(news.set)
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while not (self._shared.stopping or partition.deleted):
+                    slices = self._engine.read_tail(partition, offset, min_bytes)
+                    # None: older than what is in memory, so there is enough.
+                    if slices is None or sum(map(len, slices)) >= min_bytes:
+                        return
+                    news.clear()
+                    await news.wait()
+        except TimeoutError:
+            return
+        finally:
+            partition.unsubscribe(news.set)
+            self._shared.forget(news.set)
+
+    async def list_offsets(self, request: log_pb2.ListOffsetsRequest, context: Context) -> log_pb2.ListOffsetsResponse:
+        if len(request.queries) > QUERIES_MAX:
+            raise InvalidError(Reason.INVALID_REQUEST, f"too many queries. queries=`{len(request.queries)}` max=`{QUERIES_MAX}`")
+        topic = self._engine.topic(request.topic)
+        response = log_pb2.ListOffsetsResponse()
+        for query in request.queries:
+            row = response.results.add(partition=query.partition, offset=-1, timestamp_ms=-1, leader_epoch=-1)
+            try:
+                partition = self._engine.partition(topic, query.partition)
+                row.offset, row.timestamp_ms = await resolve(self._engine, partition, query.position)
+                row.leader_epoch = partition.leader_epoch
+            except HeadgateError as error:
+                row.error.CopyFrom(error_message(error))
+        return response

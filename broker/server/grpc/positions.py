@@ -1,0 +1,31 @@
+"""Places in a partition, as requests name them, turned into offsets."""
+
+from __future__ import annotations
+
+from broker.engine.engine import Engine
+from broker.engine.partition import PartitionLog
+from broker.runtime.errors import InvalidError, Reason
+from broker.wire.grpc.headgate.v1 import log_pb2
+
+
+async def resolve(engine: Engine, partition: PartitionLog, position: log_pb2.Position) -> tuple[int, int]:
+    """(offset, timestamp in ms of the record there if the question was about time and there is one, else -1).
+
+    Raises:
+        InvalidError: OFFSET_OUT_OF_RANGE; INVALID_REQUEST where no place is named. RetryError: the store does not answer.
+    """
+    match position.WhichOneof("at"):
+        case "offset":
+            engine.check_range(partition, position.offset)
+            return position.offset, -1
+        case "earliest":
+            return partition.log_start, -1
+        case "latest":
+            return partition.high_watermark, -1
+        case "timestamp_ms":
+            found = await engine.offset_for_timestamp(partition, position.timestamp_ms)
+        case "max_timestamp":
+            found = await engine.max_timestamp(partition)
+        case _:
+            raise InvalidError(Reason.INVALID_REQUEST, "no position is given: set one of its fields")
+    return (partition.high_watermark, -1) if found is None else (found[1], found[0])

@@ -1,0 +1,221 @@
+"""One Publish stream: batches in, cumulative acks out.
+
+A batch goes through::
+
+    read -> appended (offsets known) -> durable -> decided -> acked
+         \\-> refused --------------------------/
+
+`decided` is strictly in the order of the stream, so that one number acks everything before it; a refused batch waits there for
+those before it. What was read and is not yet acked counts against the stream's and the broker's budget, and no more is read while
+either is overdrawn: a client that does not read its acks, or a store that does not answer, stops its own stream only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+
+import grpc
+
+from broker.cluster.topic_config import is_internal
+from broker.engine.partition import PartitionLog
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.server.grpc.errors import error_message
+from broker.server.grpc.handlers import Call, decode
+from broker.server.grpc.shared import Budget, Shared
+from broker.wire.grpc import payload
+from broker.wire.grpc.headgate.v1 import log_pb2
+
+ACK_INTERVAL_MS_MAX = 10_000
+OVERHEAD_BYTES = 256
+"""What a batch costs in memory beside its bytes."""
+KNOWN_PARTITIONS_MAX = 10_000
+"""Partitions that a stream remembers; it forgets them all beyond that, and looks them up again."""
+
+
+class _Batch:
+    """One batch of the stream that is not acked yet."""
+
+    __slots__ = ("append_time_ms", "base_offset", "cost_bytes", "error", "sequence")
+
+    def __init__(self, sequence: int, cost_bytes: int) -> None:
+        self.sequence = sequence
+        self.cost_bytes = cost_bytes
+        self.base_offset = -1
+        self.append_time_ms = -1
+        self.error: HeadgateError | None = None
+
+
+class Publisher:
+    """One stream."""
+
+    def __init__(self, shared: Shared, call: Call) -> None:
+        self._shared = shared
+        self._engine = shared.engine
+        self._call = call
+        self._budget = Budget(shared.settings.connection_inflight_bytes_max)
+        self._timeout_s = shared.settings.frame_timeout_ms / 1000
+        self._sequence = 0
+        self._durable = 0
+        self._undecided: deque[_Batch] = deque()
+        self._decided: deque[_Batch] = deque()
+        self._known: dict[tuple[str, int], PartitionLog] = {}
+        self._topic = ""
+        self._ack_batches = 1
+        self._ack_interval_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = False
+        self._no_more = False
+        self._wake = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve the stream until the client ends it. Raises HeadgateError where we do; what was decided by then is acked first."""
+        reading = asyncio.create_task(self._read(), name="publish-read")
+        writing = asyncio.create_task(self._write(), name="publish-write")
+        stopping = asyncio.create_task(self._stop.wait(), name="publish-stop")
+        tasks = (reading, writing, stopping)
+        self._shared.on_stop(self._stop.set)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            error: BaseException | None = None
+            if reading.done():
+                error = reading.exception()
+            elif not writing.done():
+                reading.cancel()
+                error = ClosedError(Reason.CLOSED, "the broker is closing")
+            self._no_more = True
+            self._wake.set()
+            await writing
+            if error is not None:
+                raise error
+        finally:
+            self._shared.forget(self._stop.set)
+            if self._timer is not None:
+                self._timer.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for batch in (*self._undecided, *self._decided):
+                self._shared.budget.give(batch.cost_bytes)
+            self._undecided.clear()
+            self._decided.clear()
+
+    async def _read(self) -> None:
+        while True:
+            await self._budget.room()
+            await self._shared.budget.room()
+            data = await self._call.read()
+            if data is grpc.aio.EOF:
+                return
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        rest, batch = payload.split(data)
+        request = decode(log_pb2.PublishRequest, rest)
+        if request.sequence != self._sequence + 1:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"batches of a stream are numbered 1, 2, 3... sequence=`{request.sequence}` expected=`{self._sequence + 1}`",
+            )
+        if self._sequence == 0 and request.HasField("options"):
+            self._set_options(request.options)
+        self._sequence += 1
+        if request.topic:
+            self._topic = request.topic
+        entry = _Batch(self._sequence, len(data) + OVERHEAD_BYTES)
+        self._budget.take(entry.cost_bytes)
+        self._shared.budget.take(entry.cost_bytes)
+        self._undecided.append(entry)
+        try:
+            partition = self._partition(self._topic, request.partition)
+            # A copy that may be stamped, in a buffer that the log may keep: gRPC's bytes are read-only.
+            appended = self._engine.append(partition, memoryview(bytearray(batch)), adopt=True)
+        except HeadgateError as error:
+            entry.error = error
+            self._decide()
+            return
+        entry.base_offset, entry.append_time_ms = appended.base_offset, appended.timestamp_ms
+        self._engine.on_durable(partial(self._on_durable, entry.sequence))
+
+    def _set_options(self, options: log_pb2.PublishOptions) -> None:
+        if options.ack_interval_ms > ACK_INTERVAL_MS_MAX:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"ack interval is too long. ack_interval_ms=`{options.ack_interval_ms}` max=`{ACK_INTERVAL_MS_MAX}`",
+            )
+        self._ack_batches = max(options.ack_batches, 1)
+        self._ack_interval_s = options.ack_interval_ms / 1000
+
+    def _partition(self, topic: str, number: int) -> PartitionLog:
+        partition = self._known.get((topic, number))
+        if partition is None or partition.deleted:
+            if is_internal(topic):
+                raise InvalidError(Reason.INVALID_TOPIC, f"topic is the cluster's own and cannot be written to. topic=`{topic}`")
+            partition = self._engine.partition(self._engine.topic(topic), number)
+            if len(self._known) >= KNOWN_PARTITIONS_MAX:
+                self._known.clear()
+            self._known[topic, number] = partition
+        return partition
+
+    def _on_durable(self, sequence: int, error: HeadgateError | None) -> None:
+        if error is not None:
+            for batch in self._undecided:
+                if batch.sequence > sequence:
+                    break
+                if batch.error is None:
+                    batch.error = error
+        self._durable = sequence
+        self._decide()
+
+    def _decide(self) -> None:
+        undecided, decided = self._undecided, self._decided
+        while undecided and (undecided[0].error is not None or undecided[0].sequence <= self._durable):
+            decided.append(undecided.popleft())
+        if not decided:
+            return
+        if len(decided) >= self._ack_batches or self._no_more:
+            self._wake.set()
+        elif self._ack_interval_s and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._ack_interval_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._due = True
+        self._wake.set()
+
+    async def _write(self) -> None:
+        while not (self._no_more and not self._undecided and not self._decided):
+            await self._wake.wait()
+            self._wake.clear()
+            if self._decided and (self._due or self._no_more or len(self._decided) >= self._ack_batches):
+                await self._ack()
+
+    async def _ack(self) -> None:
+        batches = list(self._decided)
+        self._decided.clear()
+        self._due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        try:
+            response = log_pb2.PublishResponse(
+                acked_sequence=batches[-1].sequence,
+                base_offsets=[-1 if batch.error is not None else batch.base_offset for batch in batches],
+                failures=[
+                    log_pb2.PublishResponse.Failure(sequence=batch.sequence, error=error_message(batch.error))
+                    for batch in batches
+                    if batch.error is not None
+                ],
+            )
+            if any(batch.append_time_ms >= 0 and batch.error is None for batch in batches):
+                response.append_times_ms.extend(-1 if batch.error is not None else batch.append_time_ms for batch in batches)
+            async with asyncio.timeout(self._timeout_s):
+                await self._call.write(response.SerializeToString())
+        except TimeoutError as error:
+            raise RetryError(Reason.TIMED_OUT, f"acks were not read in time. timeout_s=`{self._timeout_s:g}`") from error
+        finally:
+            for batch in batches:
+                self._budget.give(batch.cost_bytes)
+                self._shared.budget.give(batch.cost_bytes)

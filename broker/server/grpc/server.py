@@ -1,0 +1,101 @@
+"""The gRPC door: one server, its limits, its start and end."""
+
+from __future__ import annotations
+
+import socket
+
+import grpc
+
+from broker.engine.engine import Engine
+from broker.runtime.config import Settings
+from broker.runtime.errors import FatalError, Reason
+from broker.server.grpc.admin_service import Addresses, AdminService
+from broker.server.grpc.handlers import service_handler
+from broker.server.grpc.log_service import LogService
+from broker.server.grpc.shared import Shared
+from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
+
+CONCURRENT_CALLS_MAX = 10_000
+"""Calls and streams of all clients; one more is answered RESOURCE_EXHAUSTED."""
+STREAMS_PER_CONNECTION_MAX = 1000
+KEEPALIVE_MS = 30_000
+"""A connection that is silent for so long is asked whether it is alive: half-open ones must not keep streams for ever."""
+KEEPALIVE_TIMEOUT_MS = 20_000
+METADATA_BYTES_MAX = 16 << 10
+WILDCARDS = ("0.0.0.0", "::", "")
+
+
+class GrpcServer:
+    """Serves `headgate.v1` over an open engine.
+
+    Args:
+        kafka: (host, port) that Kafka clients are told; default: what the settings say.
+        http_port: the port of the HTTP door; default: what the settings say.
+    """
+
+    def __init__(
+        self, engine: Engine, settings: Settings, *, kafka: tuple[str, int] | None = None, http_port: int | None = None
+    ) -> None:
+        self._settings = settings
+        self._shared = Shared(engine, settings)
+        host, kafka_port = kafka or (_advertised_host(settings), settings.advertised_kafka_port or settings.kafka_port)
+        self._addresses = Addresses(
+            host=host,
+            kafka_port=kafka_port,
+            grpc_port=settings.grpc_port,
+            http_port=settings.http_port if http_port is None else http_port,
+        )
+        self._admin = AdminService(self._shared, self._addresses)
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> int:
+        """Listen and serve. Returns the port. Raises FatalError(INVALID_CONFIG) where it cannot be taken."""
+        settings = self._settings
+        server = grpc.aio.server(
+            handlers=[
+                service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self._admin),
+                service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._shared)),
+            ],
+            options=[
+                # Two brokers that share a port by accident would answer for each other.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", settings.frame_bytes_max),
+                # What we send is limited by `fetch_bytes_max`, but for one batch that is larger.
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+                ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+                ("grpc.max_connection_idle_ms", settings.connection_idle_ms),
+                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+                # Clients may ask us as often as we ask them.
+                ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 3),
+            ],
+            maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
+        )
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        try:
+            port = server.add_insecure_port(f"{host}:{settings.grpc_port}")
+        except RuntimeError as error:
+            raise FatalError(
+                Reason.INVALID_CONFIG,
+                "port is taken, or host is not an address of this machine: choose others with --grpc-port and --host. "
+                f"address=`{host}:{settings.grpc_port}`",
+            ) from error
+        await server.start()
+        self._server = server
+        self._admin.addresses = Addresses(
+            host=self._addresses.host, kafka_port=self._addresses.kafka_port, grpc_port=port, http_port=self._addresses.http_port
+        )
+        return port
+
+    async def close(self, grace_s: float) -> None:
+        """No new calls; streams ack what they have and end; what is left after `grace_s` is cut off. Do it before the engine's."""
+        if self._server is not None:
+            self._shared.stop()
+            await self._server.stop(grace_s)
+
+
+def _advertised_host(settings: Settings) -> str:
+    host = settings.advertised_host or settings.host
+    return socket.gethostname() if host in WILDCARDS else host

@@ -1,0 +1,206 @@
+"""One Subscribe stream: any number of partitions, read for ever, paid for with the client's credit.
+
+A subscription is in one of three places::
+
+    starting   its position is not known yet; then it is announced to the client, which costs no credit
+    runnable   there may be something to read; it waits for its turn (round robin) and for credit
+    idle       nothing above `offset` is readable; the partition's high watermark wakes it
+
+A seek puts it back to `starting` with a new generation; whatever was under way for the old one is dropped before it is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import grpc
+
+from broker.engine.partition import PartitionLog
+from broker.log.batch import parse_header, split
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.server.grpc.errors import error_message
+from broker.server.grpc.handlers import Call, decode
+from broker.server.grpc.positions import resolve
+from broker.server.grpc.shared import Shared
+from broker.wire.grpc import payload
+from broker.wire.grpc.headgate.v1 import log_pb2
+
+SUBSCRIPTIONS_MAX = 10_000
+CREDIT_BYTES_MAX = 1 << 30
+RESPONSE_BYTES_DEFAULT = 1 << 20
+
+
+class _Subscription:
+    __slots__ = ("generation", "number", "offset", "partition", "queued", "request", "stream")
+
+    def __init__(self, stream: Subscriber, request: log_pb2.Subscription) -> None:
+        self.stream = stream
+        self.number: int = request.subscription
+        self.generation: int = request.generation
+        self.request = request
+        self.partition: PartitionLog | None = None
+        self.offset = -1
+        self.queued = False
+
+    def wake(self) -> None:
+        """There may be something to read."""
+        if not self.queued:
+            self.queued = True
+            self.stream.runnable.append(self)
+            self.stream.wake.set()
+
+
+class Subscriber:
+    """One stream."""
+
+    def __init__(self, shared: Shared, call: Call) -> None:
+        self._shared = shared
+        self._engine = shared.engine
+        self._call = call
+        self._timeout_s = shared.settings.frame_timeout_ms / 1000
+        self._credit_bytes = 0
+        self._response_bytes = min(RESPONSE_BYTES_DEFAULT, shared.settings.fetch_bytes_max)
+        self._subscriptions: dict[int, _Subscription] = {}
+        self._starting: deque[_Subscription] = deque()
+        self.runnable: deque[_Subscription] = deque()
+        self.wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve the stream until the client ends it. Raises HeadgateError where we do."""
+        reading = asyncio.create_task(self._read(), name="subscribe-read")
+        sending = asyncio.create_task(self._send(), name="subscribe-send")
+        self._shared.on_stop(self.wake.set)
+        try:
+            done, _ = await asyncio.wait((reading, sending), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self._shared.forget(self.wake.set)
+            for task in (reading, sending):
+                task.cancel()
+            await asyncio.gather(reading, sending, return_exceptions=True)
+            for subscription in list(self._subscriptions.values()):
+                self._remove(subscription)
+
+    # -- what the client asks for
+
+    async def _read(self) -> None:
+        while (data := await self._call.read()) is not grpc.aio.EOF:
+            self._change(decode(log_pb2.SubscribeRequest, data))
+
+    def _change(self, request: log_pb2.SubscribeRequest) -> None:
+        for number in request.remove:
+            known = self._subscriptions.get(number)
+            if known is not None:
+                self._remove(known)
+        for wanted in request.add:
+            known = self._subscriptions.get(wanted.subscription)
+            if known is not None:
+                self._remove(known)
+            if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
+                raise InvalidError(Reason.INVALID_REQUEST, f"too many subscriptions on one stream. max=`{SUBSCRIPTIONS_MAX}`")
+            subscription = _Subscription(self, wanted)
+            self._subscriptions[wanted.subscription] = subscription
+            self._starting.append(subscription)
+        if request.max_bytes:
+            self._response_bytes = min(request.max_bytes, self._shared.settings.fetch_bytes_max)
+        self._credit_bytes += request.credit_bytes
+        if self._credit_bytes > CREDIT_BYTES_MAX:
+            raise InvalidError(Reason.INVALID_REQUEST, f"too much credit. bytes=`{self._credit_bytes}` max=`{CREDIT_BYTES_MAX}`")
+        self.wake.set()
+
+    def _remove(self, subscription: _Subscription) -> None:
+        if self._current(subscription):
+            del self._subscriptions[subscription.number]
+        if subscription.partition is not None:
+            subscription.partition.unsubscribe(subscription.wake)
+
+    def _current(self, subscription: _Subscription) -> bool:
+        return self._subscriptions.get(subscription.number) is subscription
+
+    # -- what it gets
+
+    async def _send(self) -> None:
+        while True:
+            if self._shared.stopping:
+                raise ClosedError(Reason.CLOSED, "the broker is closing")
+            if self._starting:
+                await self._turn(self._starting.popleft())
+            elif self.runnable and self._credit_bytes > 0:
+                subscription = self.runnable.popleft()
+                subscription.queued = False
+                await self._turn(subscription)
+            else:
+                self.wake.clear()
+                await self.wake.wait()
+
+    async def _turn(self, subscription: _Subscription) -> None:
+        if not self._current(subscription):
+            return
+        try:
+            if subscription.partition is None:
+                await self._start(subscription)
+            else:
+                await self._give(subscription, subscription.partition)
+        except HeadgateError as error:
+            if isinstance(error, _Stalled):
+                raise
+            if self._current(subscription):
+                self._remove(subscription)
+                response = self._response(subscription)
+                response.error.CopyFrom(error_message(error))
+                await self._write(response, [])
+
+    async def _start(self, subscription: _Subscription) -> None:
+        request = subscription.request
+        partition = self._engine.partition(self._engine.topic(request.topic), request.partition)
+        offset, _ = await resolve(self._engine, partition, request.position)
+        if not self._current(subscription):
+            return
+        subscription.offset = offset
+        subscription.partition = partition
+        partition.subscribe(subscription.wake)
+        await self._write(self._response(subscription), [])
+        subscription.wake()
+
+    async def _give(self, subscription: _Subscription, partition: PartitionLog) -> None:
+        if partition.deleted:
+            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{partition.topic.name}`")
+        await self._shared.budget.room()
+        slices = await self._engine.read(partition, subscription.offset, self._response_bytes)
+        if not slices or not self._current(subscription):
+            return
+        last = parse_header(split(slices[-1])[-1])
+        subscription.offset = last.next_offset
+        size = sum(map(len, slices))
+        self._credit_bytes -= size
+        partition.bytes_out += size
+        self._shared.budget.take(size)
+        try:
+            await self._write(self._response(subscription), slices)
+        finally:
+            self._shared.budget.give(size)
+        subscription.wake()
+
+    def _response(self, subscription: _Subscription) -> log_pb2.SubscribeResponse:
+        response = log_pb2.SubscribeResponse(
+            subscription=subscription.number, generation=subscription.generation, next_offset=subscription.offset
+        )
+        if subscription.partition is not None:
+            response.high_watermark = subscription.partition.high_watermark
+            response.log_start = subscription.partition.log_start
+        return response
+
+    async def _write(self, response: log_pb2.SubscribeResponse, batches: list[memoryview]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._call.write(payload.join(response, batches))
+        except TimeoutError as error:
+            raise _Stalled(
+                Reason.TIMED_OUT, f"the client gave credit but does not read. timeout_s=`{self._timeout_s:g}`"
+            ) from error
+
+
+class _Stalled(RetryError):
+    """The stream itself, not one subscription, cannot go on."""
