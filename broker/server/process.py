@@ -157,7 +157,7 @@ class Process:
 
     async def _start_grpc(self, engine: Engine) -> None:
         module = await self._import("broker.server.grpc.server")
-        server: GrpcServer = module.GrpcServer(engine, self.settings)
+        server: GrpcServer = module.GrpcServer(engine, self.settings, kafka=self._advertised(), http_port=self._http_address[1])
         self._grpc_port = await server.start()
         self._grpc = server
 
