@@ -157,18 +157,22 @@ class Settings:
         return settings
 
     @classmethod
-    def load(cls, arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    def load(
+        cls, arguments: Sequence[str], environment: Mapping[str, str], defaults: Mapping[str, Value] | None = None
+    ) -> Settings:
         """Settings of a process.
 
         Args:
             arguments: the command line after the command's name.
             environment: usually ``os.environ``.
+            defaults: a command's own, in place of the fields'.
 
         Raises InvalidError(INVALID_CONFIG) with one line that names the setting, its value and what was expected.
         """
         given = _from_arguments(arguments)
         path = given.pop("config", None) or environment.get(ENVIRONMENT_PREFIX + "CONFIG")
-        values: dict[str, Value] = dict(_from_file(path)) if path else {}
+        values: dict[str, Value] = dict(defaults or {})
+        values.update(_from_file(path) if path else {})
         values.update(_from_environment(environment))
         values.update(given)
         return cls.from_values(values)
@@ -189,7 +193,7 @@ def setting(name: str) -> Field[Any]:
         import difflib
 
         near = difflib.get_close_matches(name, Settings.__dataclass_fields__, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else "`headgate broker --help` lists them all"
+        hint = f"did you mean `{near[0]}`?" if near else "`headgate broker --help` lists them all."
         raise _invalid(f"unknown setting. {hint} setting=`{name}`")
     return found
 

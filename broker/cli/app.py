@@ -1,0 +1,293 @@
+"""The commands for people and their options. What a command does stands in a module of its own, imported when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from broker import __version__
+from broker.cli import output
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+
+DEFAULT_CLUSTER = "127.0.0.1:9095"
+
+app = typer.Typer(
+    help="Headgate: a message queue for floods. `headgate up` runs a local broker; point any Kafka client at 127.0.0.1:9092.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+topic_app = typer.Typer(help="Create, list, describe, alter and delete topics.", rich_markup_mode=None)
+app.add_typer(topic_app, name="topic")
+
+Cluster = Annotated[
+    str,
+    typer.Option("--cluster", envvar="HEADGATE_CLUSTER", metavar="HOST:GRPC_PORT", help="Any broker; several with commas between."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.")]
+Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line. Returns the exit code; every error is one line on stderr."""
+    given = list(arguments)
+    if given in ([], ["topic"]):
+        given.append("--help")
+    command = " ".join(["headgate", *_command_words(given)])
+    try:
+        code = app(given, prog_name="headgate", standalone_mode=False)
+        sys.stdout.flush()
+    except TyperException as error:
+        context = getattr(error, "ctx", None)
+        path = command if context is None else context.command_path
+        output.fail(f"{' '.join(error.format_message().split())} (see `{path} --help`)", path)
+        return output.EXIT_USAGE
+    except HeadgateError as error:
+        _drop_closed_output()
+        output.fail(output.error_line(error, command), command)
+        return output.EXIT_USAGE if error.reason is Reason.INVALID_REQUEST else output.EXIT_FAILED
+    except (typer.Abort, KeyboardInterrupt):
+        _drop_closed_output()
+        return output.EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has seen enough (`headgate consume ... | head`).
+        _drop_closed_output()
+        return 0
+    except OSError as error:
+        output.fail(str(error).lower(), command)
+        return output.EXIT_FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _command_words(arguments: Sequence[str]) -> list[str]:
+    words = [word for word in arguments[:2] if not word.startswith("-")]
+    return words[:2] if words[:1] == ["topic"] else words[:1] if words and arguments[0] == words[0] else []
+
+
+def _drop_closed_output() -> None:
+    """Python flushes stdout once more when it ends; nobody may be there to read it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _version(value: bool) -> None:
+    if value:
+        output.print_line(f"headgate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def up(
+    context: typer.Context,
+    brokers: Annotated[int, typer.Option(min=1, help="How many brokers.")] = 1,
+    store: Annotated[str | None, typer.Option(metavar="DIR|s3://BUCKET/PREFIX", help="Default: ./headgate-data")] = None,
+    kafka_port: Annotated[str | None, typer.Option(metavar="PORT", help="Default: 9092")] = None,
+    grpc_port: Annotated[str | None, typer.Option(metavar="PORT", help="Default: 9095")] = None,
+    http_port: Annotated[str | None, typer.Option(metavar="PORT", help="Default: 9090")] = None,
+) -> None:
+    """Run a local cluster until Ctrl-C.
+
+    Takes every setting of `headgate broker --help` too. Prints one line when it serves; a broker that dies is started again.
+    """
+    from broker.cli.up import DEFAULTS
+    from broker.cli.up import up as run_up
+    from broker.runtime.config import Settings
+
+    named = {"--store": store, "--kafka-port": kafka_port, "--grpc-port": grpc_port, "--http-port": http_port}
+    arguments = [part for name, value in named.items() if value is not None for part in (name, value)]
+    settings = Settings.load([*arguments, *context.args], os.environ, DEFAULTS)
+    raise typer.Exit(run_up(settings, brokers))
+
+
+@app.command("broker", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def broker_command(context: typer.Context) -> None:
+    """Run one broker process: what fleets start. `headgate broker --help` lists its settings."""
+    from broker.cli.main import broker
+
+    raise typer.Exit(broker(context.args))
+
+
+@app.command()
+def status(
+    cluster: Cluster = DEFAULT_CLUSTER,
+    window: Annotated[str, typer.Option(metavar="DURATION", help="Measure traffic for this long; 0: do not.")] = "1s",
+    json: Json = False,
+) -> None:
+    """Show the cluster: its brokers, its topics, and their traffic."""
+    from broker.cli.status import show_status
+
+    window_ms = _duration_ms("--window", window, high_ms=10_000)
+    output.check_reachable(cluster)
+    output.run(show_status(cluster, window_ms, json))
+
+
+@app.command()
+def produce(
+    topic: TopicName,
+    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE...]", help="Default, and for -: standard input.")] = None,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="A line is KEY<TEXT>VALUE; \\t is a tab.")
+    ] = None,
+    header: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="For every record.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Default: by key, else in turn.")] = None,
+    compression: Annotated[str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    null_value: Annotated[
+        str | None, typer.Option("--null-value", metavar="TEXT", help="This value stands for a tombstone.")
+    ] = None,
+) -> None:
+    """Write one record per line, from files or standard input. A record counts when it is durable."""
+    from broker.cli.produce import Format, produce_lines
+
+    if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
+        raise _bad_option("--compression", compression, "none, gzip, snappy, lz4 or zstd")
+    headers = tuple((name, value.encode()) for name, value in _pairs("--header", header).items())
+    separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
+    if separator == b"":
+        raise _bad_option("--key-separator", "", "at least one character")
+    line_format = Format(separator, None if null_value is None else null_value.encode(), headers, partition)
+    output.check_reachable(cluster)
+    raise typer.Exit(output.run(produce_lines(cluster, topic, files or [], line_format, compression)))
+
+
+@app.command()
+def consume(
+    topic: TopicName,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", "-b", help="Start at the first record.")] = False,
+    offset: Annotated[int | None, typer.Option("--offset", "-o", help="Start here; negative: this many before the end.")] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option("--timestamp", "-t", metavar="WHEN", help="Start at ms since 1970, ISO 8601 (UTC), or 15m, 2h, 7d ago."),
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after so many records.")] = None,
+    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="End at what is the end now.")] = False,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="Print KEY<TEXT>VALUE; \\t is a tab.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
+) -> None:
+    """Print records as they come, until Ctrl-C. Starts at the end unless told otherwise."""
+    from broker.cli.consume import Printer, consume_records, parse_start
+
+    start = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
+    separator = None if key_separator is None else key_separator.replace("\\t", "\t")
+    output.check_reachable(cluster)
+    output.run(consume_records(cluster, topic, partition or None, start, count, exit_at_end, Printer(json, separator)))
+
+
+@topic_app.command("create")
+def topic_create(
+    topics: TopicNames,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="Default: the broker's.")] = None,
+    config: Pairs = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="One that is there is no error.")] = False,
+) -> None:
+    """Create topics."""
+    from broker.cli import topic
+
+    settings = _pairs("--config", config)
+    output.check_reachable(cluster)
+    output.run(topic.create(cluster, topics, partitions, settings, if_not_exists))
+
+
+@topic_app.command("list")
+def topic_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
+    """List the topics."""
+    from broker.cli import topic
+
+    output.check_reachable(cluster)
+    output.run(topic.list_all(cluster, json))
+
+
+@topic_app.command("describe")
+def topic_describe(
+    topics: TopicNames,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Every setting, also those at their defaults.")] = False,
+    json: Json = False,
+) -> None:
+    """Show partitions, offsets and settings of topics."""
+    from broker.cli import topic
+
+    output.check_reachable(cluster)
+    output.run(topic.describe(cluster, topics, every, json))
+
+
+@topic_app.command("alter")
+def topic_alter(
+    topic: TopicName,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="New total; it can only grow.")] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--set", "--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")
+    ] = None,
+    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to default; may be repeated.")] = None,
+) -> None:
+    """Change settings or the number of partitions of a topic."""
+    from broker.cli import topic as commands
+
+    settings = _pairs("--set", config)
+    if partitions is None and not settings and not unset:
+        raise InvalidError(Reason.INVALID_REQUEST, "nothing to change: give --partitions, --set or --unset")
+    output.check_reachable(cluster)
+    output.run(commands.alter(cluster, topic, partitions, settings, unset or []))
+
+
+@topic_app.command("delete")
+def topic_delete(
+    topics: TopicNames,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete topics and their records. Asks first on a terminal."""
+    from broker.cli import topic
+
+    output.check_reachable(cluster)
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        typer.confirm(f"Delete {', '.join(topics)} and all records in it?", abort=True)
+    output.run(topic.delete(cluster, topics))
+
+
+def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise _bad_option(option, text, "NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _duration_ms(option: str, text: str, high_ms: int) -> int:
+    from broker.runtime.config import parse_duration_ms
+
+    ms = parse_duration_ms(text)
+    if ms is None or ms > high_ms:
+        raise _bad_option(option, text, f"a duration up to {high_ms // 1000}s, such as 500ms")
+    return ms
+
+
+def _bad_option(option: str, value: str, expected: str) -> InvalidError:
+    return InvalidError(Reason.INVALID_REQUEST, f"option has a wrong value, expected {expected}. option=`{option}` value=`{value}`")

@@ -1,0 +1,166 @@
+"""``headgate consume``: records as lines."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker.client import Consumer, ConsumerRecord, Start, Timestamp, TopicPartition
+from broker.client.admin import Admin
+from broker.runtime.clock import Clock
+from broker.runtime.config import parse_duration_ms
+from broker.runtime.errors import InvalidError, Reason
+
+POLL_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """A place so many records before the end of each partition, or at its start if there are not that many."""
+
+    records: int
+
+
+def parse_start(*, from_beginning: bool, offset: int | None, timestamp: str | None) -> Start | Back:
+    """Where to start. Raises InvalidError where more than one place is given, or a time cannot be read."""
+    if from_beginning + (offset is not None) + (timestamp is not None) > 1:
+        raise InvalidError(Reason.INVALID_REQUEST, "give only one of --from-beginning, --offset and --timestamp")
+    if offset is not None:
+        return offset if offset >= 0 else Back(-offset)
+    if timestamp is not None:
+        return Timestamp(parse_time_ms(timestamp, Clock().now_ms()))
+    return "earliest" if from_beginning else "latest"
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 of ``1700000000000``, ``2026-11-21T10:00:00`` (UTC unless it says otherwise), ``15m`` (ago)."""
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    ago_ms = parse_duration_ms(text)
+    if ago_ms is not None:
+        return max(now_ms - ago_ms, 0)
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.UTC)
+        return int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            f"not a time, expected ms since 1970, 2026-11-21T10:00:00 (UTC), or 15m, 2h, 7d ago. value=`{text}`",
+        ) from error
+
+
+class Printer:
+    """Writes records to stdout. To a terminal, control characters are escaped; to anything else, bytes are written as they are."""
+
+    def __init__(self, as_json: bool, key_separator: str | None) -> None:
+        self._as_json = as_json
+        self._separator = key_separator
+        self._terminal = sys.stdout.isatty()
+
+    def write(self, records: Sequence[ConsumerRecord]) -> None:
+        """Print some records, and let a reader see them now. Raises BrokenPipeError when there is none."""
+        line = self._json if self._as_json else self._plain
+        sys.stdout.buffer.write(b"".join(line(record) for record in records))
+        sys.stdout.buffer.flush()
+
+    def _plain(self, record: ConsumerRecord) -> bytes:
+        value = self._shown(record.value)
+        if self._separator is None:
+            return value + b"\n"
+        return self._shown(record.key) + self._separator.encode() + value + b"\n"
+
+    def _shown(self, data: bytes | None) -> bytes:
+        if data is None:
+            return b"null"
+        if not self._terminal:
+            return data
+        text = data.decode(errors="backslashreplace")
+        return "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in text).encode()
+
+    def _json(self, record: ConsumerRecord) -> bytes:
+        row: dict[str, object] = {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp_ms": record.timestamp_ms,
+        }
+        _put(row, "key", record.key)
+        _put(row, "value", record.value)
+        if record.headers:
+            headers: list[dict[str, object]] = []
+            for name, value in record.headers:
+                headers.append({"name": name})
+                _put(headers[-1], "value", value)
+            row["headers"] = headers
+        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def _put(row: dict[str, object], name: str, data: bytes | None) -> None:
+    """Bytes that are text as text, others as ``<name>_base64``."""
+    try:
+        row[name] = None if data is None else data.decode()
+    except UnicodeDecodeError:
+        row[f"{name}_base64"] = base64.b64encode(data or b"").decode()
+
+
+async def consume_records(
+    cluster: str,
+    topic: str,
+    partitions: Sequence[int] | None,
+    start: Start | Back,
+    count: int | None,
+    exit_at_end: bool,
+    printer: Printer,
+) -> None:
+    """Print records from `start` on: for ever, or `count` of them, or up to what is the end now."""
+    async with Consumer(cluster) as consumer:
+        places, ends = await _places(cluster, topic, partitions, start)
+        if exit_at_end:
+            places = {at: place for at, place in places.items() if place != "latest"}
+            if not places:
+                return
+        await consumer.assign(places)
+        left = count
+        open_ends = {at: ends[at] for at in places}
+        while left is None or left > 0:
+            if exit_at_end:
+                open_ends = {at: end for at, end in open_ends.items() if consumer.position(at) < end}
+                if not open_ends:
+                    return
+            records = await consumer.poll(timeout_ms=POLL_MS)
+            if exit_at_end:
+                records = [record for record in records if record.offset < ends[TopicPartition(topic, record.partition)]]
+            if left is not None:
+                records = records[:left]
+                left -= len(records)
+            if records:
+                printer.write(records)
+
+
+async def _places(
+    cluster: str, topic: str, partitions: Sequence[int] | None, start: Start | Back
+) -> tuple[dict[TopicPartition, Start], dict[TopicPartition, int]]:
+    """Where to start, and where the end is now, by partition."""
+    async with Admin(cluster) as admin:
+        description = await admin.describe_topic(topic)
+    known = {part.number: part for part in description.partitions}
+    for number in partitions or ():
+        if number not in known:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"topic has no such partition. topic=`{topic}` partition=`{number}` partitions=`{len(known)}`",
+            )
+    places: dict[TopicPartition, Start] = {}
+    ends: dict[TopicPartition, int] = {}
+    for number in sorted(set(partitions or known)):
+        part = known[number]
+        at = TopicPartition(topic, number)
+        ends[at] = part.high_watermark
+        places[at] = max(part.log_start, part.high_watermark - start.records) if isinstance(start, Back) else start
+    return places, ends

@@ -1,0 +1,130 @@
+"""What commands print: tables for a person at a terminal, tab-separated lines or JSON for a program, errors on one line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+
+_T = TypeVar("_T")
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+CONNECT_S = 3.0
+
+_HINTS = {
+    Reason.UNKNOWN_TOPIC: "`headgate topic list` shows the topics, `headgate topic create` makes one",
+    Reason.TOPIC_EXISTS: "`headgate topic describe` shows it; --if-not-exists makes this no error",
+    Reason.OFFSET_OUT_OF_RANGE: "`headgate topic describe` shows the offsets that can be read",
+    Reason.INVALID_CONFIG: "`headgate topic describe --all` lists the settings",
+    Reason.MESSAGE_TOO_LARGE: "`headgate topic alter NAME --set max.message.bytes=...` allows larger records",
+    Reason.STORE_FULL: "free some space in the store",
+    Reason.STORE_UNAVAILABLE: "the broker's log says why the store does not answer",
+}
+
+
+def run(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a command's asynchronous part; on Ctrl-C it is cancelled and may clean up."""
+    return asyncio.run(work)
+
+
+def check_reachable(cluster: str) -> None:
+    """Find out quickly whether anything listens at all, instead of trying again until a time-out.
+
+    Raises:
+        RetryError: nothing listens at any of the addresses. InvalidError: not an address.
+    """
+    reasons: list[str] = []
+    for address in cluster.split(","):
+        host, colon, port = address.strip().rpartition(":")
+        if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+            raise InvalidError(
+                Reason.INVALID_REQUEST, f"cluster is written as HOST:GRPC_PORT, several with commas between. cluster=`{cluster}`"
+            )
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        except (OSError, UnicodeError) as error:
+            reasons.append(str(getattr(error, "strerror", None) or error).lower())
+        else:
+            return
+    raise RetryError(Reason.CLOSED, f"no broker listens there: {reasons[0]}. cluster=`{cluster}`")
+
+
+def error_line(error: HeadgateError, command: str) -> str:
+    """What is wrong, and what to do about it, on one line."""
+    hint = _HINTS.get(error.reason) if error.reason is not Reason.INVALID_CONFIG or " topic" in command else None
+    if error.reason in (Reason.CLOSED, Reason.TIMED_OUT):
+        hint = "start one with `headgate up`, or say where it is with --cluster HOST:GRPC_PORT or HEADGATE_CLUSTER"
+    return " ".join(error.message.split()) + (f" ({hint})" if hint else "")
+
+
+def fail(text: str, command: str = "headgate") -> None:
+    """Print one line to stderr."""
+    sys.stderr.write(f"{command}: {text}\n")
+    sys.stderr.flush()
+
+
+def print_line(text: str = "") -> None:
+    """Print one line to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON: indented for a person, on one line for a program."""
+    print_line(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", numeric: Sequence[str] = ()) -> None:
+    """Print a table: drawn on a terminal, tab-separated with a line of names elsewhere.
+
+    Args:
+        numeric: columns that are aligned to the right.
+    """
+    if not sys.stdout.isatty():
+        print_line("\t".join(columns))
+        for row in rows:
+            print_line("\t".join(str(cell).replace("\t", " ").replace("\n", " ") for cell in row))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console().print(table)
+
+
+def size(count: int | float) -> str:
+    """Bytes for a person: ``1.5 MiB``."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def duration(ms: int) -> str:
+    """A time for a person: ``3d 4h``, ``12.3 s``."""
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if days:
+        return f"{days}d {hours % 24}h"
+    return f"{hours}h {minutes % 60}m" if hours else f"{minutes}m {int(seconds % 60)}s"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 record``, ``2 records``, ``1,234 records``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

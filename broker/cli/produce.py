@@ -1,0 +1,163 @@
+"""``headgate produce``: one record per line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.cli import output
+from broker.client import Delivery, Producer
+from broker.runtime.errors import InvalidError, Reason
+
+READ_BYTES = 1 << 20
+LINE_BYTES_MAX = 64 << 20
+"""A longer line is an error: it could not be a record anyway, and would only fill the memory."""
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a line becomes a record.
+
+    `key_separator`: what stands between key and value; None: there is no key. `null_value`: the value that means none (a
+    tombstone). `headers` and `partition`: for every record.
+    """
+
+    key_separator: bytes | None
+    null_value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    partition: int | None
+
+    def split(self, line: bytes, number: int) -> tuple[bytes | None, bytes | None]:
+        """(key, value) of the line. Raises InvalidError where the key separator is missing."""
+        key, value = None, line
+        if self.key_separator is not None:
+            key, separator, value = line.partition(self.key_separator)
+            if not separator:
+                raise InvalidError(
+                    Reason.INVALID_RECORD,
+                    f"line has no key separator. line=`{number}` separator=`{self.key_separator.decode(errors='replace')}`",
+                )
+        return key, None if value == self.null_value else value
+
+
+class Tally:
+    """What became of the records."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.written = 0
+
+    def watch(self, delivery: asyncio.Future[Delivery]) -> None:
+        """Count a record that was handed over, and later that it is durable."""
+        self.sent += 1
+        delivery.add_done_callback(self._done)
+
+    def _done(self, delivery: asyncio.Future[Delivery]) -> None:
+        if not delivery.cancelled() and delivery.exception() is None:
+            self.written += 1
+
+
+async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_format: Format, compression: str) -> int:
+    """Write every line of the files, or of standard input, and say how many on stderr. Returns the exit code."""
+    paths = [str(path) for path in files] or [STANDARD_INPUT]
+    sources = [_open(path) for path in paths]
+    tally, read_bytes = Tally(), 0
+    bar, advance = _progress(sources)
+    try:
+        with bar:
+            async with Producer(cluster, compression=compression, linger_ms=20) as producer:
+                for source in sources:
+                    number = 0
+                    async for lines in _lines(source):
+                        for line in lines:
+                            number += 1
+                            key, value = line_format.split(line.removesuffix(b"\r"), number)
+                            tally.watch(
+                                await producer.send(
+                                    topic, value, key=key, headers=line_format.headers, partition=line_format.partition
+                                )
+                            )
+                            read_bytes += len(line) + 1
+                        advance(read_bytes)
+                await producer.flush()
+    finally:
+        for source in sources:
+            if source != 0:
+                os.close(source)
+        if tally.sent:
+            of_all = "" if tally.written == tally.sent else f" of {tally.sent:,}"
+            output.fail(f"{tally.written:,}{of_all} {'record' if tally.sent == 1 else 'records'} written to {topic}", "produce")
+    return 0
+
+
+def _open(path: str) -> int:
+    if path == STANDARD_INPUT:
+        return 0
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InvalidError(
+            Reason.INVALID_REQUEST, f"file cannot be read: {(error.strerror or str(error)).lower()}. path=`{path}`"
+        ) from error
+
+
+async def _lines(source: int) -> AsyncIterator[list[bytes]]:
+    """The lines of a file, as many at a time as are there, without their ends."""
+    loop = asyncio.get_running_loop()
+    # Ordinary files are always readable, and the event loop refuses to wait for them.
+    mode = os.fstat(source).st_mode
+    waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(source)
+    rest: list[bytes] = []
+    rest_bytes = 0
+    while True:
+        if waits:
+            await _readable(loop, source)
+        piece = os.read(source, READ_BYTES)
+        if not piece:
+            break
+        *lines, last = piece.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*rest, lines[0]])
+            rest, rest_bytes = [], 0
+            yield lines
+        if last:
+            rest.append(last)
+            rest_bytes += len(last)
+            if rest_bytes > LINE_BYTES_MAX:
+                raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"line is too long for a record. size_bytes_max=`{LINE_BYTES_MAX}`")
+    if rest:
+        yield [b"".join(rest)]
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, source: int) -> None:
+    """Until there is something to read, or the end."""
+    ready = loop.create_future()
+    loop.add_reader(source, lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(source)
+
+
+def _progress(sources: Sequence[int]) -> tuple[AbstractContextManager[object], Callable[[int], None]]:
+    """A bar on stderr, where that is a terminal and the input is not; and the function that moves it to so many bytes."""
+    if not sys.stderr.isatty() or any(os.isatty(source) for source in sources):
+        return nullcontext(), lambda done: None
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    modes = [os.fstat(source) for source in sources]
+    total = sum(mode.st_size for mode in modes) if all(stat.S_ISREG(mode.st_mode) for mode in modes) else None
+    bar = Progress(
+        TextColumn("produce"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )  # fmt: skip
+    task = bar.add_task("produce", total=total)
+    return bar, lambda done: bar.update(task, completed=done)

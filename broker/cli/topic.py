@@ -1,0 +1,129 @@
+"""``headgate topic``: create, list, describe, alter, delete."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+from broker.cli import output
+from broker.client import Admin, TopicDescription
+from broker.runtime.errors import HeadgateError, Reason
+
+
+async def create(
+    cluster: str, names: Sequence[str], partitions: int | None, config: Mapping[str, str], if_not_exists: bool
+) -> None:
+    """Create topics, all with the same settings."""
+    async with Admin(cluster) as admin:
+        for name in names:
+            try:
+                topic = await admin.create_topic(name, partitions, config)
+            except HeadgateError as error:
+                if not (if_not_exists and error.reason is Reason.TOPIC_EXISTS):
+                    raise
+                output.print_line(f"topic {name} exists already")
+            else:
+                output.print_line(f"topic {name} created with {output.plural(topic.partitions, 'partition')}")
+
+
+async def list_all(cluster: str, json: bool) -> None:
+    """All topics by name, with their sizes."""
+    async with Admin(cluster) as admin:
+        status, topics = await admin.status(), await admin.list_topics()
+    sizes = {row.id: row for row in status.topics}
+    if json:
+        output.print_json(
+            [
+                {
+                    "name": topic.name,
+                    "id": str(topic.id),
+                    "partitions": topic.partitions,
+                    "created_ms": topic.created_ms,
+                    "records": sizes[topic.id].records if topic.id in sizes else None,
+                    "size_bytes": sizes[topic.id].size_bytes if topic.id in sizes else None,
+                }
+                for topic in topics
+            ]
+        )
+        return
+    rows = [
+        (
+            topic.name,
+            topic.partitions,
+            f"{sizes[topic.id].records:,}" if topic.id in sizes else "",
+            output.size(sizes[topic.id].size_bytes) if topic.id in sizes else "",
+            _time(topic.created_ms),
+        )
+        for topic in topics
+    ]
+    output.print_table(("topic", "partitions", "records", "size", "created"), rows, numeric=("partitions", "records", "size"))
+
+
+async def describe(cluster: str, names: Sequence[str], every: bool, json: bool) -> None:
+    """Partitions and settings of some topics; with `every`, settings that are at their defaults too."""
+    async with Admin(cluster) as admin:
+        found = [await admin.describe_topic(name) for name in names]
+    if json:
+        output.print_json([_as_json(one, every) for one in found])
+        return
+    for one in found:
+        topic = one.topic
+        output.print_line(f"topic {topic.name}  id {topic.id}  created {_time(topic.created_ms)}")
+        output.print_table(
+            ("partition", "leader", "epoch", "first", "end", "size"),
+            [
+                (part.number, part.leader, part.leader_epoch, part.log_start, part.high_watermark, output.size(part.size_bytes))
+                for part in one.partitions
+            ],
+            numeric=("partition", "leader", "epoch", "first", "end", "size"),
+        )
+        config = [entry for entry in one.config if every or not entry.is_default]
+        if config:
+            rows = [(entry.name, entry.value, "default" if entry.is_default else "topic", entry.documentation) for entry in config]
+            output.print_table(("setting", "value", "from", "meaning"), rows)
+
+
+async def alter(cluster: str, name: str, partitions: int | None, config: Mapping[str, str], unset: Sequence[str]) -> None:
+    """Change settings first, the number of partitions last: only the first can be undone."""
+    async with Admin(cluster) as admin:
+        if partitions is not None:
+            await admin.create_partitions(name, partitions, validate_only=True)
+        if config or unset:
+            await admin.alter_topic_config(name, config, unset)
+            output.print_line(f"topic {name} has new settings")
+        if partitions is not None:
+            await admin.create_partitions(name, partitions)
+            output.print_line(f"topic {name} has {output.plural(partitions, 'partition')}")
+
+
+async def delete(cluster: str, names: Sequence[str]) -> None:
+    """Delete topics and their records."""
+    async with Admin(cluster) as admin:
+        for name in names:
+            await admin.delete_topic(name)
+            output.print_line(f"topic {name} deleted")
+
+
+def _as_json(one: TopicDescription, every: bool) -> dict[str, object]:
+    return {
+        "name": one.topic.name,
+        "id": str(one.topic.id),
+        "created_ms": one.topic.created_ms,
+        "partitions": [
+            {
+                "partition": part.number,
+                "leader": part.leader,
+                "leader_epoch": part.leader_epoch,
+                "log_start": part.log_start,
+                "high_watermark": part.high_watermark,
+                "size_bytes": part.size_bytes,
+            }
+            for part in one.partitions
+        ],
+        "config": {entry.name: entry.value for entry in one.config if every or not entry.is_default},
+    }
+
+
+def _time(ms: int) -> str:
+    moment = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
