@@ -18,6 +18,8 @@ from tests.support.npm import install, missing
 
 BrokerFactory = Callable[..., BrokerProcess]
 
+_REPORT = pytest.StashKey[list[str]]()
+
 _kafkajs_missing: str | None = missing()
 
 
@@ -60,8 +62,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in terminalreporter.config.stash.get(_REPORT, []):
+        terminalreporter.write_line(line)
     if _kafkajs_missing is not None:
         terminalreporter.write_line(f"kafkajs: TESTS DID NOT RUN, {_kafkajs_missing}", yellow=True)
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Print a line at the end of the test run: what was measured, for people; no test depends on it."""
+    lines = request.config.stash.setdefault(_REPORT, [])
+    return lines.append
 
 
 @pytest.fixture(scope="session", autouse=True)

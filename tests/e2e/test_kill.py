@@ -1,0 +1,256 @@
+"""A broker is killed again and again while foreign producers write and foreign consumers read; nothing that was acked may suffer.
+
+Runs: a real broker on a local directory and on S3 (a moto server), killed with SIGKILL at random moments, now and then stopped with
+SIGTERM, each time started again on the same ports and store, sometimes with other settings. confluent-kafka, aiokafka and
+kafka-python write all the time, with and without idempotence; a confluent-kafka and an aiokafka consumer long-poll all the time.
+Compared, at the end, after one more SIGKILL: the whole topic, read by a foreign client, with every ack and with what the two
+consumers were shown before each kill. `tests/support/history.py` says what is wrong, `test_kill_checkers.py` proves that it can.
+A mismatch means that an acked record was lost, repeated, reordered, moved to another offset, or shown before it was safe.
+
+HEADGATE_KILL_ROUNDS sets the number of rounds, HEADGATE_KILL_SEED replays a run's choices (the seed is printed at the end).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.compat.topics import create_topic
+from tests.conftest import BrokerFactory
+from tests.support import oracle
+from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.clients.all import CLIENTS
+from tests.support.clients.interface import Client
+from tests.support.history import check_log, check_reader, check_writer, gaps
+from tests.support.wire import ClosedByPeer, RawConnection
+from tests.support.writers import (
+    AiokafkaReader,
+    AiokafkaWriter,
+    ConfluentReader,
+    ConfluentWriter,
+    KafkaPythonWriter,
+    Reader,
+    Writer,
+)
+
+SEED = int(os.environ.get("HEADGATE_KILL_SEED", time.time_ns() % 1_000_000))
+PARTITIONS = 4
+TOPIC = "kill"
+PATIENCE_S = 90.0
+"""Ends a hang; nothing is judged by it."""
+
+TIGHT = {
+    "HEADGATE_WAL_CHUNK_BYTES": "1MiB",
+    "HEADGATE_WAL_CHECKPOINT_CHUNKS": "2",
+    "HEADGATE_WAL_CHECKPOINT_INTERVAL_MS": "50",
+    "HEADGATE_TAIL_BYTES": "1MiB",
+    "HEADGATE_READ_CACHE_BYTES": "0",
+}
+"""Settings that make everything happen often: chunks roll, the manifest moves, readers leave memory."""
+
+
+@dataclass
+class Round:
+    """What one incarnation did."""
+
+    how: str
+    start_s: float
+    acked: int
+
+
+@dataclass
+class Ordeal:
+    """One run: a broker, its clients, and what happened."""
+
+    broker: BrokerProcess
+    draw: random.Random
+    writers: list[Writer]
+    readers: list[Reader]
+    rounds: list[Round] = field(default_factory=list)
+
+    def acked(self) -> int:
+        return sum(writer.sent.acked_count for writer in self.writers)
+
+    def wait_for_acks(self, more: int) -> None:
+        """Wait until `more` records were acked, so that every incarnation has something to lose."""
+        wanted = self.acked() + more
+        deadline = time.monotonic() + PATIENCE_S
+        while self.acked() < wanted:
+            for one in (*self.writers, *self.readers):
+                one.check()
+            self.broker.check_alive()
+            assert time.monotonic() < deadline, f"nothing is acked any more\n{self.broker.log_tail()}"
+            time.sleep(0.005)
+
+    def end_incarnation(self) -> None:
+        """Let the broker work for a random while, then end it in a random way."""
+        before, start_s = self.acked(), self.broker.start_times_s[-1]
+        self.wait_for_acks(self.draw.choice([1, 1, 50, 500]))
+        time.sleep(self.draw.random() * 0.4)
+        self.broker.check_alive()
+        if self.draw.random() < 0.2:
+            how = "SIGTERM"
+            exit_code = self.broker.terminate()
+            assert exit_code == 0, f"SIGTERM did not end the broker cleanly. exit=`{exit_code}`\n{self.broker.log_tail()}"
+        else:
+            how = "SIGKILL"
+            self.broker.kill()
+        self.rounds.append(Round(how, start_s, self.acked() - before))
+
+    def start_again(self) -> None:
+        """Start, now and then with other settings, and now and then killed before it serves or just when it does."""
+        self.broker.env = {name: value for name, value in self.broker.env.items() if name not in TIGHT}
+        if self.draw.random() < 0.5:
+            self.broker.env.update(TIGHT)
+        if self.draw.random() < 0.3:
+            self.broker.spawn()
+            time.sleep(self.draw.random() * 0.4)
+            self.broker.kill()
+        self.broker.start()
+
+
+def run(broker: BrokerProcess, rounds: int, report: Callable[[str], None], label: str) -> None:
+    """Kill `rounds` times under load, then judge."""
+    draw = random.Random(f"{SEED}-{label}")
+    broker.start()
+    create_topic(broker.bootstrap, TOPIC, PARTITIONS)
+    kinds: list[tuple[type[Writer], bool, str]] = [
+        (ConfluentWriter, True, "lz4"),
+        (ConfluentWriter, False, "none"),
+        (AiokafkaWriter, True, "none"),
+        (AiokafkaWriter, False, "snappy"),
+        (KafkaPythonWriter, True, "gzip"),
+    ]
+    writers = [
+        kind(broker.bootstrap, TOPIC, PARTITIONS, number, idempotent=idempotent, codec=codec)
+        for number, (kind, idempotent, codec) in enumerate(kinds)
+    ]
+    readers: list[Reader] = [reader(broker.bootstrap, TOPIC, PARTITIONS) for reader in (ConfluentReader, AiokafkaReader)]
+    ordeal = Ordeal(broker, draw, writers, readers)
+    for one in (*writers, *readers):
+        one.start()
+    for _ in range(rounds):
+        ordeal.end_incarnation()
+        ordeal.start_again()
+    ordeal.wait_for_acks(1)
+    for writer in writers:
+        writer.stop()
+    for writer in writers:
+        writer.join(PATIENCE_S)
+    judge(ordeal, report, label)
+
+
+def judge(ordeal: Ordeal, report: Callable[[str], None], label: str) -> None:
+    broker = ordeal.broker
+    log = read_all(CLIENTS["confluent"], broker)
+    for reader in ordeal.readers:
+        reader.finish({partition: records[-1][0] for partition, records in log.items() if records}, PATIENCE_S)
+    broker.check_alive()
+    broker.kill()
+    restart_s = broker.start()
+    recovered = read_all(CLIENTS["aiokafka"], broker)
+    wrong = check_log(recovered)
+    wrong += [f"before the last kill: {line}" for line in check_reader("confluent", log, recovered)]
+    for writer in ordeal.writers:
+        wrong += check_writer(writer.sent, recovered)
+    for reader in ordeal.readers:
+        wrong += check_reader(type(reader).__name__, reader.seen, recovered)
+    acked, read = ordeal.acked(), sum(len(records) for records in recovered.values())
+    starts = sorted([*broker.start_times_s[1:], restart_s])
+    how = [one.how for one in ordeal.rounds]
+    kills, stops, per_round = how.count("SIGKILL") + 1, how.count("SIGTERM"), [one.acked for one in ordeal.rounds]
+    report(
+        f"kill {label}: {kills} SIGKILL, {stops} SIGTERM, {broker.starts} starts; {acked:,} acked, {read:,} read, "
+        f"{gaps(recovered):,} offsets unused; {min(per_round):,} to {max(per_round):,} acked per round; "
+        f"serving again after {statistics.median(starts):.3f} s median, {starts[-1]:.3f} s worst; HEADGATE_KILL_SEED={SEED}"
+    )
+    assert not wrong, f"seed=`{SEED}` complaints=`{len(wrong)}`\n" + "\n".join(wrong[:20])
+    assert acked == sum(writer.sent.sent_count for writer in ordeal.writers), "a producer was stopped before its acks came"
+
+
+def read_all(client: Client, broker: BrokerProcess) -> Mapping[int, list[tuple[int, bytes]]]:
+    shown = client.consume(broker.bootstrap, TOPIC, range(PARTITIONS))
+    return {partition: [(read.offset, read.value or b"") for read in reads] for partition, reads in shown.items()}
+
+
+@pytest.mark.timeout(900)
+def test_rounds_on_a_directory(make_broker: BrokerFactory, report: Callable[[str], None]) -> None:
+    run(make_broker(), int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "directory")
+
+
+def test_a_long_poll_does_not_hold_up_sigterm(make_broker: BrokerFactory) -> None:
+    """Fetches that wait for records are answered or closed when the broker is told to stop; the broker does not wait for them."""
+    broker = make_broker()
+    broker.start()
+    topic = create_topic(broker.bootstrap, TOPIC, 1)
+    answers: list[object] = []
+
+    def wait_for_records() -> None:
+        part = {
+            "partition": 0,
+            "fetch_offset": 0,
+            "partition_max_bytes": 1 << 20,
+            "current_leader_epoch": -1,
+            "log_start_offset": -1,
+        }
+        values = {"replica_id": -1, "max_wait": 25_000, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1}
+        with RawConnection(HOST, broker.kafka_port, timeout_s=60) as connection:
+            try:
+                answers.append(
+                    oracle.call(connection, oracle.FETCH, 11, {**values, "topics": ({"topic": topic, "partitions": (part,)},)})
+                )
+            except ClosedByPeer as error:
+                answers.append(error)
+
+    waiting = [threading.Thread(target=wait_for_records) for _ in range(10)]
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.3)
+    assert broker.terminate(timeout_s=20) == 0
+    for thread in waiting:
+        thread.join(PATIENCE_S)
+    assert len(answers) == len(waiting)
+
+
+def test_sigterm_twice_and_sigint(make_broker: BrokerFactory) -> None:
+    """An impatient user does no harm."""
+    broker = make_broker()
+    for signals in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT,), (signal.SIGINT, signal.SIGTERM)):
+        broker.start()
+        assert broker.running
+        for number in signals:
+            broker.signal(number)
+        assert broker.wait_exit() == 0
+    broker.start()
+
+
+def test_start_after_much_was_written(make_broker: BrokerFactory, report: Callable[[str], None]) -> None:
+    """SIGKILL after 200 MB over 64 partitions: everything is back, and the time to serve again is printed."""
+    broker = make_broker(env=TIGHT)
+    broker.start()
+    topic = create_topic(broker.bootstrap, TOPIC, 64)
+    value = random.Random(SEED).randbytes(900_000)
+    with RawConnection(HOST, broker.kafka_port, timeout_s=60) as connection:
+        from tests.support.batches import batch
+
+        records = batch([value])
+        for number in range(220):
+            data = {"name": topic, "partition_data": ({"index": number % 64, "records": records},)}
+            answer = oracle.call(connection, oracle.PRODUCE, 9, {"acks": -1, "timeout": 30_000, "topic_data": (data,)})
+            assert answer.responses[0].partition_responses[0].error_code == 0
+    broker.kill()
+    restart_s = broker.start()
+    report(f"kill: serving again {restart_s:.3f} s after SIGKILL with {220 * len(records) / 1e6:.0f} MB written")
+    shown = CLIENTS["confluent"].consume(broker.bootstrap, topic, range(64))
+    assert {partition: len(reads) for partition, reads in shown.items()} == {
+        partition: len(range(partition, 220, 64)) for partition in range(64)
+    }
+    assert all(read.value == value for reads in shown.values() for read in reads)

@@ -1,0 +1,275 @@
+"""Foreign producers and consumers that run in threads while a broker is killed under them, and note all that they are told.
+
+Every library is left to its own retries, with time-outs so long that no record should fail: a record that fails is a finding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AiokafkaPartition
+from aiokafka.structs import RecordMetadata
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from kafka import KafkaProducer
+
+from tests.support.clients.confluent import QUICK_RECONNECT
+from tests.support.history import Sent, payload
+
+PATIENCE_MS = 300_000
+"""How long the libraries may retry one record: longer than any test."""
+
+UNACKED_MAX = 1_000
+"""A writer that waits for this many acks does not send more: what a dead broker leaves behind stays small."""
+
+PAUSE_S = 0.002
+"""Between two small bursts, so that writers leave the machine's cores to the broker."""
+
+
+class Running(ABC):
+    """Something that runs in its own thread until it is stopped. `error` is why it ended early, if it did."""
+
+    def __init__(self, name: str) -> None:
+        self.error: BaseException | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask it to end. `join` waits."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive(), f"{self._thread.name} does not end. waited_s=`{timeout_s}`"
+        if self.error is not None:
+            raise AssertionError(f"{self._thread.name} failed") from self.error
+
+    def check(self) -> None:
+        """Raise when it has failed already."""
+        if self.error is not None:
+            raise AssertionError(f"{self._thread.name} failed") from self.error
+
+    def _guarded(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:  # noqa: BLE001  # told by join and check
+            self.error = error
+
+    @abstractmethod
+    def run(self) -> None:
+        """The work; ends soon after `_stopping` is set."""
+
+
+class Writer(Running):
+    """Writes numbered records to partitions 0 … n-1 in turn; when stopped, waits until all of them are acked."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, number: int, *, idempotent: bool, codec: str) -> None:
+        kind = "idempotent" if idempotent else "plain"
+        name = f"{type(self).__name__}-{kind}-{codec}"
+        super().__init__(name)
+        self.bootstrap, self.topic, self.partitions, self.codec = bootstrap, topic, partitions, codec
+        self.sent = Sent(name=name, number=number, idempotent=idempotent)
+        self._turn = 0
+
+    def _next(self) -> tuple[int, int, bytes]:
+        partition = self._turn % self.partitions
+        self._turn += 1
+        sequence = self.sent.next_sequence(partition)
+        return partition, sequence, payload(self.sent.number, partition, sequence)
+
+    def _full(self) -> bool:
+        return self.sent.sent_count - self.sent.acked_count - len(self.sent.failures) >= UNACKED_MAX
+
+
+class ConfluentWriter(Writer):
+    def run(self) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "acks": "all",
+                "enable.idempotence": self.sent.idempotent,
+                # Without sequence numbers only one request in flight keeps the order over retries.
+                "max.in.flight.requests.per.connection": 5 if self.sent.idempotent else 1,
+                "compression.type": self.codec,
+                "linger.ms": 2,
+                "message.timeout.ms": PATIENCE_MS,
+                **QUICK_RECONNECT,
+            }
+        )
+        while not self._stopping.is_set():
+            if not self._full():
+                for _ in range(8):
+                    self._produce(producer)
+            producer.poll(PAUSE_S)
+        while producer.flush(1.0):
+            pass
+
+    def _produce(self, producer: Producer) -> None:
+        partition, sequence, value = self._next()
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self.sent.failed(error)
+            else:
+                offset = message.offset()
+                assert offset is not None
+                self.sent.acked(partition, sequence, offset)
+
+        producer.produce(self.topic, value=value, partition=partition, on_delivery=delivered)
+
+
+class AiokafkaWriter(Writer):
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            acks="all",
+            enable_idempotence=self.sent.idempotent,
+            compression_type=None if self.codec == "none" else self.codec,
+            linger_ms=2,
+            request_timeout_ms=PATIENCE_MS,
+            retry_backoff_ms=20,
+        )
+        await producer.start()
+        waiting: set[asyncio.Task[None]] = set()
+        try:
+            while not self._stopping.is_set():
+                if not self._full():
+                    for _ in range(4):
+                        partition, sequence, value = self._next()
+                        future = await producer.send(self.topic, value=value, partition=partition)
+                        task = asyncio.create_task(self._note(partition, sequence, future))
+                        waiting.add(task)
+                        task.add_done_callback(waiting.discard)
+                await asyncio.sleep(PAUSE_S)
+            await producer.flush()
+            await asyncio.gather(*waiting)
+        finally:
+            await producer.stop()
+
+    async def _note(self, partition: int, sequence: int, future: Awaitable[RecordMetadata]) -> None:
+        try:
+            self.sent.acked(partition, sequence, (await future).offset)
+        except Exception as error:  # noqa: BLE001  # whatever a record failed with is judged
+            self.sent.failed(error)
+
+
+class KafkaPythonWriter(Writer):
+    def run(self) -> None:
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            acks="all",
+            enable_idempotence=self.sent.idempotent,
+            max_in_flight_requests_per_connection=5 if self.sent.idempotent else 1,
+            compression_type=None if self.codec == "none" else self.codec,
+            linger_ms=2,
+            delivery_timeout_ms=PATIENCE_MS,
+            retry_backoff_ms=20,
+            reconnect_backoff_ms=10,
+            reconnect_backoff_max_ms=200,
+        )
+        try:
+            while not self._stopping.is_set():
+                if not self._full():
+                    for _ in range(4):
+                        self._send(producer)
+                time.sleep(PAUSE_S)
+            producer.flush(PATIENCE_MS / 1000)
+        finally:
+            producer.close(timeout=5)
+
+    def _send(self, producer: KafkaProducer) -> None:
+        partition, sequence, value = self._next()
+        future = producer.send(self.topic, value=value, partition=partition)
+        future.add_callback(lambda answer: self.sent.acked(partition, sequence, answer.offset))
+        future.add_errback(self.sent.failed)
+
+
+class Reader(Running):
+    """Reads a topic from its beginning, always waiting for more, until it is stopped or has read up to `ends`."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+        super().__init__(type(self).__name__)
+        self.bootstrap, self.topic = bootstrap, topic
+        self.seen: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in range(partitions)}
+        self.ends: dict[int, int] = {}
+
+    def finish(self, last_offsets: dict[int, int], timeout_s: float) -> None:
+        """Read up to these offsets, then end."""
+        self.ends = last_offsets
+        self.stop()
+        self.join(timeout_s)
+
+    def _behind(self) -> bool:
+        return any((self.seen[partition] or [(-1, b"")])[-1][0] < end for partition, end in self.ends.items())
+
+    @property
+    def count(self) -> int:
+        return sum(len(records) for records in self.seen.values())
+
+
+class ConfluentReader(Reader):
+    def run(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                # An offset that the broker once showed and no longer has is an error, not a reason to start again.
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+                **QUICK_RECONNECT,
+            }
+        )
+        try:
+            consumer.assign([TopicPartition(self.topic, partition, OFFSET_BEGINNING) for partition in self.seen])
+            while not self._stopping.is_set() or self._behind():
+                for message in consumer.consume(500, 0.1):
+                    self._take(message)
+        finally:
+            consumer.close()
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        if error is not None:
+            # The broker is down now and then; librdkafka says so and goes on.
+            if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT) or error.retriable():
+                return
+            raise KafkaException(error)
+        partition, offset, value = message.partition(), message.offset(), message.value()
+        assert partition is not None and offset is not None and isinstance(value, bytes)
+        self.seen[partition].append((offset, value))
+
+
+class AiokafkaReader(Reader):
+    def run(self) -> None:
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            retry_backoff_ms=20,
+            request_timeout_ms=10_000,
+        )
+        assigned = [AiokafkaPartition(self.topic, partition) for partition in self.seen]
+        await consumer.start()
+        try:
+            consumer.assign(assigned)
+            for part in assigned:
+                consumer.seek(part, 0)
+            while not self._stopping.is_set() or self._behind():
+                for part, messages in (await consumer.getmany(timeout_ms=100)).items():
+                    self.seen[part.partition].extend((message.offset, message.value) for message in messages)
+        finally:
+            await consumer.stop()
