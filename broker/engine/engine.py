@@ -565,6 +565,11 @@ class Engine:
         """Why nothing becomes durable at the moment, or None."""
         return self._wal.stalled if self.ready else None
 
+    @property
+    def wal_batches(self) -> tuple[int, int]:
+        """(handed to the WAL, durable), since the start."""
+        return self._wal.appended_batches, self._wal.durable_batches
+
     # -- reading
 
     def read_tail(self, partition: PartitionLog, offset: int, max_bytes: int) -> list[memoryview] | None:
