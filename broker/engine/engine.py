@@ -394,10 +394,18 @@ class Engine:
             self._update_topic(changed)
             return changed
 
-    async def alter_topic_config(self, topic: Topic, config: Mapping[str, str], *, validate_only: bool = False) -> Topic:
-        """Replace a topic's overrides by `config`. Raises InvalidError(INVALID_CONFIG)."""
+    async def alter_topic_config(
+        self, topic: Topic, config: Mapping[str, str] | Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False
+    ) -> Topic:
+        """Replace a topic's overrides by `config`. Raises InvalidError(INVALID_CONFIG).
+
+        Args:
+            config: the new overrides, or a function that makes them from the topic as it is: two such changes never lose one another.
+        """
         async with self._topics_lock:
             topic = self.topic_by_id(topic.id)
+            if callable(config):
+                config = config(topic)
             TopicConfig.parse(config)
             if validate_only:
                 return topic
