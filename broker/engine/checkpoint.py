@@ -69,6 +69,7 @@ class Checkpointer:
         self._rolled: list[Rolled] = []
         self._bytes = 0
         self._wake = asyncio.Event()
+        self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._previous_producers_key: str | None = None
         self.error: HeadgateError | None = None
@@ -90,11 +91,12 @@ class Checkpointer:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if not self._rolled:
-                continue
             if not self._due():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), self._interval_s)
+                    async with asyncio.timeout(self._interval_s):
+                        await self._wake.wait()
+            if self._closing:
+                return
             try:
                 await self.list_all()
             except FencedError as error:
@@ -103,6 +105,8 @@ class Checkpointer:
             except HeadgateError as error:
                 self.error = error
                 log.warning("checkpoint_failed", error=error.message, chunks=len(self._rolled))
+                if self._closing:
+                    return
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
 
@@ -169,10 +173,11 @@ class Checkpointer:
         )
 
     async def close(self) -> None:
-        """Stop the task. Chunks that wait are listed by `list_all` before, or by the next start."""
+        """Stop the task, but not in the middle of a commit. Chunks that wait are listed by `list_all`, or by the next start."""
+        self._closing = True
+        self._wake.set()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait((self._task,))
 
 
 def _extent(partition: PartitionLog, first: int, end: int, place: tuple[int, int]) -> Extent:

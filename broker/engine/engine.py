@@ -36,7 +36,8 @@ from broker.engine.partition import Appended, ChunkRef, PartitionLog
 from broker.engine.reader import Reader
 from broker.engine.recovery import encode_producers, recover, sweep_leftovers
 from broker.engine.retention import Sweeper
-from broker.engine.wal import AppendWal, DurableCallback, Pending, Wal
+from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
+from broker.engine.wal_group import GroupWriter, Pending
 from broker.engine.wal_put import PutWal
 from broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp, stamp_append_time, validate
 from broker.log.tail import Segment
@@ -56,6 +57,8 @@ STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
 CHECKPOINT_BYTES_MAX = 64 << 20
 """Bytes of complete chunks that may be unlisted: bounds what a start has to read."""
+MEMORY_URL = "memory:"
+"""The store whose writes never block."""
 CHUNK_MS = 3600 * 1000
 """A chunk with records is completed after an hour, so that retention by time can free it."""
 
@@ -210,16 +213,16 @@ class Engine:
     def _start_wal(self) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
         if self.store.appender is not None:
-            self._wal = AppendWal(
+            in_memory = self.store.url == MEMORY_URL
+            writer = GroupWriter(
                 appender=self.store.appender,
                 incarnation_id=self.incarnation_id,
-                synced=settings.wal_fsync == "always",
+                synced=settings.wal_fsync == "always" and not in_memory,
                 chunk_bytes=settings.wal_chunk_bytes,
                 chunk_ms=CHUNK_MS,
                 clock=self.clock,
-                loop=loop,
-                owner=self,
             )
+            self._wal = (InlineWal if in_memory else AppendWal)(writer, loop, self)
         else:
             self._wal = PutWal(
                 store=self.store,
@@ -564,7 +567,8 @@ class Engine:
 
         self._wal.on_durable(finish)
         try:
-            await asyncio.wait_for(done, None if timeout_ms is None else timeout_ms / 1000)
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await done
         except TimeoutError as error:
             raise RetryError(Reason.TIMED_OUT, f"the store did not answer in time. timeout_ms=`{timeout_ms}`") from error
 

@@ -1,13 +1,14 @@
 """Retention: which records are old or too many, and which chunks nobody needs any more.
 
 Age is counted from the append, not from the record's own timestamp, so that history is not deleted on arrival. Retention works
-on whole extents of complete chunks; a chunk's object goes when every extent in it is below its partition's log start or its topic is
-gone.
+on whole extents of complete chunks; a chunk's object goes when every extent in it is below its partition's log start or its topic
+is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, RemoveChunks
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from broker.engine.engine import Engine
 
 log = get_logger("retention")
-
-WAKE_DELAY_S = 1.0
-"""Deletions that come together are swept together."""
-
 
 def expired_offset(partition: PartitionLog, now_ms: int) -> int:
     """Where the partition's log should start: behind every extent that is older than `retention.ms` or beyond `retention.bytes`."""
@@ -73,6 +70,7 @@ class Sweeper:
         self._engine = engine
         self._catalog = catalog
         self._wake = asyncio.Event()
+        self._closing = False
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
 
@@ -84,18 +82,19 @@ class Sweeper:
         self._wake.set()
 
     async def close(self) -> None:
+        self._closing = True
+        self._wake.set()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait((self._task,))
 
     async def _run(self) -> None:
         interval_s = self._engine.settings.retention_check_interval_ms / 1000
         while True:
-            try:
-                await asyncio.wait_for(self._wake.wait(), interval_s)
-                await asyncio.sleep(WAKE_DELAY_S)
-            except TimeoutError:
-                pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._wake.wait()
+            if self._closing:
+                return
             self._wake.clear()
             try:
                 await self.run_once()

@@ -15,7 +15,8 @@ import uuid
 
 from broker.engine import keys
 from broker.engine.partition import PartitionLog
-from broker.engine.wal import Acks, DurableCallback, Loop, Owner, Pending
+from broker.engine.wal import Acks, DurableCallback, Loop, Owner
+from broker.engine.wal_group import Pending
 from broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, GROUP_HEADER_BYTES, STREAM_KEY_BYTES, chunk_header, group_header
 from broker.log.index import BatchIndex
 from broker.runtime.clock import Clock

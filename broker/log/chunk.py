@@ -101,6 +101,14 @@ class ChunkScan:
         self.damage: str | None = None
         self.synced = True
 
+    @staticmethod
+    def first_sequence(data: bytes | memoryview) -> int:
+        """The sequence that the first group of a chunk states, or 0 where there is none: where a scan may begin in mid-WAL."""
+        if len(data) < CHUNK_HEADER_BYTES + GROUP_HEADER_BYTES:
+            return 0
+        sequence: int = _GROUP.unpack_from(data, CHUNK_HEADER_BYTES)[3]
+        return sequence
+
     def __iter__(self) -> Iterator[Frame]:
         data = self._data
         if len(data) < CHUNK_HEADER_BYTES or not any(data[:CHUNK_HEADER_BYTES]):

@@ -101,10 +101,11 @@ class AppendFile(Protocol):
         """Positions, lengths and buffer addresses of `write` must be multiples of this (4096 for O_DIRECT, else 1)."""
         ...
 
-    def write(self, position: int, data: memoryview) -> None:
-        """Write all of `data` at `position`; durable on return as `wal.fsync` has it. Raises RetryError, FatalError.
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all of `buffers`, one behind the other, at `position`; durable on return as `wal.fsync` has it.
 
-        After an error the same call may be repeated; the bytes at [position, position+len) are undefined until one succeeds.
+        Where `alignment_bytes` > 1 there is exactly one buffer. After an error the same call may be repeated; the bytes of the
+        range are undefined until one succeeds. Raises RetryError, FatalError.
         """
         ...
 

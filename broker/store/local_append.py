@@ -24,10 +24,11 @@ import errno
 import mmap
 import os
 import threading
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
-from broker.store.interface import AppendFile
+from broker.store.interface import AppendFile, Buffer
 from broker.store.keys import check_key
 from broker.store.local_files import CREATE_TRIES, LocalFiles
 from broker.store.os_errors import raise_store_error, store_error
@@ -38,6 +39,9 @@ ZERO_STEP_BYTES = 4 << 20
 """One write of zeros: large enough for a disk's full speed, small enough to leave room for the writes of others between."""
 DIRECT_ALIGNMENT_BYTES = 4096
 """A multiple of every disk's logical block, and the page that a buffer must begin on."""
+
+VECTOR_BUFFERS_MAX = 1024
+"""IOV_MAX: what one pwritev(2) takes on Linux."""
 
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -136,18 +140,34 @@ class LocalAppendFile:
     def alignment_bytes(self) -> int:
         return self._alignment_bytes
 
-    def write(self, position: int, data: memoryview) -> None:
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         """See AppendFile. One pwrite(2), normally. FatalError once the disk has lost earlier writes (`interval` only)."""
         if self.failure is not None:
             raise self.failure
         try:
-            written = os.pwrite(self._fd, data, position)
-            if written != data.nbytes:
-                self._write_rest(position, data, written)
+            if len(buffers) == 1:
+                written = os.pwrite(self._fd, buffers[0], position)
+                if written != len(buffers[0]):
+                    self._write_rest(position, memoryview(buffers[0]), written)
+            else:
+                self._write_many(position, buffers)
+            if os.fstat(self._fd).st_nlink == 0:
+                raise FatalError(
+                    Reason.STORE_MISCONFIGURED, f"the write-ahead log was deleted under the running broker. key=`{self._key}`"
+                )
         except OSError as error:
             raise_store_error(error, "writing to the write-ahead log", self._key)
         # After the write: a round of fdatasync that takes the flag has all of it. Setting it in front could lose the tail.
         self.dirty = True
+
+    def _write_many(self, position: int, buffers: Sequence[Buffer]) -> None:
+        for first in range(0, len(buffers), VECTOR_BUFFERS_MAX):
+            part = buffers[first : first + VECTOR_BUFFERS_MAX]
+            size = sum(len(buffer) for buffer in part)
+            written = os.pwritev(self._fd, part, position)
+            if written != size:
+                self._write_rest(position, memoryview(b"".join(part)), written)
+            position += size
 
     def truncate(self, size_bytes: int) -> None:
         """See AppendFile."""

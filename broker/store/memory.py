@@ -179,14 +179,18 @@ class _MemoryAppendFile:
     def alignment_bytes(self) -> int:
         return self._alignment_bytes
 
-    def write(self, position: int, data: memoryview) -> None:
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         assert not self._sealed and not self._closed, "written to after it was sealed or closed"
         assert position >= 0 and position % self._alignment_bytes == 0, position
-        assert data.nbytes % self._alignment_bytes == 0, data.nbytes
+        assert self._alignment_bytes == 1 or (len(buffers) == 1 and len(buffers[0]) % self._alignment_bytes == 0)
         with self._objects.lock:
-            if position > len(self._data):
-                self._data.extend(bytes(position - len(self._data)))
-            self._data[position : position + data.nbytes] = data
+            data = self._data
+            if position > len(data):
+                data.extend(bytes(position - len(data)))
+            for buffer in buffers:
+                end = position + len(buffer)
+                data[position:end] = buffer
+                position = end
 
     def truncate(self, size_bytes: int) -> None:
         assert not self._closed

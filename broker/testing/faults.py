@@ -218,13 +218,14 @@ class _FaultAppendFile:
     def alignment_bytes(self) -> int:
         return self._file.alignment_bytes
 
-    def write(self, position: int, data: memoryview) -> None:
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         fault = self._owner.next_fault("appender.write")
         if fault is Fault.TORN:
-            half = data.nbytes // 2
-            self._file.write(position, data[: half - half % self.alignment_bytes])
+            data = b"".join(buffers)
+            half = len(data) // 2
+            self._file.write(position, [data[: half - half % self.alignment_bytes]])
         elif fault in (None, Fault.AMBIGUOUS):
-            self._file.write(position, data)
+            self._file.write(position, buffers)
         if fault is not None:
             raise error_of(fault, "appender.write", self._key)
 

@@ -292,7 +292,8 @@ class Poll:
     async def wait(self, timeout_s: float) -> bool:
         """True where a partition moved, False after `timeout_s`."""
         try:
-            await asyncio.wait_for(self._future, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._future
         except TimeoutError:
             return False
         finally:

@@ -1,0 +1,232 @@
+"""Writing groups into chunks on a store with append: the blocking half of the WAL, for one thread.
+
+The stream of groups is packed. With O_DIRECT a write must begin and end on a block: the last block of a group is written again,
+with the same bytes in front, when the next group continues it. A torn block therefore never harms what was acked.
+
+After every write the fence is looked for. Whoever fences this incarnation puts the marker first and reads the chunks afterwards, so
+a group that it did not see finds the marker here, and is not reported.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import uuid
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+from broker.engine import keys
+from broker.engine.partition import PartitionLog
+from broker.log.chunk import (
+    CHUNK_HEADER_BYTES,
+    FLAG_SYNCED,
+    GROUP_HEADER_BYTES,
+    STREAM_KEY_BYTES,
+    chunk_header,
+    group_header,
+)
+from broker.runtime.clock import Clock
+from broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
+from broker.store.interface import AppendFile, Appender, Buffer
+
+_T = TypeVar("_T")
+
+Pending: TypeAlias = tuple[PartitionLog, memoryview, int, int, int]
+"""(partition, batch, base offset, next offset, greatest timestamp in ms)"""
+
+GROUP_BYTES_MAX = 16 << 20
+"""What one commit writes at the most, but for a single larger batch: bounds the staging buffer and the wait of the first."""
+FIRST_CHUNK_BYTES = 16 << 20
+"""The first chunk of an incarnation is small, so that a start does not wait for zeros to be written."""
+RETRY_MS_MIN = 20
+RETRY_MS_MAX = 1000
+
+
+class GroupWriter:
+    """Chunks of one incarnation. `open`, then `write` any number of times, then `seal`, then `release`.
+
+    Args:
+        synced: every write is durable when it returns (`wal.fsync=always`); then files are made ready with zeros, because a
+            synchronous write into a block that was never written costs twice as much.
+        chunk_bytes: a chunk is complete when it has grown to this.
+        chunk_ms: ... or when it was begun this long ago, so that retention can free it.
+    """
+
+    def __init__(
+        self,
+        *,
+        appender: Appender,
+        incarnation_id: str,
+        synced: bool,
+        chunk_bytes: int,
+        chunk_ms: int,
+        clock: Clock,
+    ) -> None:
+        self._appender = appender
+        self._incarnation_id = incarnation_id
+        self._incarnation = uuid.UUID(hex=incarnation_id).bytes
+        self._fence_key = keys.fence(incarnation_id)
+        self._synced = synced
+        self._chunk_bytes = chunk_bytes
+        self._chunk_ms = chunk_ms
+        self._clock = clock
+        self.on_group: Callable[[list[Pending], int, int], object] = lambda group, number, position: None
+        """A group is durable: (batches, chunk number, position of the first one)."""
+        self.on_rolled: Callable[[int, int, int], object] = lambda number, size, appended_ms: None
+        """A chunk is complete: (number, size in bytes, time of its last group in ms)."""
+        self.on_stalled: Callable[[HeadgateError], object] = lambda error: None
+        """A write failed and will be tried again."""
+        self.give_up = threading.Event()
+        """Set by others: stop trying again."""
+        self._file: AppendFile | None = None
+        self._alignment = 1
+        self._number = -1
+        self._position = 0
+        self._limit = 0
+        self._begun_ms = 0
+        self._appended_ms = 0
+        self._sequence = 0
+        self._staging: memoryview | None = None
+        """With O_DIRECT: page-aligned; begins with what is in the file from the last block boundary on."""
+        self._prepared: AppendFile | None = None
+        self._preparing: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Begin the first chunk. Raises FatalError, ClosedError."""
+        self._roll()
+
+    def write(self, queue: list[Pending]) -> None:
+        """Make batches durable, in one or more groups. Raises FencedError, FatalError, ClosedError."""
+        start = 0
+        while start < len(queue):
+            size = 0
+            end = start
+            while end < len(queue):
+                size += len(queue[end][1]) + STREAM_KEY_BYTES
+                if size > GROUP_BYTES_MAX and end > start:
+                    break
+                end += 1
+            self._write_group(queue if end - start == len(queue) else queue[start:end])
+            start = end
+
+    def _write_group(self, group: list[Pending]) -> None:
+        self._appended_ms = now_ms = self._clock.now_ms()
+        if self._position >= self._limit or now_ms - self._begun_ms >= self._chunk_ms:
+            self.seal()
+            self._roll()
+        file = self._file
+        assert file is not None
+        streams = [pending[0].stream for pending in group]
+        batches = [pending[1] for pending in group]
+        data_at = GROUP_HEADER_BYTES + STREAM_KEY_BYTES * len(group)
+        size = data_at + sum([len(batch) for batch in batches])
+        header = group_header(self._incarnation, self._sequence, now_ms, size, streams)
+        position = self._position
+        if self._alignment == 1:
+            self._retry(lambda: file.write(position, [header, *batches]))
+        else:
+            before = position % self._alignment
+            staged = self._stage(before, header, batches, size)
+            self._retry(lambda: file.write(position - before, [staged]))
+            self._keep_last_block(before + size)
+        self._check_fence()
+        self._position = position + size
+        self._sequence += 1
+        self.on_group(group, self._number, position + data_at)
+
+    def _stage(self, before: int, header: bytes, batches: list[memoryview], size: int) -> memoryview:
+        """The group as whole blocks, behind the `before` bytes of the block that it continues."""
+        end = before + size
+        padded = -(-end // self._alignment) * self._alignment
+        view = self._staging
+        if view is None or padded > len(view):
+            view = memoryview(mmap.mmap(-1, max(padded, GROUP_BYTES_MAX + 2 * mmap.PAGESIZE)))
+            if self._staging is not None:
+                view[:before] = self._staging[:before]
+            self._staging = view
+        at = before + len(header)
+        view[before:at] = header
+        for batch in batches:
+            next_at = at + len(batch)
+            view[at:next_at] = batch
+            at = next_at
+        view[end:padded] = bytes(padded - end)
+        return view[:padded]
+
+    def _keep_last_block(self, end: int) -> None:
+        assert self._staging is not None
+        keep = end % self._alignment
+        self._staging[:keep] = self._staging[end - keep : end]
+
+    def _check_fence(self) -> None:
+        if self._retry(lambda: self._appender.exists(self._fence_key)):
+            raise FencedError(
+                Reason.FENCED, f"another broker took over this incarnation's WAL. incarnation=`{self._incarnation_id}`"
+            )
+
+    def _retry(self, call: Callable[[], _T]) -> _T:
+        pause_ms = RETRY_MS_MIN
+        while True:
+            try:
+                return call()
+            except RetryError as error:
+                self.on_stalled(error)
+                if self.give_up.wait(pause_ms / 1000):
+                    raise ClosedError(error.reason, f"records that were not acked could not be written: {error.message}") from error
+                pause_ms = min(pause_ms * 2, RETRY_MS_MAX)
+
+    def seal(self) -> None:
+        """Complete the chunk: cut it to what was written and report it. One without a group is not reported."""
+        file, size = self._file, self._position
+        assert file is not None
+        if size > CHUNK_HEADER_BYTES:
+            self._retry(lambda: file.truncate(size))
+            self._check_fence()
+            self.on_rolled(self._number, size, self._appended_ms)
+        file.close()
+        self._file = None
+
+    def _roll(self) -> None:
+        """Begin the next chunk; let the one after it be prepared meanwhile, so that no roll waits for zeros to be written."""
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
+        self._number += 1
+        file, self._prepared = self._prepared, None
+        self._limit = self._chunk_bytes
+        if file is None:
+            first = self._number == 0
+            size = min(FIRST_CHUNK_BYTES, self._chunk_bytes) if self._synced else 0
+            if first and self._synced:
+                self._limit = size
+            file = self._retry(lambda: self._appender.create(keys.chunk(self._incarnation_id, self._number), size))
+        self._file = file
+        self._alignment = file.alignment_bytes
+        self._begun_ms = self._clock.now_ms()
+        header = chunk_header(self._incarnation, self._number, self._begun_ms, FLAG_SYNCED if self._synced else 0)
+        self._position = len(header)
+        if self._alignment == 1:
+            self._retry(lambda: file.write(0, [header]))
+        else:
+            self._stage(0, header, [], len(header))
+        if self._synced:
+            self._preparing = threading.Thread(target=self._prepare, args=(self._number + 1,), name="wal-prepare", daemon=True)
+            self._preparing.start()
+
+    def _prepare(self, number: int) -> None:
+        try:
+            self._prepared = self._appender.create(keys.chunk(self._incarnation_id, number), self._chunk_bytes)
+        except HeadgateError:
+            # `_roll` creates the chunk itself then, and says what is wrong if it still is.
+            self._prepared = None
+
+    def release(self) -> None:
+        """Close what is open. The WAL is not usable afterwards."""
+        if self._preparing is not None:
+            self._preparing.join()
+        for file in (self._file, self._prepared):
+            if file is not None:
+                file.close()
+        self._file = self._prepared = None
+
+
