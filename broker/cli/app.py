@@ -16,6 +16,8 @@ from broker.cli import output
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 DEFAULT_CLUSTER = "127.0.0.1:9095"
+TRACEBACK = "HEADGATE_TRACEBACK"
+"""Set in the environment: an error that nobody foresaw is shown with its traceback, for a bug report."""
 
 app = typer.Typer(
     help="Headgate: a message queue for floods. `headgate up` runs a local broker; point any Kafka client at 127.0.0.1:9092.",
@@ -63,6 +65,11 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except OSError as error:
         output.fail(str(error).lower(), command)
+        return output.EXIT_FAILED
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        output.fail(f"unexpected error: {type(error).__name__}: {error} ({TRACEBACK}=1 shows where)", command)
         return output.EXIT_FAILED
     return code if isinstance(code, int) else 0
 

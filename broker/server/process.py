@@ -15,6 +15,7 @@ import asyncio
 import importlib
 import os
 import socket
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -25,6 +26,7 @@ from broker.runtime.logging import get_logger
 from broker.runtime.metrics import Metrics
 from broker.server import ports
 from broker.server.kafka.listener import KafkaServer
+from broker.server.observe import LoopLag, register_engine, register_kafka, register_process
 
 if TYPE_CHECKING:
     from broker.engine.engine import Engine
@@ -61,6 +63,9 @@ class Process:
         self._kafka_address, self._http_address = ports.address(kafka), ports.address(http)
         self._grpc_port = settings.grpc_port
         self._kafka = KafkaServer(settings, self.clock, self._advertised())
+        self._lag = LoopLag(self._loop)
+        register_process(self.metrics, settings.broker_id, self.not_ready, self._lag)
+        register_kafka(self.metrics, self._kafka)
         self._store: Store | None = None
         self._engine: Engine | None = None
         self._grpc: GrpcServer | None = None
@@ -82,6 +87,7 @@ class Process:
         Args:
             on_ready: called once, with the line that says where this broker serves.
         """
+        threading.excepthook = self._thread_failed
         starting = self._loop.create_task(self._start(on_ready), name="start")
         await asyncio.wait((starting, self._end), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -95,6 +101,7 @@ class Process:
         self.stop()
         log.info("broker_stopping", reason="asked" if error is None else error.reason.value)
         error = await self._close(error)
+        self._lag.close()
         self.phase = "ended"
         return error
 
@@ -112,6 +119,11 @@ class Process:
         store = self.settings.store if self._store is None else self._store.url
         return f"headgate broker {self.settings.broker_id} serves kafka={kafka} grpc={grpc} http={http} store={store}"
 
+    def _thread_failed(self, failure: threading.ExceptHookArgs) -> None:
+        """A thread died of an error that nobody foresaw: what it did is not done any more, so the broker must not go on."""
+        error = failure.exc_value or failure.exc_type()
+        self._loop.call_soon_threadsafe(lambda: self.stop(_known(error)))
+
     # -- start
 
     async def _start(self, on_ready: Callable[[str], None]) -> None:
@@ -124,6 +136,7 @@ class Process:
             engine = await opening
         finally:
             opening.cancel()
+        register_engine(self.metrics, engine)
         self._kafka.serve(engine)
         await self._start_grpc(engine)
         if self._http is None:
@@ -134,10 +147,12 @@ class Process:
 
     async def _open_engine(self) -> Engine:
         from broker.engine.engine import Engine
+        from broker.store.wrappers import MeteredStore
 
         settings = self.settings
         opening = await self._import("broker.store.open")
-        self._store = await self._loop.run_in_executor(
+        # Opening may import boto3 and may wait for a disk.
+        store = await self._loop.run_in_executor(
             None,
             lambda: cast(
                 "Store",
@@ -148,6 +163,8 @@ class Process:
                 ),
             ),
         )
+        self._store = MeteredStore(store, self.clock)
+        self._store.register(self.metrics)
         engine = Engine(
             store=self._store, settings=settings, clock=self.clock, incarnation_id=os.urandom(16).hex(), fail=self.stop
         )
