@@ -235,7 +235,8 @@ class LocalFiles:
 
     def create_temp(self, flags: int = 0) -> tuple[str, int]:
         """A new empty file in the temporary directory: its name and a descriptor. Raises OSError, FatalError."""
-        name = f"{self._unique}-{next(self._numbers)}"
+        # The process is part of it: a fork has the same counter.
+        name = f"{self._unique}-{os.getpid()}-{next(self._numbers)}"
         try:
             return name, os.open(name, _CREATE_TEMP | flags, 0o666, dir_fd=self._temp_fd)
         except FileNotFoundError as error:

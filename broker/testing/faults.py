@@ -221,7 +221,8 @@ class _FaultAppendFile:
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         fault = self._owner.next_fault("appender.write")
         if fault is Fault.TORN:
-            data = b"".join(buffers)
+            # A view of a single buffer, not a copy: O_DIRECT wants it where it is.
+            data = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
             half = len(data) // 2
             self._file.write(position, [data[: half - half % self.alignment_bytes]])
         elif fault in (None, Fault.AMBIGUOUS):
