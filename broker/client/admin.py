@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from broker.client.cluster import ADMIN, Cluster
+from broker.client.errors import from_message
 from broker.client.types import (
     DEFAULT_CLUSTER,
+    Broker,
     ClusterStatus,
+    ConfigEntry,
     OffsetAndTimestamp,
+    Partition,
     Start,
     Topic,
     TopicDescription,
     TopicPartition,
+    TopicStatus,
 )
+from broker.wire.grpc.headgate.v1 import admin_pb2
 
 
 class Admin:
@@ -25,35 +33,60 @@ class Admin:
         timeout_ms: longest wait for one call, with its retries.
 
     Methods raise HeadgateError: InvalidError when the request is wrong (`reason` says how: UNKNOWN_TOPIC, TOPIC_EXISTS ...),
-    RetryError when the cluster did not answer in time.
+    RetryError when the cluster did not answer in time. What only asks is repeated until then; what changes something is repeated
+    only while no broker can be reached, so that nothing is done twice.
     """
 
     def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
-        raise NotImplementedError
+        self._cluster = Cluster(cluster, timeout_ms)
 
     async def __aenter__(self) -> Self:
-        raise NotImplementedError
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        raise NotImplementedError
+        await self.close()
 
     async def close(self) -> None:
         """Give back the connections."""
-        raise NotImplementedError
+        await self._cluster.close()
 
     async def status(self, *, rate_window_ms: int = 0) -> ClusterStatus:
         """The cluster, its brokers and topics; with a window (at most 10000) traffic is measured for that long first."""
-        raise NotImplementedError
+        response: admin_pb2.StatusResponse = await self._cluster.call(
+            ADMIN["Status"],
+            admin_pb2.StatusRequest(rate_window_ms=rate_window_ms),
+            retry=True,
+            extra_s=rate_window_ms / 1000,
+        )
+        return ClusterStatus(
+            cluster_id=response.cluster_id,
+            broker_id=response.broker_id,
+            brokers=tuple(_broker(row) for row in response.brokers),
+            topics=tuple(_topic_status(row) for row in response.topics),
+        )
 
     async def list_topics(self) -> list[Topic]:
         """All topics, by name."""
-        raise NotImplementedError
+        response: admin_pb2.ListTopicsResponse = await self._cluster.call(
+            ADMIN["ListTopics"], admin_pb2.ListTopicsRequest(), retry=True
+        )
+        return [_topic(row) for row in response.topics]
 
     async def describe_topic(self, name: str) -> TopicDescription:
         """One topic. Raises InvalidError(UNKNOWN_TOPIC)."""
-        raise NotImplementedError
+        response: admin_pb2.DescribeTopicsResponse = await self._cluster.call(
+            ADMIN["DescribeTopics"], admin_pb2.DescribeTopicsRequest(names=[name]), retry=True
+        )
+        row = response.topics[0]
+        if row.HasField("error"):
+            raise from_message(row.error)
+        return TopicDescription(
+            topic=_topic(row.topic),
+            partitions=tuple(_partition(partition) for partition in row.partitions),
+            config=tuple(_config_entry(entry) for entry in row.config),
+        )
 
     async def create_topic(
         self,
@@ -63,22 +96,37 @@ class Admin:
         *,
         validate_only: bool = False,
     ) -> Topic:
-        """Create a topic. Raises InvalidError: TOPIC_EXISTS, INVALID_TOPIC, INVALID_PARTITIONS, INVALID_CONFIG."""
-        raise NotImplementedError
+        """Create a topic. Raises InvalidError: TOPIC_EXISTS, INVALID_TOPIC, INVALID_PARTITIONS, INVALID_CONFIG.
+
+        Args:
+            partitions: None: the broker's `num_partitions`.
+            config: settings that differ from the defaults, such as ``{"retention.ms": "3600000"}``.
+            validate_only: check, and change nothing.
+        """
+        request = admin_pb2.CreateTopicRequest(name=name, config=dict(config or {}), validate_only=validate_only)
+        if partitions is not None:
+            # A number that cannot be one travels as 0, which the broker refuses with its own words.
+            request.partitions = partitions if 0 <= partitions < 2**31 else 0
+        response: admin_pb2.CreateTopicResponse = await self._cluster.call(ADMIN["CreateTopic"], request, retry=False)
+        return _topic(response.topic)
 
     async def alter_topic_config(
         self, name: str, set: Mapping[str, str] | None = None, unset: Iterable[str] = (), *, validate_only: bool = False
     ) -> None:
         """Change single settings, put others back to their defaults; what is not named stays."""
-        raise NotImplementedError
+        request = admin_pb2.AlterTopicConfigRequest(name=name, set=dict(set or {}), unset=list(unset), validate_only=validate_only)
+        await self._cluster.call(ADMIN["AlterTopicConfig"], request, retry=True)
 
     async def create_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
         """Give a topic `total` partitions; only more than it has."""
-        raise NotImplementedError
+        request = admin_pb2.CreatePartitionsRequest(
+            name=name, total=total if 0 <= total < 2**31 else 0, validate_only=validate_only
+        )
+        await self._cluster.call(ADMIN["CreatePartitions"], request, retry=False)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
-        raise NotImplementedError
+        await self._cluster.call(ADMIN["DeleteTopic"], admin_pb2.DeleteTopicRequest(name=name), retry=False)
 
     async def delete_records(self, topic: str, before: Mapping[int, int | None]) -> dict[int, int]:
         """Make records unreadable for ever.
@@ -88,9 +136,72 @@ class Admin:
 
         Returns:
             The new first offsets, by partition.
+
+        Raises:
+            HeadgateError: of the first partition that failed; the ones before it were done.
         """
-        raise NotImplementedError
+        request = admin_pb2.DeleteRecordsRequest(
+            topic=topic,
+            cuts=[
+                admin_pb2.DeleteRecordsRequest.Cut(partition=partition, before_offset=offset)
+                for partition, offset in before.items()
+            ],
+        )
+        response: admin_pb2.DeleteRecordsResponse = await self._cluster.call(ADMIN["DeleteRecords"], request, retry=True)
+        for row in response.results:
+            if row.HasField("error"):
+                raise from_message(row.error)
+        return {row.partition: row.log_start for row in response.results}
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Turn places into offsets: earliest, latest, by time; of several topics at once. A number is returned as it is."""
-        raise NotImplementedError
+        """Turn places into offsets: earliest, latest, by time; of several topics at once.
+
+        Raises InvalidError: UNKNOWN_TOPIC; OFFSET_OUT_OF_RANGE for a number that is not an offset of the log.
+        """
+        return await self._cluster.offsets(starts)
+
+
+def _topic(row: admin_pb2.Topic) -> Topic:
+    return Topic(name=row.name, id=uuid.UUID(bytes=row.id), partitions=row.partitions, created_ms=row.created_ms)
+
+
+def _partition(row: admin_pb2.Partition) -> Partition:
+    return Partition(
+        number=row.partition,
+        leader=row.leader,
+        leader_epoch=row.leader_epoch,
+        log_start=row.log_start,
+        high_watermark=row.high_watermark,
+        size_bytes=row.size_bytes,
+    )
+
+
+def _config_entry(row: admin_pb2.ConfigEntry) -> ConfigEntry:
+    return ConfigEntry(name=row.name, value=row.value, is_default=row.is_default, documentation=row.documentation)
+
+
+def _broker(row: admin_pb2.Broker) -> Broker:
+    return Broker(
+        id=row.id,
+        host=row.host,
+        kafka_port=row.kafka_port,
+        grpc_port=row.grpc_port,
+        http_port=row.http_port,
+        version=row.version,
+        incarnation_id=row.incarnation_id,
+        uptime_ms=row.uptime_ms,
+        memory_bytes=row.memory_bytes,
+        trouble=row.trouble,
+    )
+
+
+def _topic_status(row: admin_pb2.TopicStatus) -> TopicStatus:
+    return TopicStatus(
+        name=row.name,
+        id=uuid.UUID(bytes=row.id),
+        partitions=row.partitions,
+        size_bytes=row.size_bytes,
+        records=row.records,
+        records_in_per_second=row.records_in_per_second if row.HasField("records_in_per_second") else None,
+        bytes_in_per_second=row.bytes_in_per_second if row.HasField("bytes_in_per_second") else None,
+    )

@@ -110,7 +110,11 @@ class AdminService:
     async def describe_topics(self, request: admin_pb2.DescribeTopicsRequest, context: Context) -> admin_pb2.DescribeTopicsResponse:
         if len(request.names) > NAMES_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many names. names=`{len(request.names)}` max=`{NAMES_MAX}`")
-        return admin_pb2.DescribeTopicsResponse(topics=[self._describe(name) for name in request.names])
+        return admin_pb2.DescribeTopicsResponse(
+            topics=[self._describe(name) for name in request.names],
+            brokers=[self._broker()],
+            broker_id=self._engine.broker_id,
+        )
 
     def _describe(self, name: str) -> admin_pb2.TopicDescription:
         try:

@@ -96,10 +96,14 @@ class DescribeTopicsRequest(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeTopicsResponse(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "brokers", "broker_id")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[TopicDescription]
-    def __init__(self, topics: _Optional[_Iterable[TopicDescription]] = ...) -> None: ...
+    brokers: _containers.RepeatedCompositeFieldContainer[Broker]
+    broker_id: int
+    def __init__(self, topics: _Optional[_Iterable[TopicDescription]] = ..., brokers: _Optional[_Iterable[Broker]] = ..., broker_id: _Optional[int] = ...) -> None: ...
 
 class TopicDescription(_message.Message):
     __slots__ = ("topic", "error", "partitions", "config")

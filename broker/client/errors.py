@@ -1,0 +1,55 @@
+"""What a broker answers, and what gRPC itself says, as Headgate's errors."""
+
+from __future__ import annotations
+
+import grpc
+
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.wire.grpc.headgate.v1 import common_pb2
+
+REASON_KEY = "headgate-reason"
+"""Trailing metadata in which a broker says the reason of a failed call."""
+
+_RETRIABLE_CODES = frozenset(
+    (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.CANCELLED,
+    )
+)
+
+
+def from_message(error: common_pb2.Error) -> HeadgateError:
+    """The error of a part of a request."""
+    return (RetryError if error.retriable else InvalidError)(_reason(error.reason), error.message)
+
+
+def from_call(error: grpc.aio.AioRpcError, address: str) -> HeadgateError:
+    """The error of a whole call to the broker at `address`."""
+    code, details = error.code(), error.details() or ""
+    metadata = error.trailing_metadata()
+    named = None if metadata is None else metadata.get(REASON_KEY)
+    if named is not None:
+        return (RetryError if code in _RETRIABLE_CODES else InvalidError)(_reason(str(named)), details)
+    # gRPC's own: no broker of ours said anything.
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return RetryError(Reason.TIMED_OUT, f"broker did not answer in time. address=`{address}`")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return InvalidError(Reason.MESSAGE_TOO_LARGE, f"message is too large for gRPC: {details}. address=`{address}`")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return RetryError(Reason.OVERLOADED, f"broker takes no more calls at the moment. address=`{address}`")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return InvalidError(Reason.UNSUPPORTED, f"server does not know this call: is it a Headgate broker? address=`{address}`")
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return RetryError(Reason.NOT_READY, f"broker cannot be reached. address=`{address}` error=`{details}`")
+    return RetryError(Reason.INTERNAL, f"call failed. address=`{address}` code=`{code.name.lower()}` error=`{details}`")
+
+
+def _reason(word: str) -> Reason:
+    """The reason, or INTERNAL where the broker is newer and has one that we do not know."""
+    try:
+        return Reason(word)
+    except ValueError:
+        return Reason.INTERNAL
