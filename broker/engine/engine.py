@@ -40,6 +40,7 @@ from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
 from broker.engine.wal_put import PutWal
 from broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp, stamp_append_time, validate
+from broker.log.buffers import BufferPool
 from broker.log.tail import Segment
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
@@ -50,15 +51,13 @@ from broker.store.interface import Store
 log = get_logger("engine")
 
 FORMAT_VERSION = 1
-ADOPT_BYTES_MIN = 256 << 10
-"""A batch of this size in a buffer of its own is kept there: copying it would cost more than the slack that it keeps alive."""
 PRODUCER_ID_BLOCK = 1000
 STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
 CHECKPOINT_BYTES_MAX = 64 << 20
 """Bytes of complete chunks that may be unlisted: bounds what a start has to read."""
-MEMORY_URL = "memory:"
-"""The store whose writes never block."""
+MEMORY_URLS = ("memory:", "null:")
+"""The stores whose writes never block."""
 CHUNK_MS = 3600 * 1000
 """A chunk with records is completed after an hour, so that retention by time can free it."""
 
@@ -95,6 +94,8 @@ class Engine:
         """The same partitions, by topic id."""
         self.tail_bytes = 0
         """Memory in segments that the tails hold."""
+        self.pool = BufferPool(settings.tail_bytes // 4)
+        """Large buffers: those of tails, and of frames that may become one."""
         self._fail_process = fail
         self._segments: deque[tuple[PartitionLog, Segment]] = deque()
         self._tail_bytes_max = settings.tail_bytes
@@ -213,7 +214,7 @@ class Engine:
     def _start_wal(self) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
         if self.store.appender is not None:
-            in_memory = self.store.url == MEMORY_URL
+            in_memory = self.store.url in MEMORY_URLS
             writer = GroupWriter(
                 appender=self.store.appender,
                 incarnation_id=self.incarnation_id,
@@ -358,7 +359,7 @@ class Engine:
 
     def _add_topic(self, topic: Topic) -> None:
         config = self._parse_config(topic)
-        logs = [PartitionLog(topic, number, config, self.leader_epoch) for number in range(topic.partitions)]
+        logs = [PartitionLog(topic, number, config, self.leader_epoch, self.pool) for number in range(topic.partitions)]
         self.logs[topic.name] = self.logs_by_id[topic.id] = logs
 
     def _parse_config(self, topic: Topic) -> TopicConfig:
@@ -393,7 +394,7 @@ class Engine:
             await self._catalog.commit(SetPartitions(topic.id, total))
             changed = self.topic_by_id(topic.id)
             logs = self.logs_by_id[topic.id]
-            logs.extend(PartitionLog(changed, number, logs[0].config, self.leader_epoch) for number in range(len(logs), total))
+            logs.extend(PartitionLog(changed, number, logs[0].config, self.leader_epoch, self.pool) for number in range(len(logs), total))
             self._update_topic(changed)
             return changed
 
@@ -462,12 +463,15 @@ class Engine:
 
     # -- writing
 
-    def append(self, partition: PartitionLog, batch: memoryview, *, adopt: bool = False) -> Appended:
+    def append(
+        self, partition: PartitionLog, batch: memoryview, *, adopt: bytearray | None = None, at: int = 0
+    ) -> Appended:
         """Give one batch its offsets and send it on its way to the store.
 
         Args:
             batch: exactly one RecordBatch v2; it is stamped in place.
-            adopt: the buffer belongs to the caller's request alone and may be kept instead of copied.
+            adopt: the buffer in which the batch stands at `at`; it came from `pool`, belongs to this request alone, and may be kept
+                instead of copied.
 
         Returns:
             The offsets. They are certain once `on_durable` has called back; until then nobody may be told.
@@ -505,8 +509,8 @@ class Engine:
         if producer_id >= 0:
             partition.producers_state.record(producer_id, header[10], header[11], count, base_offset, now_ms)
         tail = partition.tail
-        if adopt and size >= ADOPT_BYTES_MIN:
-            segment, position, opened = tail.adopt(batch, 0, size, base_offset, next_offset), 0, True
+        if adopt is not None and size * 2 > len(adopt):
+            segment, position, opened = tail.adopt(adopt, at, size, base_offset, next_offset), at, True
         else:
             segment, position, opened = tail.append_copy(batch, size, base_offset, next_offset)
         partition.next_offset = next_offset
@@ -548,6 +552,7 @@ class Engine:
             partition, segment = self._segments.popleft()
             partition.tail.evict(segment)
             self.tail_bytes -= len(segment.buffer)
+            segment.release(self.pool)
 
     def on_durable(self, callback: DurableCallback) -> None:
         """Call back, on the loop and in order, once everything appended so far is durable (None) or never can be (the error)."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from broker.cluster.manifest import Chunk, Extent, Topic
 from broker.cluster.topic_config import TopicConfig
+from broker.log.buffers import BufferPool
 from broker.log.chunk import stream_key
 from broker.log.index import BatchIndex
 from broker.log.producers import ProducerInfo, ProducerState
@@ -104,7 +105,7 @@ class PartitionLog:
         "waiters",
     )
 
-    def __init__(self, topic: Topic, number: int, config: TopicConfig, leader_epoch: int) -> None:
+    def __init__(self, topic: Topic, number: int, config: TopicConfig, leader_epoch: int, pool: BufferPool) -> None:
         self.topic = topic
         self.number = number
         self.config = config
@@ -115,7 +116,7 @@ class PartitionLog:
         self.next_offset = 0
         self.high_watermark = 0
         self.size_bytes = 0
-        self.tail = Tail()
+        self.tail = Tail(pool)
         self.sealed = SealedExtents()
         self.open = BatchIndex()
         """Rows of durable batches in chunks that the manifest does not list yet."""

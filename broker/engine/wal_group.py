@@ -27,7 +27,7 @@ from broker.log.chunk import (
 )
 from broker.runtime.clock import Clock
 from broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
-from broker.store.interface import AppendFile, Appender, Buffer
+from broker.store.interface import Appender, AppendFile
 
 _T = TypeVar("_T")
 

@@ -1,8 +1,8 @@
 """The tail of one partition in memory: contiguous runs of batches, ready to be sent as they are.
 
 A segment is one buffer whose batches follow each other without a gap, so that a fetch is one slice of it. Small batches are copied
-behind each other; a large one that was received into a buffer of its own becomes a segment without a copy. Buffers are not recycled
-by hand: slices that a slow connection still sends keep theirs alive, and the allocator reuses the memory afterwards.
+behind each other; a large one that was received into a buffer of its own becomes a segment without a copy. Large buffers come from
+a pool and go back to it, unless a slow connection still sends slices of them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 
+from broker.log.buffers import BufferPool
+
 SEGMENT_BYTES_MIN = 16 << 10
 """First segment of a partition: a quiet partition costs little."""
 SEGMENT_BYTES_MAX = 4 << 20
 """Largest segment: a fetch of some MB is one or two slices."""
+
+
+POOLED_BYTES_MIN = 128 << 10
+"""Smaller buffers are left to the allocator."""
 
 
 class Segment:
@@ -21,7 +27,7 @@ class Segment:
 
     __slots__ = ("buffer", "end", "next_offset", "offsets", "positions", "view")
 
-    def __init__(self, buffer: bytearray | memoryview, start: int, base_offset: int) -> None:
+    def __init__(self, buffer: bytearray, start: int, base_offset: int) -> None:
         self.buffer = buffer
         self.view = memoryview(buffer)
         self.end = start
@@ -29,13 +35,19 @@ class Segment:
         self.offsets = array("q")
         self.positions = array("I")
 
+    def release(self, pool: BufferPool) -> None:
+        """Nobody will look this segment up again."""
+        self.view.release()
+        pool.give_back(self.buffer)
+
 
 class Tail:
     """The segments of one partition, oldest first; contiguous offsets from `start_offset` on."""
 
-    __slots__ = ("_room", "segments")
+    __slots__ = ("_pool", "_room", "segments")
 
-    def __init__(self) -> None:
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
         self.segments: list[Segment] = []
         self._room = SEGMENT_BYTES_MIN
 
@@ -67,9 +79,9 @@ class Tail:
         segment.positions.append(position)
         return segment, position, opened
 
-    def adopt(self, frame: memoryview, position: int, size: int, base_offset: int, next_offset: int) -> Segment:
-        """Make a batch that stands in a buffer of its own a segment, without copying it. The buffer must not be reused."""
-        segment = Segment(frame, position, base_offset)
+    def adopt(self, buffer: bytearray, position: int, size: int, base_offset: int, next_offset: int) -> Segment:
+        """Make a batch that stands in a buffer of its own a segment, without copying it. The buffer is the tail's from now on."""
+        segment = Segment(buffer, position, base_offset)
         segment.offsets.append(base_offset)
         segment.positions.append(position)
         segment.end = position + size
@@ -80,7 +92,8 @@ class Tail:
     def _open(self, size: int, base_offset: int) -> Segment:
         if self.segments:
             self._room = min(self._room * 2, SEGMENT_BYTES_MAX)
-        segment = Segment(bytearray(max(self._room, size)), 0, base_offset)
+        room = max(self._room, size)
+        segment = Segment(self._pool.take(room) if room > POOLED_BYTES_MIN else bytearray(room), 0, base_offset)
         self.segments.append(segment)
         return segment
 

@@ -14,7 +14,7 @@ FSYNC_INTERVAL_MS = 100
 
 
 def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FSYNC_INTERVAL_MS) -> Store:
-    """The store at a URL: `/path`, `path`, `file:///path`, `s3://bucket/prefix` or `memory:`.
+    """The store at a URL: `/path`, `path`, `file:///path`, `s3://bucket/prefix`, `memory:` or `null:`.
 
     A directory is created and tried out now, which blocks for some milliseconds. A bucket is tried by the first operation, and what
     fails there is repeated for some seconds; a directory's errors come at once, for a disk does not lose requests on the way.
@@ -31,6 +31,10 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
         from broker.store.memory import MemoryStore
 
         return MemoryStore()
+    if url == "null:":
+        from broker.store.null import NullStore
+
+        return NullStore()
     if colon and scheme == "s3":
         return _open_s3(url)
     if colon and scheme == "file":

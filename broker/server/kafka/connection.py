@@ -68,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         "_cold_task",
         "_filled",
         "_flush_scheduled",
+        "_frame",
         "_frame_view",
         "_inflight",
         "_produced",
@@ -87,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: KafkaServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
+        self._frame: bytearray | None = None
         self._frame_view: memoryview | None = None
         self._filled = 0
         self._carry = b""
@@ -126,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._cold_task is not None:
             self._cold_task.cancel()
         self._slots.clear()
-        self._frame_view = None
+        self._frame = self._frame_view = None
         inflight, self._inflight = self._inflight, 0
         self._server.inflight_bytes -= inflight
 
@@ -157,9 +159,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._frame_view is not None:
                 self._filled += nbytes
                 if self._filled == len(self._frame_view):
-                    frame, self._frame_view = self._frame_view, None
-                    self.frame_since = None
-                    self._handle(frame, 0, len(frame), True)
+                    self._end_frame()
             else:
                 self._split(len(self._carry) + nbytes)
         except PARSE_ERRORS as error:
@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._server.waiting_for_room.append(self)
                 break
             position = start + size
-            self._handle(landing, start, position, False)
+            self._handle(landing, start, position, None)
         if position == end:
             self._carry = b""
             self.frame_since = None
@@ -210,18 +210,30 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_frame(self, received: memoryview, size: int) -> None:
         self._carry = b""
-        self._frame_view = memoryview(bytearray(size))
+        engine = self._server.engine
+        self._frame = bytearray(size) if engine is None else engine.pool.take(size)
+        self._frame_view = memoryview(self._frame)[:size]
         self._filled = len(received)
         self._frame_view[: self._filled] = received
         self.frame_since = self.active_at
         self._reserve(size)
 
+    def _end_frame(self) -> None:
+        frame, view = self._frame, self._frame_view
+        assert frame is not None and view is not None
+        self._frame = self._frame_view = None
+        self.frame_since = None
+        size = len(view)
+        self._release(size)
+        self._handle(view, 0, size, frame)
+        view.release()
+        if self._server.engine is not None:
+            self._server.engine.pool.give_back(frame)
+
     # -- requests
 
-    def _handle(self, buffer: memoryview, start: int, end: int, own: bool) -> None:
+    def _handle(self, buffer: memoryview, start: int, end: int, own: bytearray | None) -> None:
         api, version, correlation_id, client_size = _REQUEST(buffer, start)
-        if own:
-            self._release(end - start)
         server = self._server
         engine = server.engine
         if api == PRODUCE and produce.VERSION_MIN <= version <= produce.VERSION_MAX and engine is not None:

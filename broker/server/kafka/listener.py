@@ -172,7 +172,7 @@ class KafkaServer:
         if version < produce.VERSION_MIN:
             connection.fill(slot, [produce.refuse_version(memoryview(frame), position, version, correlation_id)])
             return
-        acks, response, _ = produce.produce(self.engine, memoryview(bytearray(frame)), position, version, correlation_id, False)
+        acks, response, _ = produce.produce(self.engine, memoryview(bytearray(frame)), position, version, correlation_id)
         await self.engine.durable()
         connection.fill(slot, [response] if acks else [])
 

@@ -91,14 +91,14 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def produce(
-    engine: Engine, frame: memoryview, position: int, version: int, correlation_id: int, adopt: bool
+    engine: Engine, frame: memoryview, position: int, version: int, correlation_id: int, adopt: bytearray | None = None
 ) -> tuple[int, bytes, bool]:
     """Append every batch of a request.
 
     Args:
         frame: the request without its length prefix. Batches are stamped in place.
         position: behind the request header.
-        adopt: the frame's buffer belongs to this request alone.
+        adopt: the buffer of `frame`, if it is from the engine's pool and belongs to this request alone.
 
     Returns:
         (acks, the response with its length prefix, whether a partition has an error).
@@ -165,7 +165,7 @@ def produce(
             if logs is not None and 0 <= number < len(logs) and acks in ACKS_VALID:
                 log = logs[number]
                 try:
-                    done = engine.append(log, frame[position:end], adopt=adopt)
+                    done = engine.append(log, frame[position:end], adopt=adopt, at=position)
                 except HeadgateError as error:
                     return acks, _failure(version, correlation_id, name, number, error), True
                 cached = log.response_cache.get(version)

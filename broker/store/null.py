@@ -1,0 +1,43 @@
+"""A store that forgets its WAL: `null:`, for measuring the broker without a medium. Nothing survives, and old records cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.store.interface import Appender, AppendFile, Buffer
+from broker.store.memory import MemoryStore
+
+
+class NullStore(MemoryStore):
+    """A MemoryStore whose append files drop what they are given."""
+
+    @property
+    def url(self) -> str:
+        return "null:"
+
+    @property
+    def appender(self) -> Appender | None:
+        return _NullAppender()
+
+
+class _NullAppender:
+    def create(self, key: str, size_bytes: int) -> AppendFile:
+        return _NullAppendFile()
+
+    def exists(self, key: str) -> bool:
+        return False
+
+
+class _NullAppendFile:
+    @property
+    def alignment_bytes(self) -> int:
+        return 1
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Everything is as durable as it will ever be."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Nothing to cut."""
+
+    def close(self) -> None:
+        """Nothing to close."""
