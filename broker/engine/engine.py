@@ -394,7 +394,10 @@ class Engine:
             await self._catalog.commit(SetPartitions(topic.id, total))
             changed = self.topic_by_id(topic.id)
             logs = self.logs_by_id[topic.id]
-            logs.extend(PartitionLog(changed, number, logs[0].config, self.leader_epoch, self.pool) for number in range(len(logs), total))
+            config = logs[0].config
+            logs.extend(
+                PartitionLog(changed, number, config, self.leader_epoch, self.pool) for number in range(len(logs), total)
+            )
             self._update_topic(changed)
             return changed
 
@@ -404,7 +407,8 @@ class Engine:
         """Replace a topic's overrides by `config`. Raises InvalidError(INVALID_CONFIG).
 
         Args:
-            config: the new overrides, or a function that makes them from the topic as it is: two such changes never lose one another.
+            config: the new overrides, or a function that makes them from the topic as it is: two such changes never lose one
+                another.
         """
         async with self._topics_lock:
             topic = self.topic_by_id(topic.id)

@@ -55,7 +55,7 @@ class Wal(Protocol):
         """Call back once everything appended so far is durable (None), or never can be (the error)."""
 
     async def close(self) -> None:
-        """Write what waits, seal the chunk and stop. A WAL that is stalled gives up what it could not write: none of it was acked."""
+        """Write what waits, seal the chunk and stop. A WAL that is stalled gives up what it could not write: it was not acked."""
 
 
 class Owner(Protocol):

@@ -1,4 +1,4 @@
-"""A store that forgets its WAL: `null:`, for measuring the broker without a medium. Nothing survives, and old records cannot be read."""
+"""A store that forgets its WAL: `null:`. It measures the broker without a medium; nothing survives, old records cannot be read."""
 
 from __future__ import annotations
 
