@@ -91,7 +91,7 @@ class Checkpointer:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if not self._due():
+            if not (self._due() or self._closing):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._interval_s):
                         await self._wake.wait()
