@@ -26,6 +26,7 @@ TITLES = {
     "durable": "Durable produce (wal.fsync=always), of the raw O_DSYNC stream of the same disk",
     "librdkafka": "librdkafka at full speed (local store, wal.fsync=never; s/GB is the broker's CPU per GB of values)",
     "latency": "Latency from produce() to the ack, librdkafka, 1 KB values",
+    "grpc": "gRPC, whole record batches on one stream (local store, wal.fsync=never; s/GB is the broker's CPU)",
     "memory": "Memory",
     "start": "Start",
 }

@@ -103,7 +103,7 @@ def wait_for_answer(kafka_port: int, process: subprocess.Popen[bytes], log: Path
             time.sleep(pause_s)
 
 
-def tail(log: Path | None, size: int = 600) -> str:
+def tail(log: Path | None, size: int = 200) -> str:
     """The end of a log."""
     return log.read_text(errors="replace")[-size:].strip() if log is not None and log.exists() else ""
 

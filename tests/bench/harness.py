@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import ParamSpec
+from typing import Generic, TypeVar
 
 from tests.bench import brokers
 from tests.bench.brokers import Broker
 from tests.bench.native import NO_COMPILER, BenchError, Cores, Load, Native, Shape, busy_seconds, cpu_seconds
 from tests.bench.report import Goal, Row
-
-P = ParamSpec("P")
 
 MEMORY = "memory"
 LOCAL_NEVER = "never"
@@ -30,6 +28,7 @@ BACKENDS = {
 
 DISTURBED_CORES = 0.15
 """A row says so if other processes took more of the machine than this while it was measured."""
+ATTEMPTS_MAX = 3
 
 
 @dataclass(kw_only=True)
@@ -149,6 +148,41 @@ def sample(
     spent = cpu_seconds(pid) - before
     others = busy_seconds() - busy - spent - load.client_cpu_s
     return Sample(load, spent, max(others / (time.monotonic() - start), 0.0))
+
+
+T = TypeVar("T")
+
+
+class Pairs(Generic[T]):
+    """Adjacent measurements of a ceiling and of the broker.
+
+    While other processes take the machine, more pairs are measured than wanted, and the quietest are kept: chosen by what others
+    did, never by the result.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._taken: list[tuple[T, Sample, float]] = []
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    @property
+    def enough(self) -> bool:
+        """As many quiet ones as wanted, or ATTEMPTS_MAX times as many of any kind."""
+        quiet = sum(others <= DISTURBED_CORES for _, _, others in self._taken)
+        return quiet >= self._wanted or len(self._taken) >= self._wanted * ATTEMPTS_MAX
+
+    def add(self, ceiling: T, ours: Sample) -> None:
+        """One pair, in the order of the run."""
+        others = max(ours.others_cores, ceiling.others_cores if isinstance(ceiling, Sample) else 0.0)
+        self._taken.append((ceiling, ours, others))
+
+    def quietest(self) -> tuple[list[Sample], list[T]]:
+        """(broker's, ceiling's), as many as wanted, in the order of the run."""
+        order = sorted(range(len(self._taken)), key=lambda i: self._taken[i][2])[: self._wanted]
+        kept = [self._taken[i] for i in sorted(order)]
+        return [ours for _, ours, _ in kept], [ceiling for ceiling, _, _ in kept]
 
 
 def cpu_note(broker: list[Sample], ceiling: list[Sample], *, received: bool) -> str:

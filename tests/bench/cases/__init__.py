@@ -1,6 +1,6 @@
 """All cases of the benchmark, in the order in which they run."""
 
-from tests.bench.cases import durable, fetch, latency, librdkafka, memory, noise, produce, start
+from tests.bench.cases import durable, fetch, grpc, latency, librdkafka, memory, noise, produce, start
 from tests.bench.harness import Case
 
 ALL: list[Case] = [
@@ -10,6 +10,7 @@ ALL: list[Case] = [
     *durable.CASES,
     *librdkafka.CASES,
     *latency.CASES,
+    *grpc.CASES,
     *memory.CASES,
     *start.CASES,
 ]

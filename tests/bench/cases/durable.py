@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable
 
 from tests.bench import frames
-from tests.bench.harness import LOCAL_ALWAYS, Bench, Case, Sample, sample
+from tests.bench.harness import LOCAL_ALWAYS, Bench, Case, Pairs, Sample, sample
 from tests.bench.native import Disk, Shape
 from tests.bench.report import Goal, Row, format_rate, paired
 
@@ -27,15 +27,14 @@ def shape(batch_bytes: int, connections: int, partitions: int) -> Shape:
 
 def _pairs(bench: Bench, traffic: Shape, partitions: int, block_bytes: int) -> tuple[list[Sample], list[Disk]]:
     assert bench.native is not None
-    ours: list[Sample] = []
-    raw: list[Disk] = []
+    taken: Pairs[Disk] = Pairs(bench.pairs)
     with bench.broker(LOCAL_ALWAYS) as broker:
         broker.create_topic(TOPIC, partitions)
         sample(bench, broker.kafka_port, broker.pid, traffic, seconds=0.2, bytes_max=256 << 20, pinned=False)
-        for _ in range(bench.pairs):
-            raw.append(bench.native.rawdisk(bench.directory, block_bytes, seconds=bench.sample_s / 2))
-            ours.append(sample(bench, broker.kafka_port, broker.pid, traffic, bytes_max=SAMPLE_BYTES_MAX, pinned=False))
-    return ours, raw
+        while not taken.enough:
+            raw = bench.native.rawdisk(bench.directory, block_bytes, seconds=bench.sample_s / 2)
+            taken.add(raw, sample(bench, broker.kafka_port, broker.pid, traffic, bytes_max=SAMPLE_BYTES_MAX, pinned=False))
+    return taken.quietest()
 
 
 def _throughput(

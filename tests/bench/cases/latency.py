@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.bench.cases.librdkafka import client
+from tests.bench.clients import client
 from tests.bench.harness import BACKENDS, LOCAL_ALWAYS, LOCAL_NEVER, Bench, Case
 from tests.bench.report import Row
 
@@ -15,7 +15,7 @@ RATES = ((1000, 0), (1000, 5), (20_000, 5))
 def _run(bench: Bench, name: str, rate: int, linger_ms: int, backend: str) -> Iterable[Row]:
     with bench.broker(backend) as broker:
         broker.create_topic("bench")
-        answer = client("paced", broker.kafka_port, "bench", rate, linger_ms, 1000, 2 if bench.quick else 8)
+        answer = client("rdkafka", "paced", broker.kafka_port, "bench", rate, linger_ms, 1000, 2 if bench.quick else 8)
     yield Row(
         group="latency",
         case=name,

@@ -6,40 +6,15 @@ says what the broker could serve. A GB is 10⁹ bytes of values, before compress
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterable
-from typing import Any
 
-from tests.bench.brokers import ROOT, Broker
+from tests.bench.clients import costed
 from tests.bench.harness import LOCAL_NEVER, Bench, Case
-from tests.bench.native import BenchError, cpu_seconds
 from tests.bench.report import Row, format_rate
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 VALUES = (100, 1000)
 BATCHES = ((64 << 10, "64 KB"), (1_000_000, "1 MB"))
-
-
-def client(*arguments: object) -> dict[str, Any]:
-    """Runs the client process. Raises BenchError with its reason."""
-    command = [sys.executable, "-m", "tests.bench.rdkafka", *map(str, arguments)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise BenchError("the client did not end") from error
-    if done.returncode:
-        raise BenchError(f"the client failed. message=`{done.stderr.strip()[-300:]}`")
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
-def _measure(broker: Broker, value_bytes: int, arguments: tuple[object, ...]) -> tuple[dict[str, Any], float]:
-    before = cpu_seconds(broker.pid)
-    answer = client(*arguments)
-    spent = cpu_seconds(broker.pid) - before
-    return answer, spent / (answer["records"] * value_bytes / 1e9)
 
 
 def _run(bench: Bench, name: str, value_bytes: int, batch_bytes: int, codec: str) -> Iterable[Row]:
@@ -48,8 +23,12 @@ def _run(bench: Bench, name: str, value_bytes: int, batch_bytes: int, codec: str
     with bench.broker(LOCAL_NEVER) as broker:
         broker.create_topic(topic)
         port = broker.kafka_port
-        sent, produce_cpu = _measure(broker, value_bytes, ("produce", port, topic, value_bytes, batch_bytes, codec, seconds))
-        read, consume_cpu = _measure(broker, value_bytes, ("consume", port, topic, sent["records"]))
+        arguments = port, topic, value_bytes, batch_bytes, codec, seconds
+        sent, produce_cpu_s = costed(broker.pid, "rdkafka", "produce", *arguments)
+        read, consume_cpu_s = costed(broker.pid, "rdkafka", "consume", port, topic, sent["records"])
+    produce_cpu, consume_cpu = (
+        cpu_s / (answer["records"] * value_bytes / 1e9) for answer, cpu_s in ((sent, produce_cpu_s), (read, consume_cpu_s))
+    )
     parts = []
     for verb, answer, cpu in (("produce", sent, produce_cpu), ("consume", read, consume_cpu)):
         rate = answer["records"] / answer["seconds"]

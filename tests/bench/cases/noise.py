@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from tests.bench import frames
 from tests.bench.cases import fetch, produce
-from tests.bench.harness import Bench, Case, Sample, sample
+from tests.bench.harness import Bench, Case, Pairs, Sample, cpu_note, sample
 from tests.bench.native import Shape
 from tests.bench.report import Row, format_rate, paired
 
@@ -18,8 +18,7 @@ def _run(bench: Bench, name: str, traffic: Shape, *, received: bool) -> Iterable
     assert bench.native is not None
     answer = frames.produce_response(produce.TOPIC, 0)
     records = fetch.canned_response(fetch.FETCH_BYTES)
-    first: list[Sample] = []
-    second: list[Sample] = []
+    taken: Pairs[Sample] = Pairs(bench.pairs)
     peer = bench.native.ceiling
     with (
         peer(produce=answer, fetch=records, fetch_copies=fetch.COPIES) as one,
@@ -27,13 +26,17 @@ def _run(bench: Bench, name: str, traffic: Shape, *, received: bool) -> Iterable
     ):
         for server in (one, two):
             sample(bench, server.port, server.pid, traffic, seconds=0.1)
-        for _ in range(bench.pairs):
-            first.append(sample(bench, one.port, one.pid, traffic, bytes_max=produce.SAMPLE_BYTES_MAX))
-            second.append(sample(bench, two.port, two.pid, traffic, bytes_max=produce.SAMPLE_BYTES_MAX))
+        while not taken.enough:
+            top = sample(bench, one.port, one.pid, traffic, bytes_max=produce.SAMPLE_BYTES_MAX)
+            taken.add(top, sample(bench, two.port, two.pid, traffic, bytes_max=produce.SAMPLE_BYTES_MAX))
+    second, first = taken.quietest()
     ratio = paired([s.load.requests_per_s for s in second], [s.load.requests_per_s for s in first])
     rates = [[s.load.in_bytes_per_s if received else s.load.out_bytes_per_s for s in samples] for samples in (second, first)]
     measured, ceiling = (format_rate(sorted(side)[len(side) // 2]) for side in rates)
-    yield Row(group="noise", case=name, measured=measured, ceiling=ceiling, ratio=ratio.median, low=ratio.low, high=ratio.high)
+    note = cpu_note(second, first, received=received)
+    yield Row(
+        group="noise", case=name, measured=measured, ceiling=ceiling, ratio=ratio.median, low=ratio.low, high=ratio.high, note=note
+    )
 
 
 def _case(name: str, traffic: Shape, *, received: bool) -> Case:

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.bench import frames
-from tests.bench.harness import BACKENDS, LOCAL_NEVER, MEMORY, Bench, Case, Sample, cpu_note, sample
+from tests.bench.harness import BACKENDS, LOCAL_NEVER, MEMORY, Bench, Case, Pairs, Sample, cpu_note, sample
 from tests.bench.native import Shape
 from tests.bench.report import Row, format_rate, paired
 
 TOPIC = "bench"
 SHAPES = (("1 KB", 1 << 10, 50, 0.55), ("16 KB", 16 << 10, 16, 0.50), ("64 KB", 64 << 10, 8, 0.45), ("1 MB", 1 << 20, 4, 0.65))
 """Name, batch bytes, requests in flight, goal."""
-SAMPLE_BYTES_MAX = 768 << 20
+WARM_UP_BYTES = 320 << 20
+"""A little more than the broker keeps in memory by default: from then on it uses memory again that it has used before."""
+WARM_UP_S = 2.0
+SAMPLE_BYTES_MAX = 512 << 20
 BROKER_BYTES_MAX = 3 << 30
 """After this much the broker is started anew: one that keeps everything in memory must not fill the machine."""
 
@@ -30,19 +33,18 @@ def shape(batch_bytes: int, window: int, *, burst: bool = False) -> Shape:
 def pairs(bench: Bench, traffic: Shape, backend: str) -> tuple[list[Sample], list[Sample]]:
     """Adjacent samples of (broker, ceiling)."""
     assert bench.native is not None
-    ours: list[Sample] = []
-    ceiling: list[Sample] = []
+    taken: Pairs[Sample] = Pairs(bench.pairs)
     with bench.native.ceiling(produce=frames.produce_response(TOPIC, 0)) as peer:
-        while len(ours) < bench.pairs:
+        while not taken.enough:
             with bench.broker(backend, pinned=True) as broker:
                 broker.create_topic(TOPIC)
-                sample(bench, broker.kafka_port, broker.pid, traffic, bytes_max=64 << 20)
-                sent = 0
-                while len(ours) < bench.pairs and sent < BROKER_BYTES_MAX:
-                    ceiling.append(sample(bench, peer.port, peer.pid, traffic, bytes_max=SAMPLE_BYTES_MAX))
-                    ours.append(sample(bench, broker.kafka_port, broker.pid, traffic, bytes_max=SAMPLE_BYTES_MAX))
-                    sent += ours[-1].load.bytes_out
-    return ours, ceiling
+                sample(bench, broker.kafka_port, broker.pid, traffic, seconds=WARM_UP_S, bytes_max=WARM_UP_BYTES)
+                sent = WARM_UP_BYTES
+                while not taken.enough and sent < BROKER_BYTES_MAX:
+                    top = sample(bench, peer.port, peer.pid, traffic, bytes_max=SAMPLE_BYTES_MAX)
+                    taken.add(top, sample(bench, broker.kafka_port, broker.pid, traffic, bytes_max=SAMPLE_BYTES_MAX))
+                    sent += SAMPLE_BYTES_MAX
+    return taken.quietest()
 
 
 def row(case: str, goal: float | None, ours: list[Sample], ceiling: list[Sample]) -> Row:
