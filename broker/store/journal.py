@@ -25,7 +25,7 @@ An object is one line of ASCII, for a person with `cat`, then the data::
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class Journal:
         self._edits = f"{prefix}/edit/"
         self._snapshots = f"{prefix}/snapshot/"
         self._snapshots_kept = snapshots_kept
-        self._writer = writer if writer is not None else secrets.token_hex(8)
+        self._writer = writer if writer is not None else os.urandom(8).hex()
         assert self._writer and not set(self._writer) & set(" \n"), self._writer
         self._appended = 0
         self._pending: _Pending | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import unquote, urlsplit
 
 from broker.runtime.clock import Clock
 from broker.runtime.errors import FatalError, Reason
@@ -38,6 +37,8 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
     if colon and scheme == "s3":
         return _open_s3(url)
     if colon and scheme == "file":
+        from urllib.parse import unquote, urlsplit
+
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not parts.path.startswith("/"):
             raise _unknown(url, "a file URL names an absolute path on this machine, as file:///var/lib/headgate")

@@ -199,6 +199,7 @@ class S3Store:
 
     def _blocking(self, what: str, key: str, call: Callable[[Any], _T]) -> _T:
         import botocore.exceptions  # type: ignore[import-untyped]
+        from urllib3.exceptions import HTTPError
 
         try:
             return call(self._connected())
@@ -206,8 +207,8 @@ class S3Store:
             raise self._refused(error, what, key) from error
         except botocore.exceptions.BotoCoreError as error:
             raise self._failed(error, what, key) from error
-        except (OSError, EOFError) as error:
-            # urllib3 and the socket below the body of an answer: whatever it is, the bytes did not come.
+        except (HTTPError, OSError) as error:
+            # botocore translates errors before an answer's body, but not all within it: whatever it is, the bytes did not come.
             raise RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: {error}. {self._where(key)}") from error
 
     def _connected(self) -> Any:

@@ -1,0 +1,71 @@
+"""From URLs to stores: what a user may write, what the answer to anything else is, and that nothing heavy is imported for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.runtime.errors import FatalError, Reason
+from broker.store.local import LocalStore
+from broker.store.memory import MemoryStore
+from broker.store.open import open_store
+from broker.store.wrappers import RetryingStore
+
+
+async def test_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    urls = {
+        str(tmp_path / "a"): "a",
+        f"file://{tmp_path}/b": "b",
+        f"file://localhost{tmp_path}/c%20c": "c c",
+        "d": "d",
+        "./e/f": "e/f",
+        "g:h": "g:h",
+        f"{tmp_path}/i/../j": "j",
+    }
+    for url, directory in urls.items():
+        store = open_store(url)
+        assert isinstance(store, LocalStore)
+        assert store.url == str(tmp_path / directory)
+        await store.put("x", b"1")
+        assert (tmp_path / directory / "x").read_bytes() == b"1"
+        await store.close()
+
+
+async def test_memory_and_s3() -> None:
+    memory, bucket = open_store("memory:"), open_store("s3://bucket/prefix")
+    assert isinstance(memory, MemoryStore)
+    assert isinstance(bucket, RetryingStore) and bucket.url == "s3://bucket/prefix" and bucket.appender is None
+    await memory.close()
+    await bucket.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "http://host/x", "gs://bucket/x", "S3://bucket", "file:relative", "file://host/x", "file:///x?y", "memory://x", "a\0b"],
+)
+def test_anything_else(url: str) -> None:
+    with pytest.raises(FatalError) as caught:
+        open_store(url)
+    assert caught.value.reason is Reason.STORE_MISCONFIGURED
+    assert "not the URL of a store" in caught.value.message
+
+
+def test_nothing_heavy_is_imported_for_a_directory(tmp_path: Path) -> None:
+    """boto3 alone takes longer than a broker may take to its first answer."""
+    script = (
+        "import sys; from broker.store.open import open_store; open_store(sys.argv[1]); import broker.store.journal;"
+        "print([name for name in ('boto3', 'botocore', 'broker.store.s3', 'prometheus_client', 'random') if name in sys.modules])"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "store")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=Path(__file__).resolve().parents[3],
+    )
+    assert child.stdout.strip() == "[]"
