@@ -40,8 +40,10 @@ class Position:
 
     def value(self, wall_ms: int, retention_ms: int) -> OffsetValue:
         """What is stored. `retention_ms`: how long the client wants it kept (OffsetCommit v2-4), or NEVER."""
-        expire_ms = wall_ms + retention_ms if retention_ms >= 0 else -1
-        return OffsetValue(self.offset, self.leader_epoch, self.metadata or "", wall_ms, expire_ms, self.topic_id)
+        if retention_ms >= 0:
+            # The only version of the record that has an expiry has neither of the others: show now what a restart would show.
+            return OffsetValue(self.offset, -1, self.metadata or "", wall_ms, wall_ms + retention_ms)
+        return OffsetValue(self.offset, self.leader_epoch, self.metadata or "", wall_ms, -1, self.topic_id)
 
 
 class Offsets:

@@ -84,6 +84,9 @@ from broker.runtime.errors import Reason
 _JOIN_PHASE = 0
 _SYNC_PHASE = 1
 
+_ABSENT_MS = 1_000
+"""Least pause between two looks whether an absent static member came back: a time-out of no time at all must not keep us busy."""
+
 _NO_ASSIGNMENTS: Mapping[str, bytes] = {}
 
 
@@ -233,6 +236,10 @@ class Group:
         self.pending.clear()
         self._timers.clear()
         return None
+
+    def revive(self) -> None:
+        """Undo `delete`: it could not be stored, so it did not happen."""
+        self.state = State.EMPTY
 
     def check_delete_offsets(self) -> Reason | None:
         """Whether positions may be deleted at all; `is_subscribed` then decides per topic."""
@@ -473,7 +480,7 @@ class Group:
             self._remove(member, Reason.UNKNOWN_MEMBER_ID)
         if self.roster and not self.roster.waiting_joins:
             # Only static members are left and none came back: wait on until one does, or their sessions end.
-            self._timers.set(_JOIN_PHASE, self._now_ms + self.roster.rebalance_timeout_ms)
+            self._timers.set(_JOIN_PHASE, self._now_ms + max(self.roster.rebalance_timeout_ms, _ABSENT_MS))
             return
         self._timers.cancel(_JOIN_PHASE)
         self._initial = False

@@ -128,6 +128,7 @@ class _Record(NamedTuple):
 
     data: bytes
     protocol_type: str | None
+    generation: int
     has_members: bool
     state_ms: int
     """When the group came into the state that it tells."""
@@ -359,7 +360,8 @@ class Shard:
             for start in range(0, len(gone), ROWS_PER_APPEND_MAX):
                 effects.append(self._append(self._forget(group_id, gone[start : start + ROWS_PER_APPEND_MAX], None, None)))
             idle = entry.state is State.EMPTY and not (entry.group is not None and entry.group.pending)
-            if not entry.offsets and idle and entry.record and now.wall_ms - entry.record.state_ms >= empty_group_ms:
+            state_ms = 0 if entry.record is None else entry.record.state_ms
+            if idle and not entry.offsets and now.wall_ms - state_ms >= empty_group_ms:
                 self._group(group_id, entry, now).delete()
                 self._timers.cancel(group_id)
                 effects.append(self._append(self._tombstones(group_id, entry, None, None)))
@@ -404,10 +406,11 @@ class Shard:
         if ticket.response is not None:
             effects.append(Answer(ticket.token, ticket.response if error is None else _failed(ticket.response, error)))
         if ticket.deletes_group:
-            # A group that could not be deleted is as it was: empty. One that could has nothing left, and `_settle` forgets it.
-            entry.group = None
+            assert entry.group is not None
             if error is None:
-                entry.record = None
+                entry.group = entry.record = None  # nothing is left, and `_settle` forgets it
+            else:
+                entry.group.revive()
         elif ticket.group_ticket is not None and entry.group is not None:
             if error is not None and entry.record is not None and entry.record.data is ticket.rows[0][1]:
                 entry.record = ticket.before
@@ -498,14 +501,17 @@ class Shard:
 
     def _settle(self, group_id: str) -> None:
         """Let go of what is not needed: the state machine of an empty group, and a group of which there is nothing."""
-        entry = self._entries[group_id]
-        if entry.in_flight:
+        entry = self._entries.get(group_id)
+        if entry is None or entry.in_flight:
             return
-        # Not where the log could not be told that the group is empty: its record would bring the members back.
-        told = entry.record is None or not entry.record.has_members
-        if told and entry.group is not None and entry.group.state is State.EMPTY and not entry.group.pending:
-            entry.group = None
-            self._timers.cancel(group_id)
+        group = entry.group
+        if group is not None and group.state is State.EMPTY and not group.pending:
+            # Not where the log could not be told of this: then its record would bring members or an old generation back.
+            record = entry.record
+            told = group.generation == 0 if record is None else (group.generation, False) == (record.generation, record.has_members)
+            if told:
+                entry.group = None
+                self._timers.cancel(group_id)
         if entry.group is None and entry.record is None and not entry.offsets:
             del self._entries[group_id]
             self.budget.groups -= 1
@@ -536,7 +542,7 @@ def _refusal(event: Join | Sync | Heartbeat | Leave, reason: Reason) -> object:
 
 
 def _record(data: bytes, metadata: GroupMetadata) -> _Record:
-    return _Record(data, metadata.protocol_type, bool(metadata.members), metadata.state_ms)
+    return _Record(data, metadata.protocol_type, metadata.generation, bool(metadata.members), metadata.state_ms)
 
 
 def _failed(response: RowsReply | DeleteReply, reason: Reason) -> RowsReply | DeleteReply:
@@ -547,9 +553,12 @@ def _failed(response: RowsReply | DeleteReply, reason: Reason) -> RowsReply | De
 
 
 def shard_of(group_id: str, shards: int) -> int:
-    """The partition of `__consumer_offsets` that holds a group: Java's `String.hashCode`, its sign bit dropped, as in Kafka."""
+    """The partition of `__consumer_offsets` that holds a group: the absolute of Java's `String.hashCode`, as in Kafka."""
     code = 0
     data = group_id.encode("utf-16-be")
     for index in range(0, len(data), 2):
         code = (31 * code + (data[index] << 8 | data[index + 1])) & 0xFFFF_FFFF
-    return (code & 0x7FFF_FFFF) % shards
+    if code >= 1 << 31:
+        code = (1 << 32) - code
+    # The absolute of Java's smallest int would not fit into an int; Kafka takes 0.
+    return (0 if code == 1 << 31 else code) % shards
