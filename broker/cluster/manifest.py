@@ -7,7 +7,8 @@ Theory of operation::
 
     topic        CreateTopic -> SetPartitions | SetTopicConfig | SetLogStart ... -> DeleteTopic
     incarnation  OpenIncarnation -> AddChunks ... -> SealIncarnation -> RemoveChunks ... -> CloseIncarnation
-    chunk        AddChunks (its extents are now known without reading it) -> RemoveChunks (its object may be swept)
+    chunk        AddChunks (its extents are now known without reading it) -> FoldChunks (part of a larger one)
+                 -> RemoveChunks (its object may be swept)
 
 An incarnation that is open here may have chunks that are not listed yet: its unsealed tail, which only recovery may judge, and only
 after the incarnation was fenced. Once it is sealed, the list here is all there is; nobody scans it again.
@@ -60,10 +61,13 @@ class Extent(msgspec.Struct, frozen=True, array_like=True):
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """One sealed WAL object. `number` counts from 0 within the incarnation; `appended_ms` is when its last group was written.
 
-    `index_inline`: the index stands in the chunk's own object, else in one beside it.
+    `index_inline`: the index stands in the chunk's own object, else in one beside it. A folded chunk (`generation` > 0) replaces
+    those from `number` to `last_number`.
     """
 
     number: int
+    last_number: int
+    generation: int = 0
     size_bytes: int
     appended_ms: int
     index_inline: bool
@@ -128,6 +132,14 @@ class RemoveChunks(msgspec.Struct, frozen=True, tag="remove_chunks"):
     numbers: list[int]
 
 
+class FoldChunks(msgspec.Struct, frozen=True, tag="fold_chunks"):
+    """These chunks have become one (engine/fold.py). Their objects may be deleted once this edit is durable."""
+
+    incarnation_id: str
+    numbers: list[int]
+    chunk: Chunk
+
+
 class CloseIncarnation(msgspec.Struct, frozen=True, tag="close_incarnation"):
     """A sealed incarnation without chunks is forgotten, and its objects may be swept."""
 
@@ -150,6 +162,7 @@ Edit = (
     | AddChunks
     | SealIncarnation
     | RemoveChunks
+    | FoldChunks
     | CloseIncarnation
     | ReserveProducerIds
 )
@@ -227,6 +240,11 @@ class Manifest:
                 case RemoveChunks(incarnation_id, numbers):
                     for number in numbers:
                         self.chunks.get(incarnation_id, {}).pop(number, None)
+                case FoldChunks(incarnation_id, numbers, chunk):
+                    if incarnation_id in self.incarnations:
+                        for number in numbers:
+                            self.chunks[incarnation_id].pop(number, None)
+                        self.chunks[incarnation_id][chunk.number] = chunk
                 case CloseIncarnation(incarnation_id):
                     self.incarnations.pop(incarnation_id, None)
                     self.chunks.pop(incarnation_id, None)

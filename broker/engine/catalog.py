@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from broker.cluster.manifest import Edit, Manifest, decode_edits, encode_edits
 from broker.engine import keys
-from broker.runtime.errors import FencedError, HeadgateError, Reason, RetryError
+from broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, Reason, RetryError
 from broker.store.interface import Store
 from broker.store.journal import Journal
 
@@ -16,11 +17,16 @@ COMMIT_TRIES = 50
 
 
 class Catalog:
-    """`manifest` is what the store holds, after every commit that returned."""
+    """`manifest` is what the store holds, after every commit that returned.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        fail: told of an error after which no commit can ever succeed (fenced, store gone, store damaged), whoever asked for it.
+    """
+
+    def __init__(self, store: Store, fail: Callable[[HeadgateError], None] | None = None) -> None:
         self._journal = Journal(store, keys.MANIFEST)
         self._lock = asyncio.Lock()
+        self._fail = fail
         self.manifest = Manifest()
 
     async def load(self) -> None:
@@ -34,25 +40,41 @@ class Catalog:
     async def commit(self, *edits: Edit) -> None:
         """Make edits durable, then visible here, all at once.
 
+        A caller that is cancelled (its client went away) does not cancel the commit: half of one would block all that follow.
+
         Raises:
             FencedError: another broker wrote the manifest: this one was replaced and must stop.
             RetryError: the store does not answer. The edits may or may not be in; calling again is safe.
         """
-        data = encode_edits(list(edits))
+        await asyncio.shield(asyncio.create_task(self._commit(edits), name="commit"))
+
+    async def _commit(self, edits: tuple[Edit, ...]) -> None:
         async with self._lock:
-            for attempt in range(COMMIT_TRIES):
-                try:
-                    await self._journal.append(data)
-                    break
-                except RetryError:
-                    if attempt == COMMIT_TRIES - 1:
-                        raise
-                    await asyncio.sleep(COMMIT_PAUSE_S)
-                except FencedError as error:
-                    raise FencedError(Reason.FENCED, "another broker took over this store: it wrote the manifest") from error
+            try:
+                if (data := self._journal.in_doubt) is not None:
+                    # An earlier commit gave up on a store that did not answer. Only when it is decided can there be another one.
+                    await self._append(data)
+                    self.manifest.apply(decode_edits(data))
+                await self._append(encode_edits(list(edits)))
+            except (FencedError, FatalError, CorruptError) as error:
+                if self._fail is not None:
+                    self._fail(error)
+                raise
             self.manifest.apply(edits)
             if self._journal.wants_snapshot:
                 await self._snapshot()
+
+    async def _append(self, data: bytes) -> None:
+        for attempt in range(COMMIT_TRIES):
+            try:
+                await self._journal.append(data)
+                return
+            except RetryError:
+                if attempt == COMMIT_TRIES - 1:
+                    raise
+                await asyncio.sleep(COMMIT_PAUSE_S)
+            except FencedError as error:
+                raise FencedError(Reason.FENCED, "another broker took over this store: it wrote the manifest") from error
 
     async def _snapshot(self) -> None:
         try:

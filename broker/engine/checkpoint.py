@@ -43,6 +43,7 @@ class Checkpointer:
 
     Args:
         logs: every partition of this broker, for the producers' state.
+        listed: called after chunks were listed.
         fail: called with what stops this broker for good.
     """
 
@@ -53,6 +54,7 @@ class Checkpointer:
         catalog: Catalog,
         incarnation_id: str,
         logs: Callable[[], Iterable[PartitionLog]],
+        listed: Callable[[], None],
         fail: Callable[[HeadgateError], None],
         chunks_max: int,
         bytes_max: int,
@@ -62,6 +64,7 @@ class Checkpointer:
         self._catalog = catalog
         self._incarnation_id = incarnation_id
         self._logs = logs
+        self._listed = listed
         self._fail = fail
         self._chunks_max = chunks_max
         self._bytes_max = bytes_max
@@ -132,6 +135,7 @@ class Checkpointer:
         if previous is not None:
             await self._store.delete(previous)
         self.error = None
+        self._listed()
 
     def _producers(self) -> bytes:
         return encode_producers(
@@ -166,6 +170,7 @@ class Checkpointer:
             await self._store.put(keys.chunk_index(self._incarnation_id, rolled.number), sections)
         return Chunk(
             number=rolled.number,
+            last_number=rolled.number,
             size_bytes=rolled.size_bytes,
             appended_ms=rolled.appended_ms,
             index_inline=rolled.sections is not None,

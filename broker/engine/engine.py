@@ -99,7 +99,7 @@ class Engine:
         self._fail_process = fail
         self._segments: deque[tuple[PartitionLog, Segment]] = deque()
         self._tail_bytes_max = settings.tail_bytes
-        self._catalog = Catalog(store)
+        self._catalog = Catalog(store, self.wal_failed)
         self._reader = Reader(store, incarnation_id, settings.read_cache_bytes)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}
         self._wal: Wal
@@ -240,6 +240,7 @@ class Engine:
             catalog=self._catalog,
             incarnation_id=self.incarnation_id,
             logs=self.all_logs,
+            listed=lambda: self._sweeper.chunks_listed(),
             fail=self.wal_failed,
             chunks_max=settings.wal_checkpoint_chunks,
             bytes_max=CHECKPOINT_BYTES_MAX,

@@ -62,6 +62,24 @@ class SealedExtents:
             row += 1
         return row
 
+    def replace(self, incarnation_id: str, numbers: set[int], extent: Extent | None, ref: ChunkRef) -> int:
+        """Put `extent` (None: nothing) in the place of the extents in chunks that were folded; returns the bytes that went away."""
+        rows = [
+            row
+            for row, old in enumerate(self.refs)
+            if old.incarnation_id == incarnation_id and old.chunk.number in numbers
+        ]
+        if not rows:
+            return 0
+        first, end = rows[0], rows[-1] + 1
+        assert len(rows) == end - first, "folded chunks are neighbours"
+        freed = sum(old.data_bytes for old in self.extents[first:end])
+        new = [] if extent is None else [extent]
+        self._bases[first:end] = array("q", [one.base_offset for one in new])
+        self.extents[first:end] = new
+        self.refs[first:end] = [ref] * len(new)
+        return freed - sum(one.data_bytes for one in new)
+
     def drop_below(self, offset: int) -> int:
         """Forget extents that end at or below `offset`; returns the bytes of batches in them."""
         rows = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from broker.cluster.manifest import Chunk, Extent
 from broker.engine import keys
 from broker.engine.partition import ChunkRef, PartitionLog
 from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
@@ -35,6 +36,15 @@ class Located:
     end_offset: int
 
 
+async def read_index(store: Store, incarnation_id: str, chunk: Chunk, extent: Extent) -> BatchIndex:
+    """The rows of one extent, from its chunk's index. Raises InvalidError(NOT_FOUND), CorruptError, RetryError."""
+    key = keys.index_object(incarnation_id, chunk)
+    data = await store.get_range(key, extent.position, extent.length_bytes)
+    if len(data) != extent.length_bytes:
+        raise CorruptError(Reason.CORRUPT_STORE, f"index section is cut off. key=`{key}` position=`{extent.position}`")
+    return BatchIndex.decode(data)
+
+
 class Reader:
     """Batches of a partition from the store.
 
@@ -56,11 +66,11 @@ class Reader:
         """
         key = ""
         for _ in range(TRIES):
-            located = await self.locate(log, offset)
-            if located is None:
-                return []
-            key = located.key
             try:
+                located = await self.locate(log, offset)
+                if located is None:
+                    return []
+                key = located.key
                 return await self._read_rows(located, max_bytes)
             except InvalidError as error:
                 if error.reason is not Reason.NOT_FOUND:
@@ -72,8 +82,8 @@ class Reader:
         row = log.sealed.find(offset)
         if row < len(log.sealed):
             extent, ref = log.sealed.extents[row], log.sealed.refs[row]
-            index = await self._section(ref, extent.position, extent.length_bytes)
-            key = keys.chunk(ref.incarnation_id, ref.chunk.number)
+            index = await self._section(ref, extent)
+            key = keys.chunk_object(ref.incarnation_id, ref.chunk)
             return Located(key, index, index.find(offset), len(index), extent.end_offset)
         rows = log.open
         if not len(rows):
@@ -83,20 +93,16 @@ class Reader:
         end_offset = rows.offsets[end] if end < len(rows) else log.high_watermark
         return Located(keys.chunk(self._incarnation_id, number), rows, first, end, end_offset)
 
-    async def _section(self, ref: ChunkRef, position: int, length: int) -> BatchIndex:
-        number = ref.chunk.number
-        key = keys.chunk(ref.incarnation_id, number) if ref.chunk.index_inline else keys.chunk_index(ref.incarnation_id, number)
-        cached = self._cache.get((key, position))
+    async def _section(self, ref: ChunkRef, extent: Extent) -> BatchIndex:
+        cache_key = (keys.index_object(ref.incarnation_id, ref.chunk), extent.position)
+        cached = self._cache.get(cache_key)
         if cached is not None:
-            self._cache.move_to_end((key, position))
+            self._cache.move_to_end(cache_key)
             return cached[0]
-        data = await self._store.get_range(key, position, length)
-        if len(data) != length:
-            raise CorruptError(Reason.CORRUPT_STORE, f"index section is cut off. key=`{key}` position=`{position}`")
-        index = BatchIndex.decode(data)
-        if (key, position) not in self._cache:
-            self._cache[key, position] = index, length
-            self._cache_bytes += length
+        index = await read_index(self._store, ref.incarnation_id, ref.chunk, extent)
+        if cache_key not in self._cache:
+            self._cache[cache_key] = index, extent.length_bytes
+            self._cache_bytes += extent.length_bytes
         while self._cache_bytes > self._cache_bytes_max:
             self._cache_bytes -= self._cache.popitem(last=False)[1][1]
         return index

@@ -18,7 +18,7 @@ from broker.log.index import BatchIndex
 from broker.log.producers import ProducerState
 from broker.runtime.errors import CorruptError, InvalidError, Reason
 from broker.runtime.logging import get_logger
-from broker.store.interface import Store
+from broker.store.interface import ObjectInfo, Store
 
 log = get_logger("recovery")
 
@@ -84,7 +84,7 @@ async def recover(store: Store, manifest: Manifest) -> Recovered:
 async def _recover_incarnation(store: Store, manifest: Manifest, incarnation: Incarnation, recovered: Recovered) -> None:
     prefix = keys.wal_prefix(incarnation.id)
     await store.put_if_absent(keys.fence(incarnation.id), FENCE_OBJECT)
-    number = max(manifest.chunks[incarnation.id], default=-1) + 1
+    number = max((chunk.last_number for chunk in manifest.chunks[incarnation.id].values()), default=-1) + 1
     if store.appender is None:
         await _fence_sequence(store, incarnation.id, number)
     chunks: list[Chunk] = []
@@ -124,14 +124,22 @@ async def _fence_sequence(store: Store, incarnation_id: str, number: int) -> Non
         number += 1
 
 
+def is_fence(found: ObjectInfo) -> bool:
+    """Whether an object is a fence: the marker, or one in the place of a chunk, which no chunk is as short as."""
+    name = found.key.rsplit("/", 1)[1]
+    return name == "fence" or (name.isdigit() and found.size_bytes == len(FENCE_OBJECT))
+
+
 async def sweep_leftovers(store: Store, manifest: Manifest, incarnation_id: str) -> None:
     """Delete what a sealed incarnation prepared or put, but never acked: chunks that the manifest does not list. Fences stay."""
-    listed = {keys.chunk(incarnation_id, number) for number in manifest.chunks.get(incarnation_id, {})}
+    chunks = manifest.chunks.get(incarnation_id, {}).values()
+    listed = {keys.chunk_object(incarnation_id, chunk) for chunk in chunks}
+    listed |= {keys.index_object(incarnation_id, chunk) for chunk in chunks}
     last = ""
     while objects := await store.list(keys.wal_prefix(incarnation_id), last, LIST_PAGE):
         for found in objects:
-            is_chunk = found.key.rsplit("/", 1)[1].isdigit()
-            if is_chunk and found.key not in listed and found.size_bytes != len(FENCE_OBJECT):
+            is_chunk = found.key.rsplit("/", 1)[1].partition(".")[0].isdigit()
+            if is_chunk and found.key not in listed and not is_fence(found):
                 await store.delete(found.key)
         last = objects[-1].key
 
@@ -170,6 +178,7 @@ async def _list_chunk(
         position += len(section)
     return Chunk(
         number=number,
+        last_number=number,
         size_bytes=max(end, CHUNK_HEADER_BYTES),
         appended_ms=frames[-1].appended_ms,
         index_inline=inline,

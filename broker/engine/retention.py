@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, RemoveChunks
 from broker.engine import keys
 from broker.engine.catalog import Catalog
-from broker.engine.partition import PartitionLog
-from broker.engine.recovery import FENCE_OBJECT
+from broker.engine.fold import choose, fold
+from broker.engine.partition import ChunkRef, PartitionLog
+from broker.engine.recovery import is_fence
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
 
@@ -64,7 +65,7 @@ def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:
 
 
 class Sweeper:
-    """Runs retention every `retention_check_interval_ms`, and soon after something was deleted."""
+    """Runs retention every `retention_check_interval_ms` and soon after something was deleted, and folds chunks as they come."""
 
     def __init__(self, engine: Engine, catalog: Catalog) -> None:
         self._engine = engine
@@ -73,6 +74,7 @@ class Sweeper:
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
+        self.chunks_folded = 0
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="sweeper")
@@ -80,6 +82,11 @@ class Sweeper:
     def wake(self) -> None:
         """Look soon: something was deleted."""
         self._wake.set()
+
+    def chunks_listed(self) -> None:
+        """Look soon if there is something to fold."""
+        if choose(self._engine.manifest) is not None:
+            self._wake.set()
 
     async def close(self) -> None:
         self._closing = True
@@ -98,6 +105,7 @@ class Sweeper:
             self._wake.clear()
             try:
                 await self.run_once()
+                await self.fold()
             except HeadgateError as error:
                 log.warning("retention_failed", error=error.message)
 
@@ -116,17 +124,44 @@ class Sweeper:
         edits = sweep_edits(engine.manifest, engine.incarnation_id)
         if not edits:
             return
+        listed = {incarnation_id: dict(chunks) for incarnation_id, chunks in engine.manifest.chunks.items()}
         await self._catalog.commit(*edits)
         for edit in edits:
             match edit:
                 case RemoveChunks(incarnation_id, numbers):
-                    for number in numbers:
-                        await engine.store.delete(keys.chunk(incarnation_id, number))
-                        await engine.store.delete(keys.chunk_index(incarnation_id, number))
-                    self.chunks_removed += len(numbers)
+                    await self._delete_chunks(incarnation_id, [listed[incarnation_id][number] for number in numbers])
                     log.info("chunks_removed", incarnation=incarnation_id, chunks=len(numbers))
                 case CloseIncarnation(incarnation_id):
                     await self._delete_incarnation(incarnation_id)
+
+    async def fold(self) -> None:
+        """Fold chunks until there is nothing to fold."""
+        engine = self._engine
+        while not self._closing and (chosen := choose(engine.manifest)) is not None:
+            incarnation_id, chunks = chosen
+            edit = await fold(engine.store, engine.manifest, incarnation_id, chunks)
+            await self._catalog.commit(edit)
+            ref = ChunkRef(incarnation_id, edit.chunk)
+            numbers = set(edit.numbers)
+            extents = {(extent.topic_id, extent.partition): extent for extent in edit.chunk.extents}
+            for topic_id, partition_number in {
+                (extent.topic_id, extent.partition) for chunk in chunks for extent in chunk.extents
+            }:
+                logs = engine.logs_by_id.get(topic_id, [])
+                if partition_number < len(logs):
+                    partition = logs[partition_number]
+                    extent = extents.get((topic_id, partition_number))
+                    partition.size_bytes -= partition.sealed.replace(incarnation_id, numbers, extent, ref)
+                    partition.set_log_start(partition.log_start)
+            await self._delete_chunks(incarnation_id, chunks)
+            self.chunks_folded += len(chunks)
+
+    async def _delete_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            await self._engine.store.delete(keys.chunk_object(incarnation_id, chunk))
+            if not chunk.index_inline:
+                await self._engine.store.delete(keys.index_object(incarnation_id, chunk))
+        self.chunks_removed += len(chunks)
 
     async def _delete_incarnation(self, incarnation_id: str) -> None:
         """Remove everything that is left of an incarnation but its fences: a zombie that wakes up must still find them."""
@@ -134,6 +169,6 @@ class Sweeper:
         last = ""
         while objects := await self._engine.store.list(keys.wal_prefix(incarnation_id), last):
             for found in objects:
-                if found.size_bytes != len(FENCE_OBJECT) and found.key not in kept:
+                if not is_fence(found) and found.key not in kept:
                     await self._engine.store.delete(found.key)
             last = objects[-1].key

@@ -1,0 +1,131 @@
+"""Folding: many small chunks become one larger one, sorted by partition, so that there are never many.
+
+On S3 a busy broker puts a few chunks a second; without folding the manifest, memory and the number of objects would grow with time
+instead of with what is kept. Chunks are folded as a log-structured merge tree compacts its runs: `FANOUT` neighbours of one
+generation become one of the next, so a byte is rewritten a few times in its life. Batches are moved as they are. What nobody can
+read any more (below a log start, or of a deleted topic) is left behind.
+
+A fold is one edit of the manifest. A reader that was about to read a chunk that is gone looks up its offset again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable
+
+from broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
+from broker.engine import keys
+from broker.engine.reader import read_index
+from broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, chunk_header
+from broker.log.index import BatchIndex
+from broker.store.interface import Store
+
+FANOUT = 32
+BYTES_MAX = 32 << 20
+"""What one fold reads and holds in memory; chunks of more than half of it are left as they are."""
+COUNT_MIN = 4
+"""Fewer are folded only together with what comes."""
+YIELD_ROWS = 1000
+"""Batches moved before the loop gets a turn."""
+SPAN_MS_MAX = 3600 * 1000
+"""Chunks that were written further apart stay apart, so that retention by time can free the older one."""
+
+
+def choose(manifest: Manifest) -> tuple[str, list[Chunk]] | None:
+    """The next neighbours to fold, as (incarnation id, chunks), or None: `FANOUT` of them, or fewer that are large together."""
+    for incarnation_id, chunks in manifest.chunks.items():
+        run: list[Chunk] = []
+        size = 0
+        for number in sorted(chunks):
+            chunk = chunks[number]
+            if run and size + chunk.size_bytes > BYTES_MAX and len(run) >= COUNT_MIN:
+                return incarnation_id, run
+            fits = (
+                run
+                and chunk.generation == run[0].generation
+                and size + chunk.size_bytes <= BYTES_MAX
+                and chunk.appended_ms - run[0].appended_ms <= SPAN_MS_MAX
+            )
+            if not fits:
+                run, size = [], 0
+            if chunk.size_bytes > BYTES_MAX // 2:
+                continue
+            run.append(chunk)
+            size += chunk.size_bytes
+            if len(run) == FANOUT:
+                return incarnation_id, run
+    return None
+
+
+async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: list[Chunk]) -> FoldChunks:
+    """Write the chunk that replaces `chunks`.
+
+    Returns:
+        The edit that puts it in their place; until that is committed the new object means nothing.
+    """
+    created_ms = chunks[-1].appended_ms
+    header = chunk_header(uuid.UUID(hex=incarnation_id).bytes, chunks[0].number, created_ms, FLAG_SYNCED)
+    streams: dict[tuple[uuid.UUID, int], list[tuple[Extent, BatchIndex, memoryview]]] = {}
+    for chunk in chunks:
+        data = memoryview(await store.get(keys.chunk_object(incarnation_id, chunk)))
+        for extent in _live(chunk.extents, manifest):
+            index = await read_index(store, incarnation_id, chunk, extent)
+            streams.setdefault((extent.topic_id, extent.partition), []).append((extent, index, data))
+    parts: list[bytes | memoryview] = [header]
+    indexes: list[tuple[list[Extent], BatchIndex]] = []
+    position = CHUNK_HEADER_BYTES
+    moved = 0
+    for pieces in streams.values():
+        merged = BatchIndex()
+        for _, index, data in pieces:
+            for row in range(len(index)):
+                moved += 1
+                if moved % YIELD_ROWS == 0:
+                    await asyncio.sleep(0)
+                at, size = index.positions[row], index.sizes[row]
+                parts.append(data[at : at + size])
+                merged.add(index.offsets[row], index.timestamps[row], position, size)
+                position += size
+        indexes.append(([extent for extent, _, _ in pieces], merged))
+    extents: list[Extent] = []
+    for olds, merged in indexes:
+        section = merged.encode()
+        parts.append(section)
+        extents.append(_merge(olds, position, len(section)))
+        position += len(section)
+    folded = Chunk(
+        number=chunks[0].number,
+        last_number=chunks[-1].last_number,
+        generation=chunks[0].generation + 1,
+        size_bytes=position,
+        appended_ms=created_ms,
+        index_inline=True,
+        extents=extents,
+    )
+    await store.put(keys.chunk_object(incarnation_id, folded), parts)
+    return FoldChunks(incarnation_id=incarnation_id, numbers=[chunk.number for chunk in chunks], chunk=folded)
+
+
+def _live(extents: Iterable[Extent], manifest: Manifest) -> list[Extent]:
+    return [
+        extent
+        for extent in extents
+        if extent.topic_id in manifest.topics_by_id
+        and extent.end_offset > manifest.log_start(extent.topic_id, extent.partition)
+    ]
+
+
+def _merge(extents: list[Extent], position: int, length: int) -> Extent:
+    first, last = extents[0], extents[-1]
+    return Extent(
+        topic_id=first.topic_id,
+        partition=first.partition,
+        base_offset=first.base_offset,
+        end_offset=last.end_offset,
+        leader_epoch=first.leader_epoch,
+        timestamp_max_ms=max(extent.timestamp_max_ms for extent in extents),
+        data_bytes=sum(extent.data_bytes for extent in extents),
+        position=position,
+        length_bytes=length,
+    )
