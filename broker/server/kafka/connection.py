@@ -256,6 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         self._cold.append((bytes(buffer[start:end]), slot))
         if self._cold_task is None:
             self._cold_task = self._server.loop.create_task(self._serve_cold())
+            self._cold_task.add_done_callback(self._task_ended)
 
     @staticmethod
     def _skip_header(frame: memoryview, start: int, client_size: int, flexible: bool) -> int:
@@ -297,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
         task = server.loop.create_task(self.fetch_later(request, correlation_id, slot))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_ended)
 
     async def fetch_later(self, request: fetch.FetchRequest, correlation_id: int, slot: Slot) -> None:
         server = self._server
@@ -332,6 +333,14 @@ class Connection(asyncio.BufferedProtocol):
                     return
         finally:
             self._cold_task = None
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """A request that broke our own code ends its connection: without an answer the client would wait for ever."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.exception("request_broke", error, peer=self.peer)
+            self.drop("request_broke", str(error))
 
     # -- answers
 

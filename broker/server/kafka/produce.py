@@ -283,7 +283,7 @@ def _error_row(version: int, number: int, code: int, message: str | None) -> byt
 def _row(
     version: int, number: int, code: int, base_offset: int, timestamp_ms: int, log_start: int, message: str | None
 ) -> bytes:
-    row = number.to_bytes(4, "big")
+    row = number.to_bytes(4, "big", signed=True)
     row += (
         _PARTITION_5.pack(code, base_offset, timestamp_ms, log_start)
         if version >= 5
