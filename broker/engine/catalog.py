@@ -46,7 +46,9 @@ class Catalog:
             FencedError: another broker wrote the manifest: this one was replaced and must stop.
             RetryError: the store does not answer. The edits may or may not be in; calling again is safe.
         """
-        await asyncio.shield(asyncio.create_task(self._commit(edits), name="commit"))
+        committing = asyncio.create_task(self._commit(edits), name="commit")
+        committing.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may be left to look at it
+        await asyncio.shield(committing)
 
     async def _commit(self, edits: tuple[Edit, ...]) -> None:
         async with self._lock:
