@@ -100,6 +100,8 @@ def validate(buffer: Buffer, position: int, size_bytes_max: int) -> tuple[int, .
     """
     available = len(buffer) - position
     if available < HEADER_BYTES:
+        if available == 0:
+            raise InvalidError(Reason.INVALID_RECORD, "a partition's records must be one record batch. bytes=`0`")
         if available >= 17 and buffer[position + 16] < 2:
             raise _old_format(buffer[position + 16])
         raise _corrupt("is cut off in its header", available)
