@@ -1,0 +1,376 @@
+"""The broker and its supervisor as processes: how they start, say why they cannot, and end.
+
+Runs `headgate broker` and `headgate up` as a user or a fleet would: taken ports, stores that cannot be, signals, a second broker on
+the same store, a supervisor that is killed. Compared: exit codes and what is on stdout and stderr. A mismatch means that an
+operator would see a traceback, a wrong exit code or nothing at all, or that a process stays behind.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.conftest import BrokerFactory
+from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.ports import free_port
+from tests.support.s3_server import S3Server, s3_server
+
+__all__ = ["s3_server"]
+
+START_S = 30.0
+Spawn = Callable[..., "Running"]
+
+
+class Running:
+    """A `headgate` command under way; stdout and stderr are kept apart, in files."""
+
+    def __init__(self, directory: Path, arguments: tuple[str, ...], environment: dict[str, str], stdin: int) -> None:
+        self.out_path, self.err_path = directory / "out", directory / "err"
+        self.ports = [free_port() for _ in range(3)]
+        kafka, grpc, http_port = map(str, self.ports)
+        ports = ("--kafka-port", kafka, "--grpc-port", grpc, "--http-port", http_port)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+        with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "broker.cli.main", arguments[0], *ports, *arguments[1:]],
+                stdin=stdin, stdout=out, stderr=err, cwd=ROOT, env=inherited | environment, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def out(self) -> str:
+        return self.out_path.read_text()
+
+    @property
+    def err(self) -> str:
+        return self.err_path.read_text()
+
+    def wait_for(self, pattern: str, *, in_errors: bool = False, timeout_s: float = START_S) -> re.Match[str]:
+        """Until the pattern is in its output. Fails when the process ends first."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = re.search(pattern, self.err if in_errors else self.out)
+            if found:
+                return found
+            assert self.process.poll() is None, f"it ended. exit_code=`{self.process.returncode}`\n{self.out}\n{self.err}"
+            assert time.monotonic() < deadline, f"not seen: {pattern}\n{self.out}\n{self.err}"
+            time.sleep(0.01)
+
+    def wait(self, timeout_s: float = START_S) -> int:
+        return self.process.wait(timeout_s)
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Spawn]:
+    """Start `headgate` commands on free ports; whatever is still there at the end is killed."""
+    made: list[Running] = []
+
+    def start(*arguments: str, environment: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL) -> Running:
+        directory = tmp_path / f"process-{len(made)}"
+        directory.mkdir()
+        made.append(Running(directory, arguments, environment or {}, stdin))
+        return made[-1]
+
+    yield start
+    for one in made:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+        if one.process.stdin is not None:
+            one.process.stdin.close()
+        assert "Traceback" not in one.err, one.err
+
+
+def one_error_line(running: Running) -> str:
+    """The only line of stderr that is not a log line."""
+    lines = [line for line in running.err.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, running.err
+    return lines[0]
+
+
+# -- it cannot start
+
+
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["kafka", "grpc", "http"])
+def test_a_taken_port_is_said_before_the_store_is_touched(spawn: Spawn, tmp_path: Path, which: int) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ports = [free_port() for _ in range(3)]
+        ports[which] = port
+        names = ("kafka_port", "grpc_port", "http_port")
+        environment = {f"HEADGATE_{name.upper()}": str(number) for name, number in zip(names, ports, strict=True)}
+        done = subprocess.run(
+            [sys.executable, "-m", "broker.cli.main", "broker", "--store", str(tmp_path / "store")],
+            capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, timeout=START_S,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "port is taken" in line and f"{HOST}:{port}" in line and f"--{names[which].replace('_', '-')}" in line
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_host_that_is_not_ours(spawn: Spawn, tmp_path: Path) -> None:
+    running = spawn("broker", "--store", str(tmp_path / "store"), "--host", "192.0.2.1")
+    assert running.wait() == 1
+    assert "host is not an address of this machine" in one_error_line(running) and "192.0.2.1" in running.err
+
+
+def test_a_wrong_setting_is_a_usage_error(spawn: Spawn) -> None:
+    running = spawn("broker", "--wal-fsync", "sometimes")
+    assert running.wait() == 2
+    assert "expected one of always, interval, never" in one_error_line(running)
+
+
+def test_a_store_below_a_file(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    running = spawn("broker", "--store", str(tmp_path / "file"))
+    assert running.wait() == 1
+    assert str(tmp_path / "file") in one_error_line(running)
+
+
+def test_a_read_only_store(spawn: Spawn, tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    directory.mkdir(mode=0o555)
+    if os.access(directory, os.W_OK):
+        # Nobody can take that right from root; /sys lets not even root make a directory.
+        directory = Path("/sys/headgate-store")
+    running = spawn("broker", "--store", str(directory))
+    assert running.wait() == 1
+    assert str(directory) in one_error_line(running)
+
+
+def test_no_such_bucket(spawn: Spawn, s3_server: S3Server) -> None:
+    running = spawn("broker", "--store", s3_server.url("no-such-bucket", "prefix"), environment=s3_server.environment)
+    assert running.wait() == 1
+    assert "no-such-bucket" in one_error_line(running)
+
+
+def test_another_clusters_store(make_broker: BrokerFactory, spawn: Spawn) -> None:
+    broker = make_broker(arguments=("--cluster-name", "red"))
+    broker.start()
+    assert broker.terminate() == 0
+    running = spawn("broker", "--store", broker.store, "--cluster-name", "blue")
+    assert running.wait() == 1
+    line = one_error_line(running)
+    assert "another cluster" in line and "red" in line and "blue" in line
+
+
+# -- it runs and ends
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_flushes_and_seals(spawn: Spawn, tmp_path: Path, number: signal.Signals) -> None:
+    store = str(tmp_path / "store")
+    first = spawn("broker", "--store", store)
+    line = first.wait_for(r"headgate broker 1 serves kafka=\S+ grpc=\S+ http=\S+ store=\S+\n").group()
+    kafka, grpc, http_port = first.ports
+    assert f"kafka={HOST}:{kafka} grpc={HOST}:{grpc} http={HOST}:{http_port} store={store}" in line
+    assert produce(kafka, "sealed", 100) == 100
+    first.process.send_signal(number)
+    assert first.wait() == 0
+    assert first.out == line, "exactly one line is printed"
+    second = spawn("broker", "--store", store)
+    opened = json.loads(second.wait_for(r"\{.*engine_open.*\}", in_errors=True).group())
+    assert opened["recovered_records"] == 0, "a sealed log leaves nothing to recover"
+    second.wait_for("serves")
+    assert consume(second.ports[0], "sealed") == list(range(100))
+
+
+def test_a_second_signal_ends_it_at_once(spawn: Spawn, tmp_path: Path) -> None:
+    running = spawn("broker", "--store", str(tmp_path / "store"))
+    running.wait_for("serves")
+    running.process.send_signal(signal.SIGTERM)
+    running.process.send_signal(signal.SIGTERM)
+    # Either it had ended in order before the second one came, or that one ended it.
+    assert running.wait() in (0, 128 + signal.SIGTERM)
+
+
+def test_a_second_broker_on_the_store_fences_the_first(spawn: Spawn, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    first = spawn("broker", "--store", store)
+    first.wait_for("serves")
+    assert produce(first.ports[0], "fenced", 10) == 10
+    second = spawn("broker", "--store", store)
+    second.wait_for("serves")
+    # The first finds out when it writes again, and must not ack that.
+    assert produce(first.ports[0], "fenced", 10, timeout_ms=3000) == 0
+    assert first.wait() == 3
+    assert "one broker at a time" in one_error_line(first)
+    assert consume(second.ports[0], "fenced") == list(range(10))
+
+
+@pytest.mark.parametrize("topic_exists", [True, False], ids=["record", "topic"])
+def test_a_store_that_vanishes_ends_the_broker_with_the_reason(spawn: Spawn, tmp_path: Path, topic_exists: bool) -> None:
+    store = tmp_path / "store"
+    running = spawn("broker", "--store", str(store))
+    running.wait_for("serves")
+    if topic_exists:
+        assert produce(running.ports[0], "gone", 1) == 1
+    shutil.rmtree(store)
+    assert produce(running.ports[0], "gone", 1, timeout_ms=3000) == 0
+    assert running.wait() == 1
+    assert re.search("vanished|deleted under the running broker", one_error_line(running))
+
+
+def test_a_supervised_broker_ends_with_its_standard_input(spawn: Spawn, tmp_path: Path) -> None:
+    running = spawn("broker", "--store", str(tmp_path / "store"), environment={"HEADGATE_SUPERVISED": "1"}, stdin=subprocess.PIPE)
+    running.wait_for("serves")
+    assert running.process.stdin is not None
+    running.process.stdin.close()
+    assert running.wait() == 0
+
+
+def test_health_and_metrics(make_broker: BrokerFactory) -> None:
+    broker = make_broker()
+    broker.start()
+    assert produce(broker.kafka_port, "measured", 50) == 50
+    assert get(broker, "/healthz") == (200, "alive\n")
+    assert get(broker, "/readyz") == (200, "ready\n")
+    assert get(broker, "/nope")[0] == 404
+    status, page = get(broker, "/")
+    assert status == 200 and broker.bootstrap in page and "/metrics" in page
+    status, text = get(broker, "/metrics")
+    assert status == 200
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    samples = {(sample.name, *sample.labels.values()): sample.value for family in families.values() for sample in family.samples}
+    assert samples["headgate_topic_in_records_total", "measured"] == 50
+    assert samples["headgate_topic_in_bytes_total", "measured"] > 50
+    assert samples["headgate_broker_ready_bool",] == 1
+    assert samples["headgate_wal_appended_batches_total",] == samples["headgate_wal_durable_batches_total",] > 0
+    assert {"process_resident_memory_bytes", "headgate_store_requests", "headgate_loop_lag_seconds"} <= families.keys()
+    assert all(family.documentation for family in families.values())
+
+
+def test_the_kafka_path_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, broker.server.main, broker.server.process, broker.engine.engine, broker.server.kafka.apis\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
+    heavy = {
+        "grpc",
+        "google",
+        "boto3",
+        "botocore",
+        "starlette",
+        "uvicorn",
+        "prometheus_client",
+        "rich",
+        "typer",
+        "pydantic",
+        "numpy",
+    }
+    assert heavy & set(loaded.stdout.split()) == set()
+
+
+# -- headgate up
+
+
+def test_up_serves_restarts_and_ends(spawn: Spawn, tmp_path: Path) -> None:
+    running = spawn("up", "--store", str(tmp_path / "store"))
+    running.wait_for(r"headgate serves kafka=\S+ grpc=\S+ http=\S+ store=\S+")
+    assert produce(running.ports[0], "kept", 10) == 10
+    broker = only_child(running.process.pid)
+    os.kill(broker, signal.SIGKILL)
+    running.wait_for("killed by SIGKILL; it starts again", in_errors=True)
+    running.wait_for("serves again", in_errors=True)
+    assert consume(running.ports[0], "kept") == list(range(10))
+    broker = only_child(running.process.pid)
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() == 0
+    assert not alive(broker)
+    assert running.out.count("\n") == 1
+
+
+def test_up_that_is_killed_leaves_no_broker_behind(spawn: Spawn, tmp_path: Path) -> None:
+    running = spawn("up", "--store", str(tmp_path / "store"))
+    running.wait_for("headgate serves")
+    broker = only_child(running.process.pid)
+    running.process.kill()
+    deadline = time.monotonic() + START_S
+    while alive(broker):
+        assert time.monotonic() < deadline, "the broker stayed"
+        time.sleep(0.01)
+
+
+def test_up_says_why_it_cannot(spawn: Spawn, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    running = spawn("up", "--store", str(tmp_path / "file"))
+    assert running.wait() == 1
+    assert str(tmp_path / "file") in one_error_line(running)
+    running = spawn("up", "--brokers", "2", "--store", str(tmp_path / "store"))
+    assert running.wait() == 1
+    assert "one broker at a time" in one_error_line(running)
+    assert not (tmp_path / "store").exists()
+
+
+def produce(port: int, topic: str, count: int, *, timeout_ms: int = 30_000) -> int:
+    """Write so many records to partition 0; their keys are their numbers. Returns how many were acked."""
+    acked = 0
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        nonlocal acked
+        acked += error is None
+
+    # A broker that goes away is what some of these tests are about; librdkafka must not print it.
+    settings = {"bootstrap.servers": f"{HOST}:{port}", "message.timeout.ms": timeout_ms, "log_level": 0}
+    producer = Producer(settings)
+    for number in range(count):
+        producer.produce(topic, b"value", key=str(number).encode(), partition=0, on_delivery=delivered)
+    assert producer.flush(60) == 0
+    return acked
+
+
+def consume(port: int, topic: str) -> list[int]:
+    """The keys of partition 0, from its first record to its end."""
+    consumer = Consumer({"bootstrap.servers": f"{HOST}:{port}", "group.id": "-", "enable.auto.commit": False, "log_level": 0})
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 30)
+        keys: list[int] = []
+        deadline = time.monotonic() + 30
+        while len(keys) < end and time.monotonic() < deadline:
+            keys += [int(message.key() or b"-1") for message in consumer.consume(1000, 0.2) if not message.error()]
+        return keys
+    finally:
+        consumer.close()
+
+
+def get(broker: BrokerProcess, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(HOST, broker.http_port, timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def only_child(parent: int) -> int:
+    """The process id of the only child, from /proc."""
+    (child,) = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return int(child)
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
