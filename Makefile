@@ -12,7 +12,7 @@ BENCH_FLAGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo test lint format bench clean
+.PHONY: help install up demo test soak lint format bench clean
 
 help: ## what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ demo: $(STAMP) ## watch a broker be killed in the middle of a stream and lose no
 
 test: $(STAMP) ## every test
 	@$(BIN)/python -m pytest $(TEST_FLAGS)
+
+soak: $(STAMP) ## the long tests: 20 rounds of SIGKILL on every store
+	@$(BIN)/python -m pytest -m slow $(TEST_FLAGS)
 
 lint: $(STAMP) ## ruff, mypy --strict, and the import contracts
 	@$(BIN)/ruff check
