@@ -120,3 +120,12 @@ _CODES = {
 def error_code(error: HeadgateError) -> ErrorCode:
     """The code that a Kafka client is told."""
     return _CODES[error.reason]
+
+
+MESSAGE_LENGTH_MAX = 500
+"""Characters. Messages repeat what the client sent, and a response's string has at most 32767 bytes."""
+
+
+def error_message(error: HeadgateError) -> str:
+    """What the person behind a Kafka client is told."""
+    return error.message[:MESSAGE_LENGTH_MAX]

@@ -1,0 +1,53 @@
+"""AlterConfigs (33), versions 0-2: replace all overrides of a topic by those in the request.
+
+As in Kafka, a resource or a key that stands in the request twice, and a null value, are INVALID_REQUEST.
+
+Deviation: a broker's settings cannot be changed while it runs (INVALID_REQUEST).
+"""
+
+from __future__ import annotations
+
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.server.kafka.configs import BROKER, TOPIC, check_broker, find_topic, unsupported_resource
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import error_code, error_message
+from broker.server.kafka.shared import repeated
+from broker.wire.kafka.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+async def handle(request: AlterConfigsRequest, context: Context) -> AlterConfigsResponse:
+    response = AlterConfigsResponse()
+    twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
+    for (resource_type, name), one in {(one.resource_type, one.resource_name): one for one in request.resources}.items():
+        result = AlterConfigsResourceResponse(resource_type=resource_type, resource_name=name, error_message=None)
+        response.responses.append(result)
+        try:
+            if (resource_type, name) in twice:
+                raise InvalidError(Reason.INVALID_REQUEST, "resource is in the request more than once")
+            await _alter(one, request.validate_only, context)
+        except HeadgateError as error:
+            result.error_code = error_code(error)
+            result.error_message = error_message(error)
+    return response
+
+
+async def _alter(one: AlterConfigsResource, validate_only: bool, context: Context) -> None:
+    if repeated(entry.name for entry in one.configs):
+        raise InvalidError(Reason.INVALID_REQUEST, "a key is in the request more than once")
+    config = {entry.name: entry.value for entry in one.configs if entry.value is not None}
+    if len(config) < len(one.configs):
+        raise InvalidError(Reason.INVALID_REQUEST, "a key has no value")
+    if one.resource_type == BROKER:
+        check_broker(one.resource_name, context)
+        if config:
+            raise InvalidError(Reason.INVALID_REQUEST, "settings of a broker cannot be changed while it runs")
+    elif one.resource_type == TOPIC:
+        topic = find_topic(one.resource_name, context)
+        await context.engine.alter_topic_config(topic, config, validate_only=validate_only)
+    else:
+        raise unsupported_resource(one.resource_type)

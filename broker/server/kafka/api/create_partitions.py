@@ -1,0 +1,48 @@
+"""CreatePartitions (37), versions 0-3: more partitions for a topic.
+
+Deviation: a manual assignment is checked and then not kept, as in CreateTopics.
+"""
+
+from __future__ import annotations
+
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import error_code, error_message
+from broker.server.kafka.shared import check_assignment, repeated
+from broker.wire.kafka.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+async def handle(request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
+    response = CreatePartitionsResponse()
+    twice = repeated(one.name for one in request.topics)
+    for name, one in {one.name: one for one in request.topics}.items():
+        result = CreatePartitionsTopicResult(name=name)
+        response.results.append(result)
+        try:
+            if name in twice:
+                raise InvalidError(Reason.INVALID_REQUEST, f"topic is in the request more than once. topic=`{name}`")
+            await _create(one, request.validate_only, context)
+        except HeadgateError as error:
+            result.error_code = error_code(error)
+            result.error_message = error_message(error)
+    return response
+
+
+async def _create(one: CreatePartitionsTopic, validate_only: bool, context: Context) -> None:
+    engine = context.engine
+    topic = engine.topic(one.name)
+    if one.assignments is not None and one.count > topic.partitions:
+        added = one.count - topic.partitions
+        if len(one.assignments) != added:
+            raise InvalidError(
+                Reason.INVALID_REPLICA_ASSIGNMENT,
+                f"manual assignment does not fit. new_partitions=`{added}` assigned=`{len(one.assignments)}`",
+            )
+        for assignment in one.assignments:
+            check_assignment((engine.broker_id,), assignment.broker_ids)
+    await engine.create_partitions(topic, one.count, validate_only=validate_only)

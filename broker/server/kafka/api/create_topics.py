@@ -1,0 +1,96 @@
+"""CreateTopics (19), versions 2-7.
+
+- -1 partitions means the broker's `num_partitions`. A topic that stands in the request twice is INVALID_REQUEST, once for all.
+- A manual assignment must name partitions from 0 on and brokers that exist, and leaves both counts at -1, as in Kafka.
+
+Deviations: copies are the store's business, so any replication factor >= 1 (or -1) is accepted, and the answer says 1. A manual
+assignment is checked and then not kept: brokers lead what the cluster gives them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.server.kafka.configs import topic_entries
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import error_code, error_message
+from broker.server.kafka.shared import check_assignment, repeated
+from broker.wire.kafka.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from broker.wire.kafka.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from broker.cluster.manifest import Topic
+
+DEFAULT = -1
+
+
+async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
+    response = CreateTopicsResponse()
+    twice = repeated(one.name for one in request.topics)
+    for name, one in {one.name: one for one in request.topics}.items():
+        try:
+            if name in twice:
+                raise InvalidError(Reason.INVALID_REQUEST, f"topic is in the request more than once. topic=`{name}`")
+            topic = await _create(one, request.validate_only, context)
+        except HeadgateError as error:
+            result = CreatableTopicResult(name=name, error_code=error_code(error), error_message=error_message(error))
+        else:
+            result = _created(topic, request.validate_only, context)
+        response.topics.append(result)
+    return response
+
+
+async def _create(one: CreatableTopic, validate_only: bool, context: Context) -> Topic:
+    engine = context.engine
+    partitions: int | None = one.num_partitions
+    if one.assignments:
+        partitions = _assigned(one, context)
+    elif one.replication_factor < 1 and one.replication_factor != DEFAULT:
+        raise InvalidError(
+            Reason.INVALID_REPLICATION_FACTOR,
+            f"replication factor must be -1 or at least 1. replication_factor=`{one.replication_factor}`",
+        )
+    elif partitions == DEFAULT:
+        partitions = None
+    config: dict[str, str] = {}
+    for entry in one.configs:
+        if entry.value is None:
+            raise InvalidError(Reason.INVALID_CONFIG, f"config of a new topic has no value. key=`{entry.name[:100]}`")
+        config[entry.name] = entry.value
+    return await engine.create_topic(one.name, partitions, config, validate_only=validate_only)
+
+
+def _assigned(one: CreatableTopic, context: Context) -> int:
+    """How many partitions a manual assignment has."""
+    if one.replication_factor != DEFAULT or one.num_partitions != DEFAULT:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            "a manual assignment leaves replication factor and number of partitions at -1. "
+            f"replication_factor=`{one.replication_factor}` partitions=`{one.num_partitions}`",
+        )
+    numbers = sorted(assignment.partition_index for assignment in one.assignments)
+    if numbers != list(range(len(numbers))):
+        raise InvalidError(Reason.INVALID_REPLICA_ASSIGNMENT, "manual assignment does not have each partition from 0 on once")
+    for assignment in one.assignments:
+        check_assignment((context.engine.broker_id,), assignment.broker_ids)
+    return len(numbers)
+
+
+def _created(topic: Topic, validate_only: bool, context: Context) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=ZERO_UUID if validate_only else topic.id,
+        num_partitions=topic.partitions,
+        replication_factor=1,
+        configs=[
+            CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
+            for entry in topic_entries(topic, context.settings)
+        ],
+    )

@@ -1,0 +1,46 @@
+"""DeleteTopics (20), versions 1-6: by name, or by name or id from version 6.
+
+A topic that is named twice, in whatever ways, is INVALID_REQUEST and is not deleted.
+"""
+
+from __future__ import annotations
+
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import error_code, error_message
+from broker.server.kafka.shared import repeated
+from broker.wire.kafka.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from broker.wire.kafka.primitives import ZERO_UUID
+
+IDS_VERSION_MIN = 6
+
+
+async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
+    asked = request.topics
+    if context.api_version < IDS_VERSION_MIN:
+        asked = [DeleteTopicState(name=name) for name in request.topic_names]
+    names = {topic.id: topic.name for topic in context.engine.topics()}
+    twice = repeated(names.get(one.topic_id, one.topic_id) if one.name is None else one.name for one in asked)
+    response = DeleteTopicsResponse()
+    for one in {(one.name, one.topic_id): one for one in asked}.values():
+        result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
+        response.responses.append(result)
+        try:
+            if one.name is None and one.topic_id == ZERO_UUID:
+                raise InvalidError(Reason.INVALID_REQUEST, "neither topic name nor topic id is given")
+            if one.name is not None and one.topic_id != ZERO_UUID:
+                raise InvalidError(Reason.INVALID_REQUEST, "both topic name and topic id are given")
+            if (names.get(one.topic_id, one.topic_id) if one.name is None else one.name) in twice:
+                raise InvalidError(Reason.INVALID_REQUEST, "topic is in the request more than once")
+            topic = context.engine.topic_by_id(one.topic_id) if one.name is None else context.engine.topic(one.name)
+            result.name, result.topic_id = topic.name, topic.id
+            await context.engine.delete_topic(topic)
+        except HeadgateError as error:
+            result.error_code = error_code(error)
+            result.error_message = error_message(error)
+    return response

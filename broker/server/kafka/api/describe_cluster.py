@@ -1,0 +1,33 @@
+"""DescribeCluster (60), versions 0-2: the cluster's id and its brokers.
+
+Deviations: there are no controllers of their own, so asking for them (endpoint type 2, version 1) is answered as a broker of Kafka
+does, with MISMATCHED_ENDPOINT_TYPE. No broker is ever listed as fenced.
+"""
+
+from __future__ import annotations
+
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import ErrorCode
+from broker.server.kafka.shared import CLUSTER_OPERATIONS
+from broker.wire.kafka.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+
+BROKERS = 1
+CONTROLLERS = 2
+
+
+async def handle(request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
+    if request.endpoint_type != BROKERS:
+        known = request.endpoint_type == CONTROLLERS
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"this endpoint describes brokers. endpoint_type=`{request.endpoint_type}`",
+        )
+    engine = context.engine
+    response = DescribeClusterResponse(
+        cluster_id=engine.cluster_id,
+        controller_id=engine.broker_id,
+        brokers=[DescribeClusterBroker(broker_id=engine.broker_id, host=context.host, port=context.port)],
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response

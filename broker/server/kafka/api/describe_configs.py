@@ -1,0 +1,74 @@
+"""DescribeConfigs (32), versions 1-4: settings of topics and of this broker, with their defaults, types and texts.
+
+- No names of keys, or an empty list of them, asks for all. A resource that stands in the request twice is answered once.
+- The broker with the empty name stands for what all brokers share and can change while they run: nothing.
+
+Deviation: broker loggers, client metrics and groups have no configs here (INVALID_REQUEST).
+"""
+
+from __future__ import annotations
+
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.configs import (
+    BROKER,
+    TOPIC,
+    Entry,
+    broker_entries,
+    check_broker,
+    find_topic,
+    topic_entries,
+    unsupported_resource,
+)
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import error_code, error_message
+from broker.wire.kafka.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+
+async def handle(request: DescribeConfigsRequest, context: Context) -> DescribeConfigsResponse:
+    response = DescribeConfigsResponse()
+    for one in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
+        result = DescribeConfigsResult(resource_type=one.resource_type, resource_name=one.resource_name, error_message=None)
+        response.results.append(result)
+        try:
+            entries = _entries(one.resource_type, one.resource_name, context)
+        except HeadgateError as error:
+            result.error_code = error_code(error)
+            result.error_message = error_message(error)
+            continue
+        wanted = set(one.configuration_keys or ())
+        result.configs = [
+            _result(entry, request.include_synonyms, request.include_documentation)
+            for entry in entries
+            if not wanted or entry.name in wanted
+        ]
+    return response
+
+
+def _entries(resource_type: int, name: str, context: Context) -> list[Entry]:
+    if resource_type == TOPIC:
+        return topic_entries(find_topic(name, context), context.settings)
+    if resource_type == BROKER:
+        check_broker(name, context)
+        return broker_entries(context) if name else []
+    raise unsupported_resource(resource_type)
+
+
+def _result(entry: Entry, synonyms: bool, documentation: bool) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        config_type=entry.kind,
+        documentation=entry.documentation if documentation else None,
+        synonyms=[
+            DescribeConfigsSynonym(name=name, value=value, source=source)
+            for name, value, source in (entry.synonyms if synonyms else ())
+        ],
+    )

@@ -1,0 +1,77 @@
+"""DescribeTopicPartitions (75), version 0: topics page by page (KIP-966).
+
+Topics are answered in the order of their names, and a page ends with a cursor once it has `response_partition_limit` partitions (1
+to 2000, as Kafka has it). Topics that do not exist are answered with their error and count for nothing.
+
+Deviation: a partition's only replica is its lead, and is eligible by being it; the lists of eligible replicas are empty.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.topic_config import is_internal
+from broker.runtime.errors import InvalidError
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import ErrorCode
+from broker.server.kafka.shared import TOPIC_OPERATIONS, unknown_topic_code
+from broker.wire.kafka.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+PARTITIONS_MAX = 2000
+
+
+async def handle(request: DescribeTopicPartitionsRequest, context: Context) -> DescribeTopicPartitionsResponse:
+    engine = context.engine
+    cursor = request.cursor
+    names = {one.name for one in request.topics} or {topic.name for topic in engine.topics()}
+    response = DescribeTopicPartitionsResponse()
+    if cursor is not None and cursor.partition_index < 0:
+        response.topics = [
+            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name) for name in sorted(names)
+        ]
+        return response
+    room = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
+    for name in sorted(names):
+        first = 0
+        if cursor is not None:
+            if name < cursor.topic_name:
+                continue
+            first = cursor.partition_index if name == cursor.topic_name else 0
+        try:
+            topic = engine.topic(name)
+        except InvalidError:
+            response.topics.append(DescribeTopicPartitionsResponseTopic(error_code=unknown_topic_code(name), name=name))
+            continue
+        if room == 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=first)
+            break
+        end = min(topic.partitions, first + room)
+        response.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                name=name,
+                topic_id=topic.id,
+                is_internal=is_internal(name),
+                partitions=[
+                    DescribeTopicPartitionsResponsePartition(
+                        partition_index=number,
+                        leader_id=engine.broker_id,
+                        leader_epoch=engine.partition(topic, number).leader_epoch,
+                        replica_nodes=[engine.broker_id],
+                        isr_nodes=[engine.broker_id],
+                        eligible_leader_replicas=[],
+                        last_known_elr=[],
+                    )
+                    for number in range(first, end)
+                ],
+                topic_authorized_operations=TOPIC_OPERATIONS,
+            )
+        )
+        room -= max(0, end - first)
+        if end < topic.partitions:
+            response.next_cursor = Cursor(topic_name=name, partition_index=end)
+            break
+    return response

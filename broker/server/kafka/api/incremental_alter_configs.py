@@ -1,0 +1,63 @@
+"""IncrementalAlterConfigs (44), versions 0-1: set, delete, append to and subtract from single keys of a topic (KIP-339).
+
+- Append and subtract work on lists, from the default where there is no override. Deleting a key that is not there is fine.
+- As in Kafka, a resource or a key that stands in the request twice, an unknown operation, and a null value where one is needed are
+  INVALID_REQUEST.
+
+Deviation: a broker's settings cannot be changed while it runs (INVALID_REQUEST).
+"""
+
+from __future__ import annotations
+
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.server.kafka.configs import BROKER, TOPIC, Operation, altered, check_broker, find_topic, unsupported_resource
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import error_code, error_message
+from broker.server.kafka.shared import repeated
+from broker.wire.kafka.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+async def handle(request: IncrementalAlterConfigsRequest, context: Context) -> IncrementalAlterConfigsResponse:
+    response = IncrementalAlterConfigsResponse()
+    twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
+    for (resource_type, name), one in {(one.resource_type, one.resource_name): one for one in request.resources}.items():
+        result = AlterConfigsResourceResponse(resource_type=resource_type, resource_name=name, error_message=None)
+        response.responses.append(result)
+        try:
+            if (resource_type, name) in twice:
+                raise InvalidError(Reason.INVALID_REQUEST, "resource is in the request more than once")
+            await _alter(one, request.validate_only, context)
+        except HeadgateError as error:
+            result.error_code = error_code(error)
+            result.error_message = error_message(error)
+    return response
+
+
+async def _alter(one: AlterConfigsResource, validate_only: bool, context: Context) -> None:
+    changes: dict[str, tuple[Operation, str]] = {}
+    for entry in one.configs:
+        if entry.name in changes:
+            raise InvalidError(Reason.INVALID_REQUEST, f"key is in the request more than once. key=`{entry.name[:100]}`")
+        if entry.config_operation not in Operation.__members__.values():
+            raise InvalidError(Reason.INVALID_REQUEST, f"unknown operation. operation=`{entry.config_operation}`")
+        operation = Operation(entry.config_operation)
+        if entry.value is None and operation is not Operation.DELETE:
+            raise InvalidError(Reason.INVALID_REQUEST, f"key has no value. key=`{entry.name[:100]}`")
+        changes[entry.name] = operation, entry.value or ""
+    if one.resource_type == BROKER:
+        check_broker(one.resource_name, context)
+        if changes:
+            raise InvalidError(Reason.INVALID_REQUEST, "settings of a broker cannot be changed while it runs")
+    elif one.resource_type == TOPIC:
+        topic = find_topic(one.resource_name, context)
+        settings = context.settings
+        await context.engine.alter_topic_config(
+            topic, lambda present: altered(present, changes, settings), validate_only=validate_only
+        )
+    else:
+        raise unsupported_resource(one.resource_type)

@@ -1,0 +1,92 @@
+"""ListOffsets (2), versions 1-10: offsets by time and by name.
+
+- A timestamp >= 0: the first record at or after it. -1 latest (the high watermark), -2 earliest (the log's start), -3 the record
+  with the greatest timestamp (version 7), -4 earliest local (8), -5 latest tiered (9). A name that the version does not have is
+  UNSUPPORTED_VERSION, as in Kafka.
+- A partition asked for twice is INVALID_REQUEST, in all places.
+
+Deviations: nothing is local or tiered here, so -4 is the log's start and -5 is unknown (-1), which is what a Kafka without tiered
+storage answers. Without transactions both isolation levels see the same end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import ErrorCode, error_code
+from broker.server.kafka.shared import check_leader_epoch, epoch_at, repeated
+from broker.wire.kafka.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_VERSION_MIN = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+
+LOOKUPS_MAX = 16
+"""Partitions of one request whose records are searched at the same time."""
+
+
+async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
+    twice = repeated((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
+    room = asyncio.Semaphore(LOOKUPS_MAX)
+    searches = []
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answers = ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(answers)
+        for one in topic.partitions:
+            answer = ListOffsetsPartitionResponse(partition_index=one.partition_index)
+            answers.partitions.append(answer)
+            if (topic.name, one.partition_index) in twice:
+                answer.error_code = ErrorCode.INVALID_REQUEST
+            elif one.timestamp < 0 and context.api_version < _VERSION_MIN.get(one.timestamp, 1 << 15):
+                answer.error_code = ErrorCode.UNSUPPORTED_VERSION
+            elif one.timestamp >= 0 or one.timestamp == MAX_TIMESTAMP:
+                searches.append(_search(topic.name, one, answer, context, room))
+            else:
+                _name(topic.name, one, answer, context)
+    await asyncio.gather(*searches)
+    return response
+
+
+def _name(topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, context: Context) -> None:
+    """Answer an offset that has a name and needs no search."""
+    try:
+        log = context.engine.partition(context.engine.topic(topic), one.partition_index)
+        check_leader_epoch(log, one.current_leader_epoch)
+    except HeadgateError as error:
+        answer.error_code = error_code(error)
+        return
+    if one.timestamp == LATEST:
+        answer.offset = log.high_watermark
+        answer.leader_epoch = epoch_at(log, log.high_watermark)
+    elif one.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = log.log_start
+        answer.leader_epoch = epoch_at(log, log.log_start)
+
+
+async def _search(
+    topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, context: Context, room: asyncio.Semaphore
+) -> None:
+    """Answer an offset for which records must be read."""
+    engine = context.engine
+    async with room:
+        try:
+            log = engine.partition(engine.topic(topic), one.partition_index)
+            check_leader_epoch(log, one.current_leader_epoch)
+            if one.timestamp == MAX_TIMESTAMP:
+                found = await engine.max_timestamp(log)
+            else:
+                found = await engine.offset_for_timestamp(log, one.timestamp)
+        except HeadgateError as error:
+            answer.error_code = error_code(error)
+            return
+    if found is not None:
+        answer.timestamp, answer.offset = found
+        answer.leader_epoch = epoch_at(log, answer.offset)

@@ -1,0 +1,114 @@
+"""Metadata (3), versions 0-13: brokers, topics and the lead of every partition.
+
+- All topics are asked for with null, in version 0 with an empty array; an empty array is no topics from version 1.
+- A topic that does not exist is created if both the client (from version 4; before it always does) and `auto_create_topics` say so,
+  and is answered at once with its partitions, where Kafka first answers with an error.
+- Topics may be asked for by id from version 12. Ids create nothing.
+
+Deviations: a store has no replicas, so a partition's only replica is its lead. There is no controller; the broker that answers
+stands in, and takes every request that a controller would. Authorized operations are all there are, as in a Kafka without an
+authorizer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.cluster.topic_config import is_internal
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import ErrorCode, error_code
+from broker.server.kafka.shared import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS, unknown_topic_code
+from broker.wire.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from broker.wire.kafka.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from broker.cluster.manifest import Topic
+
+ALL_IS_EMPTY_VERSION = 0
+IDS_VERSION_MIN = 12
+
+
+async def handle(request: MetadataRequest, context: Context) -> MetadataResponse:
+    engine = context.engine
+    response = MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=engine.broker_id, host=context.host, port=context.port)],
+        cluster_id=engine.cluster_id,
+        controller_id=engine.broker_id,
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
+    asked = request.topics
+    if asked is None or (not asked and context.api_version == ALL_IS_EMPTY_VERSION):
+        response.topics = [_describe(topic, context, operations) for topic in engine.topics()]
+        return response
+    if context.api_version < IDS_VERSION_MIN and any(one.name is None or one.topic_id != ZERO_UUID for one in asked):
+        response.topics = [
+            MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=one.name or "", topic_id=one.topic_id) for one in asked
+        ]
+        return response
+    ids = dict.fromkeys(one.topic_id for one in asked if one.topic_id != ZERO_UUID)
+    if ids:
+        for topic_id in ids:
+            try:
+                response.topics.append(_describe(engine.topic_by_id(topic_id), context, operations))
+            except InvalidError as error:
+                response.topics.append(MetadataResponseTopic(error_code=error_code(error), name=None, topic_id=topic_id))
+        return response
+    create = request.allow_auto_topic_creation and context.settings.auto_create_topics
+    for name in dict.fromkeys(one.name or "" for one in asked):
+        try:
+            topic = await _find(name, create, context)
+        except HeadgateError as error:
+            response.topics.append(MetadataResponseTopic(error_code=_code(name, error), name=name))
+        else:
+            response.topics.append(_describe(topic, context, operations))
+    return response
+
+
+async def _find(name: str, create: bool, context: Context) -> Topic:
+    try:
+        return context.engine.topic(name)
+    except InvalidError:
+        if not create:
+            raise
+    try:
+        return await context.engine.create_topic(name, None, {})
+    except InvalidError as error:
+        if error.reason is Reason.TOPIC_EXISTS:  # another client was faster
+            return context.engine.topic(name)
+        raise
+
+
+def _code(name: str, error: HeadgateError) -> ErrorCode:
+    if error.reason is Reason.UNKNOWN_TOPIC:
+        return unknown_topic_code(name)
+    # Clients look again after a pause when they are told that there is no leader yet.
+    return error_code(error) if isinstance(error, InvalidError) else ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def _describe(topic: Topic, context: Context, operations: int) -> MetadataResponseTopic:
+    broker_id = context.engine.broker_id
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=is_internal(topic.name),
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=number,
+                leader_id=broker_id,
+                leader_epoch=context.engine.partition(topic, number).leader_epoch,
+                replica_nodes=[broker_id],
+                isr_nodes=[broker_id],
+            )
+            for number in range(topic.partitions)
+        ],
+        topic_authorized_operations=operations,
+    )

@@ -1,0 +1,39 @@
+"""OffsetForLeaderEpoch (23), versions 2-4: where the records of a leader epoch end (KIP-320).
+
+Clients find out by it that a log was cut while they did not look. An epoch that is not known is answered with epoch -1 and
+offset -1, which is not an error.
+"""
+
+from __future__ import annotations
+
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import error_code
+from broker.server.kafka.shared import check_leader_epoch
+from broker.wire.kafka.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+async def handle(request: OffsetForLeaderEpochRequest, context: Context) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(topic=topic.topic, partitions=[_end(topic.topic, one, context) for one in topic.partitions])
+            for topic in request.topics
+        ]
+    )
+
+
+def _end(topic: str, one: OffsetForLeaderPartition, context: Context) -> EpochEndOffset:
+    engine = context.engine
+    try:
+        log = engine.partition(engine.topic(topic), one.partition)
+        check_leader_epoch(log, one.current_leader_epoch)
+    except HeadgateError as error:
+        return EpochEndOffset(partition=one.partition, error_code=error_code(error))
+    epoch, end_offset = engine.epoch_end(log, one.leader_epoch)
+    return EpochEndOffset(partition=one.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -1,0 +1,72 @@
+"""A real engine over a store in memory, and calls of handlers as the listener makes them, through the wire's bytes both ways."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from importlib import import_module
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from broker.engine.engine import Engine
+from broker.runtime.clock import ManualClock
+from broker.runtime.config import Settings
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.apis import APIS
+from broker.server.kafka.context import Context
+from broker.store.memory import MemoryStore
+
+NOW_MS = 1_700_000_000_000
+
+
+class Kafka:
+    """A broker without sockets."""
+
+    def __init__(self, settings: Settings, store: MemoryStore) -> None:
+        self.settings = settings
+        self.clock = ManualClock(NOW_MS)
+        self.failures: list[HeadgateError] = []
+        self.engine = Engine(
+            store=store, settings=settings, clock=self.clock, incarnation_id="0" * 31 + "1", fail=self.failures.append
+        )
+
+    async def call(self, request: Any, version: int) -> Any:
+        """The response to `request`, both of them encoded and decoded in `version`."""
+        api = APIS[request.API_KEY]
+        assert api.serves(version)
+        decode, handle = api.load()
+        message, _ = decode(request.encode(version), 0, version)
+        context = Context(
+            engine=self.engine, settings=self.settings, client_id="test", api_version=version, host="broker.test", port=9092
+        )
+        response = await handle(message, context)
+        data = response.encode(version)
+        module = import_module(f"broker.wire.kafka.messages.{api.module}")
+        answer, end = getattr(module, f"{api.name}Response").decode(data, 0, version)
+        assert end == len(data)
+        return answer
+
+    async def append(self, topic: str, values: Sequence[bytes | None], *, partition: int = 0, **fields: Any) -> int:
+        """Write a batch and wait for the store; returns its first offset."""
+        from tests.support.batches import batch  # kafka-python warns when it is imported, and a conftest must not
+
+        fields.setdefault("timestamp_ms", NOW_MS)
+        log = self.engine.partition(self.engine.topic(topic), partition)
+        appended = self.engine.append(log, memoryview(bytearray(batch(values, **fields))))
+        await self.engine.durable(10_000)
+        return appended.base_offset
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings.from_values({"broker_id": 7})
+
+
+@pytest_asyncio.fixture
+async def kafka(settings: Settings) -> AsyncIterator[Kafka]:
+    broker = Kafka(settings, MemoryStore())
+    await broker.engine.open()
+    yield broker
+    await broker.engine.close()
+    assert not broker.failures
