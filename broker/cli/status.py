@@ -22,7 +22,7 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
     output.print_line(f"cluster {status.cluster_id}: {output.plural(len(status.brokers), 'broker')}, "
                       f"{output.plural(len(status.topics), 'topic')}")  # fmt: skip
     output.print_table(
-        ("broker", "kafka", "grpc", "http", "up", "memory", "version", "state"),
+        ("broker", "kafka", "grpc", "http", "up", "memory", "state"),
         [
             (
                 broker.id,
@@ -31,7 +31,6 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
                 broker.http_port,
                 output.duration(broker.uptime_ms),
                 output.size(broker.memory_bytes),
-                broker.version,
                 broker.trouble or "serves",
             )
             for broker in status.brokers
