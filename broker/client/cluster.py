@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -72,12 +72,47 @@ class Link:
             raise from_call(error, self.address) from error
         return method.response.FromString(data)
 
-    def stream(self, method: Method) -> grpc.aio.StreamStreamCall[bytes, bytes]:
+    def stream(self, method: Method) -> Stream:
         """A new stream of raw messages."""
-        return cast("grpc.aio.StreamStreamCall[bytes, bytes]", self._channel.stream_stream(method.path)())
+        return Stream(self._channel.stream_stream(method.path)(), self.address)
 
     async def close(self) -> None:
         await self._channel.close()
+
+
+class Stream:
+    """A bidirectional stream of raw messages to one broker. One task may read while another writes."""
+
+    def __init__(self, call: Any, address: str) -> None:
+        self._call = call
+        self._address = address
+
+    async def read(self) -> bytes | None:
+        """The next message; None where the broker ended the stream in peace. Raises HeadgateError."""
+        data = await self._guarded(self._call.read())
+        return None if data is grpc.aio.EOF else cast("bytes", data)
+
+    async def write(self, message: bytes) -> None:
+        """Send a message; waits while the broker does not take any. Raises HeadgateError."""
+        await self._guarded(self._call.write(message))
+
+    def cancel(self) -> None:
+        """End the stream without further ado."""
+        self._call.cancel()
+
+    async def _guarded(self, operation: Awaitable[Any]) -> Any:
+        try:
+            return await operation
+        except grpc.aio.AioRpcError as error:
+            raise from_call(error, self._address) from error
+        except asyncio.InvalidStateError as error:
+            raise RetryError(Reason.CLOSED, f"stream is over. address=`{self._address}`") from error
+        except asyncio.CancelledError as error:
+            # grpc says CancelledError also where the stream, not our task, was cancelled.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RetryError(Reason.CLOSED, f"stream was cancelled. address=`{self._address}`") from error
 
 
 class Cluster:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from broker.client.types import DEFAULT_CLUSTER, Delivery
+from broker.client.cluster import Cluster, TopicView
+from broker.client.sender import Batch, DeliveryFuture, Queue, Sender
+from broker.client.types import DEFAULT_CLUSTER, Delivery, TopicPartition
+from broker.log.batch import HEADER_BYTES
+from broker.log.compression import Codec
+from broker.log.partitioner import partition_for_key
+from broker.log.records import Headers, Record, encoded_bytes_max
+from broker.runtime.clock import Clock
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
+
+RECORD_BYTES_MAX = 64 << 20
+"""No topic allows a larger batch."""
+FAILURES_KEPT = 1000
+"""Failed records that `flush` remembers; the first one is what it raises."""
 
 
 class Producer:
@@ -23,7 +38,8 @@ class Producer:
         linger_ms: how long a batch waits for more records.
         batch_bytes: a batch of this size (before compression) is sent at once; a larger record goes alone.
         buffer_bytes: records that wait to be acked; `send` waits while there are more.
-        delivery_timeout_ms: a record that is not acked by then fails with RetryError(TIMED_OUT).
+        delivery_timeout_ms: a record that is not acked by then fails with RetryError(TIMED_OUT); it may still have been written.
+        clock: where timestamps come from.
     """
 
     def __init__(
@@ -35,16 +51,43 @@ class Producer:
         batch_bytes: int = 256 << 10,
         buffer_bytes: int = 32 << 20,
         delivery_timeout_ms: int = 120_000,
+        clock: Clock | None = None,
     ) -> None:
-        raise NotImplementedError
+        for name, value, low in (
+            ("linger_ms", linger_ms, 0),
+            ("batch_bytes", batch_bytes, 1),
+            ("buffer_bytes", buffer_bytes, 1),
+            ("delivery_timeout_ms", delivery_timeout_ms, 1),
+        ):
+            if value < low:
+                raise InvalidError(Reason.INVALID_CONFIG, f"value is too small. {name}=`{value}` min=`{low}`")
+        self._cluster = Cluster(cluster, timeout_ms=min(delivery_timeout_ms, 30_000))
+        self._codec = Codec.named(compression)
+        self._linger_s = linger_ms / 1000
+        self._batch_bytes = batch_bytes
+        self._buffer_bytes = buffer_bytes
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._clock = clock or Clock()
+        self._sender: Sender | None = None
+        self._closed = False
+        self._used_bytes = 0
+        self._turn = asyncio.Lock()
+        self._room = asyncio.Event()
+        self._failures: deque[tuple[DeliveryFuture, HeadgateError]] = deque(maxlen=FAILURES_KEPT)
+        self._sticky: dict[str, tuple[int, Batch | None]] = {}
+        """Where the next record without a key goes, by topic: the partition, and the batch that it goes on with."""
 
     async def __aenter__(self) -> Self:
-        raise NotImplementedError
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        raise NotImplementedError
+        if error is None:
+            await self.close()
+        else:
+            # What the caller's own error left behind is not waited for.
+            await self._end()
 
     async def send(
         self,
@@ -65,12 +108,27 @@ class Producer:
 
         Returns:
             A future: where the record was written, or why it was not (HeadgateError). It need not be looked at: `flush` and `close`
-            raise the first error of a record whose future nobody awaited.
+            raise the first error that nobody saw.
 
         Raises:
-            InvalidError: UNKNOWN_TOPIC, INVALID_REQUEST (types, partition), MESSAGE_TOO_LARGE. ClosedError.
+            InvalidError: UNKNOWN_TOPIC, INVALID_REQUEST (types, partition), MESSAGE_TOO_LARGE. RetryError: the cluster could not be
+            asked about the topic. ClosedError.
         """
-        raise NotImplementedError
+        if timestamp_ms is None:
+            timestamp_ms = self._clock.now_ms()
+        record = Record(0, timestamp_ms, key, value, tuple(headers) if headers else ())
+        _check(topic, record, partition)
+        size = encoded_bytes_max(key, value, record.headers)
+        if size > RECORD_BYTES_MAX:
+            raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"record is too large. bytes=`{size}` max=`{RECORD_BYTES_MAX}`")
+        if self._turn.locked() or self._used_bytes + size > self._buffer_bytes:
+            await self._wait_for_room(size)
+        view = self._cluster.known_topic(topic) or await self._cluster.topic(topic)
+        if partition is not None and partition >= len(view.leaders):
+            view = await self._cluster.topic(topic, refresh=True)
+        if self._closed:
+            raise ClosedError(Reason.CLOSED, "the producer is closed")
+        return self._append(view, record, partition, size)
 
     async def send_and_wait(
         self,
@@ -83,12 +141,124 @@ class Producer:
         partition: int | None = None,
     ) -> Delivery:
         """`send`, then wait until the record is durable."""
-        raise NotImplementedError
+        return await (await self.send(topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition))
 
     async def flush(self) -> None:
-        """Send everything now and wait until all of it is acked. Raises the first error since the last `flush`."""
-        raise NotImplementedError
+        """Send everything now and wait until all of it is acked. Raises the first error since the last `flush` that nobody saw."""
+        sender = self._sender
+        if sender is not None:
+            waiting = []
+            for queue in sender.queues.values():
+                if queue.open is not None:
+                    sender.due(queue, queue.open)
+                waiting += [batch.done for batch in queue.batches()]
+            for done in waiting:
+                await asyncio.shield(done)
+        unseen = [error for future, error in self._failures if not future.noticed]
+        self._failures.clear()
+        if unseen:
+            raise unseen[0]
 
     async def close(self) -> None:
         """`flush`, then give back the connections. Raises what `flush` raises."""
-        raise NotImplementedError
+        self._closed = True
+        try:
+            await self.flush()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        self._closed = True
+        self._room.set()
+        if self._sender is not None:
+            await self._sender.close()
+        await self._cluster.close()
+
+    async def _wait_for_room(self, size: int) -> None:
+        # One waits at the gate, the others in the lock's line: first come, first served.
+        async with self._turn:
+            while self._used_bytes and self._used_bytes + size > self._buffer_bytes and not self._closed:
+                self._room.clear()
+                await self._room.wait()
+
+    def _release(self, size: int) -> None:
+        self._used_bytes -= size
+        self._room.set()
+
+    def _on_failed(self, future: DeliveryFuture, error: HeadgateError) -> None:
+        if len(self._failures) < FAILURES_KEPT:
+            self._failures.append((future, error))
+
+    def _append(self, view: TopicView, record: Record, partition: int | None, size: int) -> DeliveryFuture:
+        """Put a record into its partition's open batch."""
+        sender = self._sender
+        loop = asyncio.get_running_loop()
+        if sender is None:
+            sender = self._sender = Sender(
+                self._cluster,
+                self._codec,
+                delivery_timeout_ms=self._delivery_timeout_ms,
+                release=self._release,
+                failed=self._on_failed,
+            )
+        sticky = partition is None and record.key is None
+        if partition is None:
+            partition = (
+                self._sticky_partition(sender, view) if record.key is None else partition_for_key(record.key, len(view.leaders))
+            )
+        queue = sender.queue(TopicPartition(view.name, partition), self._cluster.leader(view, partition), view.batch_bytes_max)
+        batch = queue.open
+        if batch is not None and batch.size_bytes + size > min(self._batch_bytes, view.batch_bytes_max - HEADER_BYTES):
+            queue.close_open()
+            sender.schedule(queue)
+            batch = None
+        if batch is None:
+            batch = queue.open = Batch(loop.time() + self._delivery_timeout_ms / 1000, loop.create_future())
+            batch.timer = loop.call_later(self._linger_s, sender.due, queue, batch)
+        if sticky:
+            self._sticky[view.name] = (partition, batch)
+        future = DeliveryFuture(loop=loop)
+        batch.records.append(record)
+        batch.futures.append(future)
+        batch.size_bytes += size
+        self._used_bytes += size
+        return future
+
+    def _sticky_partition(self, sender: Sender, view: TopicView) -> int:
+        """The partition whose batch the last record without a key went into; the next one once that batch is closed."""
+        last, batch = self._sticky.get(view.name, (random.randrange(len(view.leaders)), None))
+        queue: Queue | None = sender.queues.get(TopicPartition(view.name, last))
+        if batch is not None and queue is not None and queue.open is batch:
+            return last
+        return (last + 1) % len(view.leaders)
+
+
+def _check(topic: str, record: Record, partition: int | None) -> None:
+    """Raise InvalidError(INVALID_REQUEST) for what is not a record."""
+    _, timestamp_ms, key, value, headers = record
+    if not isinstance(topic, str):
+        raise _wrong("topic", "a str", topic)
+    if not (value is None or isinstance(value, bytes)):
+        raise _wrong("value", "bytes or None", value)
+    if not (key is None or isinstance(key, bytes)):
+        raise _wrong("key", "bytes or None", key)
+    if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms < 2**62:
+        raise _wrong("timestamp_ms", "milliseconds since 1970", timestamp_ms)
+    if partition is not None and (not isinstance(partition, int) or partition < 0):
+        raise _wrong("partition", "a number from 0", partition)
+    if headers and not _are_headers(headers):
+        raise _wrong("headers", "pairs of str and bytes or None", headers)
+
+
+def _are_headers(headers: Headers) -> bool:
+    return all(
+        isinstance(header, tuple)
+        and len(header) == 2
+        and isinstance(header[0], str)
+        and (header[1] is None or isinstance(header[1], bytes))
+        for header in headers
+    )
+
+
+def _wrong(name: str, expected: str, value: object) -> InvalidError:
+    return InvalidError(Reason.INVALID_REQUEST, f"expected {expected}. {name}=`{str(value)[:100]}` type=`{type(value).__name__}`")

@@ -1,0 +1,458 @@
+"""The I/O under a producer: batches of records, and one Publish stream per broker that carries them.
+
+`sequencing.PartitionQueue` says what may be sent and what an answer means; this module sends, listens and waits. A partition
+belongs to the stream of its lead. When a stream breaks, what was in flight goes back to its queues, the leads are asked for, and
+everything goes on where they are now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from typing import Any, Self
+
+from broker.client.backoff import Backoff
+from broker.client.cluster import LOG, Cluster, Link, Stream
+from broker.client.errors import from_message
+from broker.client.sequencing import PartitionQueue
+from broker.client.types import Delivery, TopicPartition
+from broker.log.compression import Codec
+from broker.log.records import Record, encode_batch
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.wire.grpc import payload
+from broker.wire.grpc.headgate.v1 import log_pb2
+
+WATCH_S = 0.25
+"""Pause between two looks for batches that are too late."""
+
+
+class DeliveryFuture(asyncio.Future[Delivery]):
+    """The future of one record. Knows whether anybody took notice of it."""
+
+    noticed = False
+
+    def fail(self, error: HeadgateError) -> None:
+        """Set the error. asyncio need not complain of a future that nobody looks at: `Producer.flush` does."""
+        super().set_exception(error)
+        super().exception()
+
+    def __await__(self) -> Generator[Any, None, Delivery]:
+        self.noticed = True
+        return super().__await__()
+
+    def add_done_callback(self, fn: Callable[[Self], object], /, *, context: Context | None = None) -> None:
+        self.noticed = True
+        super().add_done_callback(fn, context=context)
+
+    def exception(self) -> BaseException | None:
+        self.noticed = True
+        return super().exception()
+
+    def result(self) -> Delivery:
+        self.noticed = True
+        return super().result()
+
+
+class Batch:
+    """Records of one partition that travel together. See `sequencing.Numbered`."""
+
+    __slots__ = (
+        "ambiguous",
+        "deadline_s",
+        "done",
+        "due",
+        "encoded",
+        "encoded_as",
+        "futures",
+        "over",
+        "producer_id",
+        "records",
+        "sequence",
+        "size_bytes",
+        "timer",
+    )
+
+    def __init__(self, deadline_s: float, done: asyncio.Future[None]) -> None:
+        self.records: list[Record] = []
+        self.futures: list[DeliveryFuture] = []
+        self.size_bytes = 0
+        self.deadline_s = deadline_s
+        self.due = False
+        """It need not wait for more records."""
+        self.timer: asyncio.TimerHandle | None = None
+        self.done = done
+        """Set once its records were told how it ended."""
+        self.encoded = b""
+        self.encoded_as = (-1, -1)
+        """(producer id, sequence) in `encoded`."""
+        self.producer_id = -1
+        self.sequence = -1
+        self.ambiguous = False
+        self.over = False
+
+    @property
+    def count(self) -> int:
+        return len(self.records)
+
+    def encode(self, codec: Codec) -> bytes:
+        """The RecordBatch with the batch's present number."""
+        if self.encoded_as != (self.producer_id, self.sequence):
+            self.encoded = encode_batch(
+                self.records,
+                compression=codec,
+                producer_id=self.producer_id,
+                producer_epoch=0,
+                base_sequence=self.sequence,
+            )
+            self.encoded_as = (self.producer_id, self.sequence)
+        return self.encoded
+
+
+class Queue(PartitionQueue[Batch]):
+    """A partition's batches, with the one that still takes records."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        super().__init__()
+        self.partition = partition
+        self.open: Batch | None = None
+        self.stream: PublishStream | None = None
+        self.scheduled = False
+        """It stands in its stream's list of queues to look at."""
+        self.backoff = Backoff()
+        self.producer_id_used = -1
+        self.paused = False
+        """The broker asked for patience."""
+        self.batch_bytes_max = 0
+        """The topic's `max.message.bytes`."""
+
+    def batches(self) -> list[Batch]:
+        """All that are not decided, in order."""
+        return [*self, *(() if self.open is None else (self.open,))]
+
+    def close_open(self) -> None:
+        """The open batch takes no more records."""
+        if self.open is not None:
+            if self.open.timer is not None:
+                self.open.timer.cancel()
+            self.waiting.append(self.open)
+            self.open = None
+
+    def next(self, now_s: float) -> Batch | None:
+        """The next batch to send now, if any. An open one is closed as late as possible: until then it may grow."""
+        if self.paused:
+            return None
+        if not self.waiting and self.open is not None and self.open.due and self.can_take(now_s):
+            self.close_open()
+        return self.take(now_s)
+
+
+class Sender:
+    """The streams of one producer.
+
+    Args:
+        release: called with the bytes of each batch that is decided.
+        failed: called with each record's future that failed, and why.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        codec: Codec,
+        *,
+        delivery_timeout_ms: int,
+        release: Callable[[int], None],
+        failed: Callable[[DeliveryFuture, HeadgateError], None],
+    ) -> None:
+        self.cluster = cluster
+        self.codec = codec
+        self.queues: dict[TopicPartition, Queue] = {}
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._release = release
+        self._failed = failed
+        self._streams: dict[Link, PublishStream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._producer_id = -1
+        self._loop = asyncio.get_running_loop()
+        self._spawn(self._watch(), "producer-watch")
+
+    async def close(self) -> None:
+        """End the streams; what was not acked fails."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for queue in self.queues.values():
+            for batch in queue.batches():
+                self.fail(batch, ClosedError(Reason.CLOSED, "the producer was closed before the record was acked"))
+
+    def queue(self, partition: TopicPartition, link: Link, batch_bytes_max: int) -> Queue:
+        """The queue of a partition; a new one goes to the stream of `link`."""
+        queue = self.queues.get(partition)
+        if queue is None:
+            queue = self.queues[partition] = Queue(partition)
+        if queue.stream is None:
+            queue.stream = self.stream(link)
+        queue.batch_bytes_max = batch_bytes_max
+        return queue
+
+    def stream(self, link: Link) -> PublishStream:
+        """The stream to a broker."""
+        stream = self._streams.get(link)
+        if stream is None:
+            stream = self._streams[link] = PublishStream(self, link)
+            self._spawn(stream.run(), f"publish {link.address}")
+        return stream
+
+    def schedule(self, queue: Queue) -> None:
+        """Something changed: look whether the queue has something to send."""
+        if queue.stream is not None and not queue.scheduled and not self._closed:
+            queue.scheduled = True
+            queue.stream.runnable.append(queue)
+            queue.stream.wake.set()
+
+    def due(self, queue: Queue, batch: Batch) -> None:
+        """The open batch lingered long enough."""
+        batch.due = True
+        self.schedule(queue)
+
+    # -- how batches end
+
+    def deliver(self, queue: Queue, batch: Batch, base_offset: int, append_time_ms: int) -> None:
+        if batch.over:
+            return
+        batch.over = True
+        topic, partition = queue.partition
+        for index, (record, future) in enumerate(zip(batch.records, batch.futures, strict=True)):
+            if not future.done():
+                timestamp_ms = record.timestamp_ms if append_time_ms < 0 else append_time_ms
+                future.set_result(Delivery(topic, partition, base_offset + index, timestamp_ms))
+        self._end(batch)
+
+    def fail(self, batch: Batch, error: HeadgateError) -> None:
+        if batch.over:
+            return
+        batch.over = True
+        for future in batch.futures:
+            if not future.done():
+                future.fail(error)
+                self._failed(future, error)
+        self._end(batch)
+
+    def _end(self, batch: Batch) -> None:
+        if batch.timer is not None:
+            batch.timer.cancel()
+        batch.done.set_result(None)
+        self._release(batch.size_bytes)
+
+    async def _watch(self) -> None:
+        """Fail what is too late."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            now = self._loop.time()
+            for queue in self.queues.values():
+                late = [batch for batch in queue.batches() if batch.deadline_s < now and not batch.over]
+                for batch in late:
+                    self.fail(batch, self._too_late(queue))
+                if late:
+                    if queue.open is not None and queue.open.over:
+                        queue.open = None
+                    queue.drop_over()
+                    self.schedule(queue)
+
+    def _too_late(self, queue: Queue) -> RetryError:
+        topic, partition = queue.partition
+        cause = queue.stream.error if queue.stream is not None else None
+        return RetryError(
+            Reason.TIMED_OUT,
+            f"record was not acked in time. topic=`{topic}` partition=`{partition}` "
+            f"delivery_timeout_ms=`{self._delivery_timeout_ms}` cause=`{'none' if cause is None else cause.message}`",
+        )
+
+    # -- where partitions are
+
+    def retry(self, queue: Queue, error: HeadgateError) -> None:
+        """A batch came back: look at the queue again after a pause, at its lead of then."""
+        if not queue.paused and not self._closed:
+            queue.paused = True
+            moved = error.reason in (Reason.NOT_LEADER, Reason.FENCED, Reason.CLOSED)
+            self._spawn(self._pause(queue, queue.backoff.pause_s(), moved), "publish-pause")
+
+    async def _pause(self, queue: Queue, pause_s: float, moved: bool) -> None:
+        await asyncio.sleep(pause_s)
+        queue.paused = False
+        if moved:
+            await self.find_leads([queue])
+        self.schedule(queue)
+
+    async def producer_id(self, queue: Queue) -> int:
+        """An id that this queue has not used: all share one, until one of them has to begin anew."""
+        if self._producer_id < 0 or queue.producer_id_used == self._producer_id:
+            response: log_pb2.InitProducerResponse = await self.cluster.call(
+                LOG["InitProducer"], log_pb2.InitProducerRequest(), retry=True
+            )
+            self._producer_id = response.producer_id
+        queue.producer_id_used = self._producer_id
+        return self._producer_id
+
+    async def find_leads(self, queues: list[Queue]) -> None:
+        """Ask who leads these partitions, and schedule them there. What has no lead any more fails."""
+        for topic in {queue.partition.topic for queue in queues}:
+            mine = [queue for queue in queues if queue.partition.topic == topic]
+            try:
+                view = await self.cluster.topic(topic, refresh=True)
+                for queue in mine:
+                    if not queue.in_flight:
+                        queue.stream = self.stream(self.cluster.leader(view, queue.partition.partition))
+            except RetryError:
+                pass  # the stream that they have tries again, and comes here again
+            except InvalidError as error:
+                for queue in mine:
+                    for batch in queue.batches():
+                        self.fail(batch, error)
+                    queue.open = None
+                    queue.drop_over()
+        for queue in queues:
+            self.schedule(queue)
+
+    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        # A programmer's error: nobody may wait for ever because of it.
+        for queue in self.queues.values():
+            for batch in queue.batches():
+                self.fail(batch, HeadgateError(Reason.INTERNAL, f"the producer failed: {type(error).__name__}: {error}"))
+
+
+class PublishStream:
+    """The way to one broker, over any number of streams one after the other."""
+
+    def __init__(self, sender: Sender, link: Link) -> None:
+        self.runnable: deque[Queue] = deque()
+        self.wake = asyncio.Event()
+        self.error: HeadgateError | None = None
+        """Why the last stream broke, or None since a broker answered."""
+        self._sender = sender
+        self._link = link
+        self._backoff = Backoff()
+        self._sent: deque[tuple[int, Queue, Batch]] = deque()
+        """What is in flight on the present stream: (its sequence on the stream, queue, batch)."""
+
+    async def run(self) -> None:
+        """Send what comes, for ever."""
+        while True:
+            while not self.runnable:
+                self.wake.clear()
+                await self.wake.wait()
+            try:
+                await self._serve()
+            except HeadgateError as error:
+                self.error = error
+            lost = {id(queue): queue for _, queue, _ in self._sent}
+            self._sent.clear()
+            for queue in lost.values():
+                queue.lost()
+            await asyncio.sleep(self._backoff.pause_s())
+            left = list(self.runnable)
+            self.runnable.clear()
+            for queue in left:
+                queue.scheduled = False
+                if queue.stream is not self:
+                    self._sender.schedule(queue)
+            await self._sender.find_leads(
+                [queue for queue in self._sender.queues.values() if queue.stream is self and queue.batches()]
+            )
+
+    async def _serve(self) -> None:
+        """One stream, until it breaks. Raises HeadgateError."""
+        stream = self._link.stream(LOG["Publish"])
+        listening = asyncio.create_task(self._listen(stream), name=f"acks {self._link.address}")
+        listening.add_done_callback(lambda _: self.wake.set())
+        try:
+            await self._send(stream, listening)
+        finally:
+            listening.cancel()
+            stream.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _send(self, stream: Stream, listening: asyncio.Task[None]) -> None:
+        loop = asyncio.get_running_loop()
+        number, topic = 0, ""
+        while True:
+            if listening.done():
+                await listening
+            if not self.runnable:
+                self.wake.clear()
+                await self.wake.wait()
+                continue
+            queue = self.runnable.popleft()
+            queue.scheduled = False
+            if queue.stream is not self:
+                self._sender.schedule(queue)
+                continue
+            if queue.producer_id < 0:
+                queue.identify(await self._sender.producer_id(queue))
+            batch = queue.next(loop.time())
+            if batch is None:
+                continue
+            self._sender.schedule(queue)
+            encoded = batch.encode(self._sender.codec)
+            if len(encoded) > queue.batch_bytes_max:
+                self._refused(
+                    queue,
+                    batch,
+                    InvalidError(
+                        Reason.MESSAGE_TOO_LARGE,
+                        f"record is larger than the topic takes. topic=`{queue.partition.topic}` batch_bytes=`{len(encoded)}` "
+                        f"max.message.bytes=`{queue.batch_bytes_max}`",
+                    ),
+                )
+                continue
+            number += 1
+            request = log_pb2.PublishRequest(sequence=number, partition=queue.partition.partition)
+            if queue.partition.topic != topic:
+                request.topic = topic = queue.partition.topic
+            self._sent.append((number, queue, batch))
+            await stream.write(payload.join(request, (encoded,)))
+
+    async def _listen(self, stream: Stream) -> None:
+        while (data := await stream.read()) is not None:
+            self._on_acks(log_pb2.PublishResponse.FromString(data))
+            self._backoff.reset()
+            self.error = None
+        raise RetryError(Reason.CLOSED, f"broker ended the stream. address=`{self._link.address}`")
+
+    def _on_acks(self, response: log_pb2.PublishResponse) -> None:
+        now = asyncio.get_running_loop().time()
+        failures = {failure.sequence: failure.error for failure in response.failures}
+        times = response.append_times_ms
+        count = len(response.base_offsets)
+        if count > len(self._sent) or (count and self._sent[count - 1][0] != response.acked_sequence):
+            raise RetryError(Reason.INTERNAL, f"broker acked what was not sent. acked_sequence=`{response.acked_sequence}`")
+        for index, base_offset in enumerate(response.base_offsets):
+            number, queue, batch = self._sent.popleft()
+            if number in failures:
+                self._refused(queue, batch, from_message(failures[number]))
+                continue
+            queue.delivered(batch, now)
+            queue.backoff.reset()
+            self._sender.deliver(queue, batch, base_offset, times[index] if times else -1)
+            self._sender.schedule(queue)
+
+    def _refused(self, queue: Queue, batch: Batch, error: HeadgateError) -> None:
+        if queue.refused(batch, error):
+            self._sender.fail(batch, error)
+        if queue.recovering:
+            return
+        if isinstance(error, RetryError):
+            self._sender.retry(queue, error)
+        else:
+            self._sender.schedule(queue)
