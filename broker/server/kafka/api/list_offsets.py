@@ -12,6 +12,7 @@ storage answers. Without transactions both isolation levels see the same end.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from broker.runtime.errors import HeadgateError
 from broker.server.kafka.context import Context
@@ -25,8 +26,12 @@ from broker.wire.kafka.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
+if TYPE_CHECKING:
+    from broker.engine.partition import PartitionLog
+
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _VERSION_MIN = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+EPOCHS_VERSION_MIN = 4
 
 LOOKUPS_MAX = 16
 """Partitions of one request whose records are searched at the same time."""
@@ -65,10 +70,10 @@ def _name(topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionRes
         return
     if one.timestamp == LATEST:
         answer.offset = log.high_watermark
-        answer.leader_epoch = epoch_at(log, log.high_watermark)
+        _set_epoch(answer, log, context)
     elif one.timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = log.log_start
-        answer.leader_epoch = epoch_at(log, log.log_start)
+        _set_epoch(answer, log, context)
 
 
 async def _search(
@@ -89,4 +94,9 @@ async def _search(
             return
     if found is not None:
         answer.timestamp, answer.offset = found
+        _set_epoch(answer, log, context)
+
+
+def _set_epoch(answer: ListOffsetsPartitionResponse, log: PartitionLog, context: Context) -> None:
+    if context.api_version >= EPOCHS_VERSION_MIN:
         answer.leader_epoch = epoch_at(log, answer.offset)
