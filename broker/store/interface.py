@@ -1,7 +1,8 @@
 """The store: the one seam for durable I/O.
 
 A store holds immutable-or-replaced *objects* under string *keys* (``a/b/c``: no leading slash, no empty, ``.`` or ``..`` parts,
-bytes of ``[A-Za-z0-9._=-]`` and ``/``). What every implementation guarantees:
+bytes of ``[A-Za-z0-9._=-]`` and ``/``, lengths as in keys.py). A key is never the directory of another, as ``a`` of ``a/b``:
+memory and directories refuse that with InvalidError, S3 cannot tell. What every implementation guarantees:
 
 - **put_if_absent is the only coordination primitive.** Of any number of concurrent calls for one key, in any number of
   processes, at most one returns True, and after it returned True every `get` anywhere returns exactly its bytes until
@@ -11,11 +12,19 @@ bytes of ``[A-Za-z0-9._=-]`` and ``/``). What every implementation guarantees:
 - Read after write, for `get`, `get_range` and `list` alike. No partial object is ever visible.
 - `list` returns keys in byte order. `delete` of what is not there is not an error.
 
-What it does not guarantee: renames, appends, conditional replacement, times that agree between machines, or that an
-operation which raised `RetryError` had no effect.
+What it does not guarantee:
 
-Errors: `InvalidError(NOT_FOUND)` from `get`/`get_range`; `RetryError(STORE_UNAVAILABLE | STORE_FULL)` when trying again may
-help; `FatalError(STORE_MISCONFIGURED)` when it will not (no such bucket, no permission, vanished directory).
+- renames, appends, conditional replacement, or times that agree between machines;
+- that an operation which raised `RetryError` or was cancelled had no effect, nor that it will not have it *later*: a request that
+  timed out may still be under way. `put_if_absent` is safe against that; a key that is written by `put` should therefore get one
+  content only, or contents of which any may come last;
+- that `data` is no longer read after a cancelled call: keep it unchanged until `close`;
+- that a `delete` survives the loss of the machine: the object may be there again;
+- that a listing which takes several requests shows one instant. A key that was there throughout is in it.
+
+Errors: `InvalidError(NOT_FOUND)` from `get`/`get_range`, `InvalidError(INVALID_REQUEST)` for what cannot be a key, prefix or range;
+`RetryError(STORE_UNAVAILABLE | STORE_FULL)` when trying again may help; `FatalError(STORE_MISCONFIGURED)` when it will not (no such
+bucket, no permission, vanished directory); `ClosedError` after `close`.
 """
 
 from __future__ import annotations
@@ -84,7 +93,8 @@ class Appender(Protocol):
     def create(self, key: str, size_bytes: int) -> AppendFile:
         """A new file under `key`, pre-initialised with `size_bytes` zero bytes and itself durable (name and length).
 
-        Raises RetryError(STORE_FULL | STORE_UNAVAILABLE), FatalError(STORE_MISCONFIGURED), InvalidError if it exists.
+        The size is rounded up to the file's alignment. The file may be written past it, which is slower. Raises
+        RetryError(STORE_FULL | STORE_UNAVAILABLE), FatalError(STORE_MISCONFIGURED), InvalidError if it exists.
         """
         ...
 

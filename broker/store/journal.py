@@ -131,7 +131,8 @@ class Journal:
         """Write the next version, durably, and return its number.
 
         Raises:
-            LostRaceError: another writer wrote this version. Load before anything else.
+            LostRaceError: another writer wrote this version; or so many versions were written meanwhile that nobody can tell any
+                more who wrote this one. Load before anything else.
             RetryError: not known whether it was written, as after a cancellation. Call again with the same data, or load.
         """
         pending = self._pending

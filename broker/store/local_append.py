@@ -66,7 +66,7 @@ class LocalAppender:
         check_key(key)
         assert size_bytes >= 0, size_bytes
         alignment_bytes = DIRECT_ALIGNMENT_BYTES if self._direct else 1
-        assert size_bytes % alignment_bytes == 0, f"a file for O_DIRECT is not whole blocks. size_bytes=`{size_bytes}`"
+        size_bytes += -size_bytes % alignment_bytes
         flags = (os.O_DSYNC if self._fsync == "always" else 0) | (_O_DIRECT if self._direct else 0)
         try:
             temp, fd = self._files.create_temp(flags)

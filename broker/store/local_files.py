@@ -112,13 +112,13 @@ class LocalFiles:
     def exists(self, key: str) -> bool:
         """Whether something stands under `key`, by one stat(2). Never says no for a store that vanished: then it raises."""
         try:
-            os.stat(f"{self.root}/{key}", follow_symlinks=False)
+            found = os.stat(f"{self.root}/{key}", follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             self.check_root()
             return False
         except OSError as error:
             raise_store_error(error, "looking for an object", key)
-        return True
+        return not stat.S_ISDIR(found.st_mode)
 
     def put_if_absent(self, key: str, data: Sequence[memoryview]) -> bool:
         """See Store."""
@@ -195,7 +195,12 @@ class LocalFiles:
         try:
             # The name behind the base's slash is never opened: it only makes a key of a directory.
             with self._parent(base + "x", create=False) as (fds, _):
-                self._list(fds[-1], base, prefix, start_after, limit, found)
+                # A descriptor of its own: a position within a directory belongs to the descriptor, and the root's is everybody's.
+                fd = os.open(".", _OPEN_DIRECTORY, dir_fd=fds[-1])
+            try:
+                self._list(fd, base, prefix, start_after, limit, found)
+            finally:
+                os.close(fd)
         except FileNotFoundError:
             return []
         except InvalidError as error:

@@ -150,7 +150,8 @@ class _MemoryAppender:
 
     def create(self, key: str, size_bytes: int) -> AppendFile:
         check_key(key)
-        assert size_bytes >= 0 and size_bytes % self._alignment_bytes == 0, size_bytes
+        assert size_bytes >= 0, size_bytes
+        size_bytes += -size_bytes % self._alignment_bytes
         with self._objects.lock:
             if self._objects.find(key) is not None:
                 raise InvalidError(Reason.INVALID_REQUEST, f"the file to be created exists. key=`{key}`")

@@ -100,6 +100,13 @@ async def test_writes_are_read_back(store: Store) -> None:
     assert (await store.list("wal/"))[0].size_bytes == 61 * BLOCK - 7
 
 
+async def test_a_size_is_rounded_up_to_the_alignment(store: Store) -> None:
+    file = create(store, "wal/1", BLOCK + 1)
+    size = BLOCK + 1 if file.alignment_bytes == 1 else 2 * BLOCK
+    assert (await store.list("wal/"))[0].size_bytes == size
+    file.close()
+
+
 async def test_a_file_grows_past_its_first_size(store: Store) -> None:
     file = create(store, "wal/1", BLOCK)
     file.write(BLOCK, [aligned(pattern(3, 1))])

@@ -148,6 +148,12 @@ async def test_prefixes_and_beginnings(store: Store) -> None:
         assert answer == [key for key in KEYS if key.startswith(prefix) and key > after], (prefix, after)
 
 
+async def test_listings_at_once_do_not_disturb_each_other(store: Store) -> None:
+    await fill(store)
+    for _ in range(5):
+        assert await asyncio.gather(*(keys(store, prefix) for prefix in [""] * 12)) == [KEYS] * 12
+
+
 async def test_pages_are_the_whole(store: Store) -> None:
     await fill(store)
     for limit in (1, 5, len(KEYS) - 1, len(KEYS), len(KEYS) + 1):

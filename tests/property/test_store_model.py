@@ -1,0 +1,116 @@
+"""A directory against the memory store: the same calls, in any order, with any keys, give the same answers and the same errors.
+
+Hypothesis makes the calls; keys come from few parts, so that they collide, nest and stand in each other's way. What differs is an
+answer that a test on the memory store promised and a broker on a directory does not get.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.runtime.errors import HeadgateError
+from broker.store.interface import AppendFile, Store
+from broker.store.local import LocalStore
+from broker.store.memory import MemoryStore
+
+Call: TypeAlias = tuple[object, ...]
+
+parts = st.sampled_from(["a", "b", "a-", "a.", "a0", "A", "=", "..."])
+keys = st.lists(parts, min_size=1, max_size=3).map("/".join)
+wild_keys = keys | st.sampled_from(["", "/", "a/", "a//b", "..", "a/../b", "ä"])
+prefixes = keys | keys.map(lambda key: key + "/") | keys.map(lambda key: key[:-1]) | st.just("")
+data = st.binary(max_size=6)
+few_bytes = st.integers(-1, 9)
+
+calls: st.SearchStrategy[Call] = st.one_of(
+    st.tuples(st.just("put"), wild_keys, data),
+    st.tuples(st.just("put"), keys, st.lists(data, max_size=3)),
+    st.tuples(st.just("put_if_absent"), wild_keys, data),
+    st.tuples(st.just("put_if_absent"), keys, st.lists(data, max_size=3)),
+    st.tuples(st.just("get"), wild_keys),
+    st.tuples(st.just("get_range"), wild_keys, few_bytes, few_bytes),
+    st.tuples(st.just("list"), prefixes, prefixes, st.integers(0, 5)),
+    st.tuples(st.just("list"), prefixes, st.just(""), st.just(1000)),
+    st.tuples(st.just("delete"), wild_keys),
+    st.tuples(st.just("create"), wild_keys, st.integers(0, 20)),
+    st.tuples(st.just("write"), st.integers(0, 3), st.integers(0, 20), st.lists(data, max_size=3)),
+    st.tuples(st.just("exists"), keys),
+)
+
+
+class Driver:
+    """Makes calls on one store and puts their answers into a form that can be compared."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.files: list[AppendFile] = []
+
+    async def run(self, call: Call) -> object:
+        name, *arguments = call
+        try:
+            return await self._run(str(name), arguments)
+        except HeadgateError as error:
+            return type(error).__name__, error.reason
+
+    async def _run(self, name: str, arguments: Sequence[object]) -> object:
+        assert self.store.appender is not None
+        if name == "create":
+            self.files.append(self.store.appender.create(*arguments))  # type: ignore[arg-type]
+            return "created"
+        if name == "write":
+            number, position, buffers = arguments
+            if len(self.files) <= int(number):  # type: ignore[call-overload]
+                return "no such file"
+            self.files[int(number)].write(position, buffers)  # type: ignore[call-overload, arg-type]
+            return "written"
+        if name == "exists":
+            return self.store.appender.exists(*arguments)  # type: ignore[arg-type]
+        answer = await getattr(self.store, name)(*arguments)
+        if name == "list":
+            return [(row.key, row.size_bytes) for row in answer]
+        return answer
+
+    async def close(self) -> None:
+        for file in self.files:
+            file.close()
+        await self.store.close()
+
+
+async def compare(made: Sequence[Call], root: str) -> None:
+    memory, local = Driver(MemoryStore()), Driver(LocalStore(root, fsync="never"))
+    deleted = False
+    try:
+        for call in [*made, ("list", "", "", 1000)]:
+            if call[0] == "write" and deleted:
+                continue  # a file that was deleted under its writer: a directory stops the broker, memory knows nothing of it
+            deleted = deleted or call[0] in ("delete", "put")
+            expected, answer = await memory.run(call), await local.run(call)
+            assert answer == expected, call
+    finally:
+        await memory.close()
+        await local.close()
+    # Another process finds the same.
+    again = Driver(LocalStore(root))
+    try:
+        memory.store = MemoryStore(memory.store._objects)  # type: ignore[attr-defined]
+        listing = ("list", "", "", 1000)
+        rows = await again.run(listing)
+        assert rows == await memory.run(listing)
+        assert isinstance(rows, list)
+        for key, _ in rows:
+            assert await again.run(("get", key)) == await memory.run(("get", key))
+    finally:
+        await again.store.close()
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(calls, max_size=30))
+def test_a_directory_answers_as_memory_does(made: list[Call]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        asyncio.run(compare(made, root + "/store"))
