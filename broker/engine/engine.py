@@ -269,21 +269,26 @@ class Engine:
     # -- what the WAL reports
 
     def wal_committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
-        wake: dict[PartitionLog, None] | None = None
+        wake: dict[PartitionLog, None] = {}
+        last: PartitionLog | None = None
         for partition, batch, base_offset, next_offset, timestamp_max in group:
+            if partition is not last:
+                last = partition
+                if not partition.open_chunks or partition.open_chunks[-1][1] != chunk_number:
+                    partition.begin_chunk(chunk_number)
+                    partition.note_epoch(self.leader_epoch, base_offset)
+                    self._chunk_logs.setdefault(chunk_number, {})[partition] = None
+                if partition.waiters:
+                    wake[partition] = None
+                add = partition.open.add
             size = len(batch)
-            if partition.committed(base_offset, next_offset, timestamp_max, chunk_number, position, size):
-                self._chunk_logs.setdefault(chunk_number, {})[partition] = None
-                partition.note_epoch(self.leader_epoch, base_offset)
+            add(base_offset, timestamp_max, position, size)
+            partition.high_watermark = next_offset
+            partition.size_bytes += size
             position += size
-            if partition.waiters:
-                if wake is None:
-                    wake = {}
-                wake[partition] = None
-        if wake is not None:
-            for partition in wake:
-                for waiter in list(partition.waiters):
-                    waiter()
+        for partition in wake:
+            for waiter in list(partition.waiters):
+                waiter()
 
     def wal_rolled(
         self, number: int, size_bytes: int, appended_ms: int, sections: dict[PartitionLog, tuple[int, int]] | None
@@ -469,12 +474,19 @@ class Engine:
     # -- writing
 
     def append(
-        self, partition: PartitionLog, batch: memoryview, *, adopt: bytearray | None = None, at: int = 0
+        self,
+        partition: PartitionLog,
+        batch: memoryview,
+        *,
+        now_ms: int | None = None,
+        adopt: bytearray | None = None,
+        at: int = 0,
     ) -> Appended:
         """Give one batch its offsets and send it on its way to the store.
 
         Args:
             batch: exactly one RecordBatch v2; it is stamped in place.
+            now_ms: the wall clock, if the caller has just read it.
             adopt: the buffer in which the batch stands at `at`; it came from `pool`, belongs to this request alone, and may be kept
                 instead of copied.
 
@@ -494,39 +506,47 @@ class Engine:
             raise InvalidError(
                 Reason.INVALID_RECORD, f"exactly one record batch may be sent for a partition. extra_bytes=`{len(batch) - size}`"
             )
-        count = header[12]
-        now_ms = self.clock.now_ms()
+        if now_ms is None:
+            now_ms = self.clock.now_ms()
         timestamp_max = header[8]
         if timestamp_max > now_ms + config.timestamp_after_max_ms or header[7] < now_ms - config.timestamp_before_max_ms:
             self._check_timestamps(partition, header, now_ms)
         producer_id = header[9]
         if producer_id >= 0:
-            duplicate = partition.producers_state.check(producer_id, header[10], header[11], count)
+            duplicate = partition.producers_state.check(producer_id, header[10], header[11], header[12])
             if duplicate is not None:
                 return Appended(duplicate[0], duplicate[1] if config.log_append_time else -1, partition.log_start)
         base_offset = partition.next_offset
-        next_offset = base_offset + count
+        next_offset = base_offset + header[12]
         stamp(batch, 0, base_offset, partition.leader_epoch)
         appended_ms = -1
         if config.log_append_time:
             appended_ms = timestamp_max = now_ms
             stamp_append_time(batch, 0, size, now_ms)
         if producer_id >= 0:
-            partition.producers_state.record(producer_id, header[10], header[11], count, base_offset, now_ms)
-        tail = partition.tail
-        if adopt is not None and size * 2 > len(adopt):
-            segment, position, opened = tail.adopt(adopt, at, size, base_offset, next_offset), at, True
-        else:
-            segment, position, opened = tail.append_copy(batch, size, base_offset, next_offset)
+            partition.producers_state.record(producer_id, header[10], header[11], header[12], base_offset, now_ms)
         partition.next_offset = next_offset
         partition.bytes_in += size
-        wal.append((partition, segment.view[position : position + size], base_offset, next_offset, timestamp_max))
-        if opened:
-            self._segments.append((partition, segment))
-            self.tail_bytes += len(segment.buffer)
-            if self.tail_bytes > self._tail_bytes_max:
-                self._evict()
+        tail = partition.tail
+        if adopt is not None and size * 2 > len(adopt):
+            segment = tail.adopt(adopt, at, size, base_offset, next_offset)
+            self._count_segment(partition, segment)
+            kept = segment.view[at : at + size]
+        else:
+            copied = tail.append_copy(batch, size, base_offset, next_offset)
+            if copied is None:
+                self._count_segment(partition, tail.open_segment(size, base_offset))
+                copied = tail.append_copy(batch, size, base_offset, next_offset)
+                assert copied is not None, "a new segment has room"
+            kept = copied
+        wal.append((partition, kept, base_offset, next_offset, timestamp_max))
         return Appended(base_offset, appended_ms, partition.log_start)
+
+    def _count_segment(self, partition: PartitionLog, segment: Segment) -> None:
+        self._segments.append((partition, segment))
+        self.tail_bytes += len(segment.buffer)
+        if self.tail_bytes > self._tail_bytes_max:
+            self._evict()
 
     def _refuse(self, partition: PartitionLog) -> None:
         if partition.deleted:

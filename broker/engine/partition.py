@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.cluster.manifest import Chunk, Extent, Topic
 from broker.cluster.topic_config import TopicConfig
@@ -16,9 +17,8 @@ from broker.log.producers import ProducerInfo, ProducerState
 from broker.log.tail import Tail
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What a producer is told.
+class Appended(NamedTuple):
+    """What a producer is told. A tuple, because one is made for every batch.
 
     `timestamp_ms` is the append time where the topic is LogAppendTime, else -1. A duplicate has the offsets it got the first time.
     """
@@ -114,7 +114,6 @@ class PartitionLog:
         "open",
         "open_chunks",
         "producers_state",
-        "response_cache",
         "sealed",
         "size_bytes",
         "stream",
@@ -144,8 +143,6 @@ class PartitionLog:
         """(leader epoch, first offset written in it), ascending in both: what OffsetForLeaderEpoch answers from (KIP-101)."""
         self.producers_state = ProducerState()
         self.waiters: set[Callable[[], None]] = set()
-        self.response_cache: dict[int, tuple[bytes, bytes]] = {}
-        """Constant parts of a produce response by API version; owned by server/kafka/produce.py."""
         self.bytes_in = 0
         self.bytes_out = 0
 
@@ -182,21 +179,9 @@ class PartitionLog:
             return epoch, self.high_watermark
         return self.epochs[row][0], end
 
-    def committed(
-        self, base_offset: int, next_offset: int, timestamp_max: int, chunk_number: int, position: int, size: int
-    ) -> bool:
-        """A batch became durable at `position` of a chunk. True where it is this partition's first in that chunk."""
-        rows = self.open
-        first = not self.open_chunks or self.open_chunks[-1][1] != chunk_number
-        if first:
-            self.open_chunks.append((len(rows.offsets), chunk_number))
-        rows.offsets.append(base_offset)
-        rows.timestamps.append(timestamp_max)
-        rows.positions.append(position)
-        rows.sizes.append(size)
-        self.high_watermark = next_offset
-        self.size_bytes += size
-        return first
+    def begin_chunk(self, chunk_number: int) -> None:
+        """The next rows of `open` stand in this chunk."""
+        self.open_chunks.append((len(self.open), chunk_number))
 
     def open_chunk_of(self, row: int) -> tuple[int, int]:
         """(chunk number, end row in that chunk) of a row in `open`."""

@@ -85,7 +85,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(unpack_header(buffer, position))
 
 
-def validate(buffer: Buffer, position: int, size_bytes_max: int) -> tuple[int, ...]:
+def validate(buffer: memoryview, position: int, size_bytes_max: int) -> tuple[int, ...]:
     """Check one batch from a client, as Kafka's LogValidator does, without looking at its records.
 
     Args:
@@ -118,7 +118,7 @@ def validate(buffer: Buffer, position: int, size_bytes_max: int) -> tuple[int, .
             Reason.MESSAGE_TOO_LARGE,
             f"record batch is larger than max.message.bytes. size=`{length + LENGTH_OVERHEAD_BYTES}` max=`{size_bytes_max}`",
         )
-    if crc32c(memoryview(buffer)[position + CRC_START : position + LENGTH_OVERHEAD_BYTES + length]) != header[4]:
+    if crc32c(buffer[position + CRC_START : position + LENGTH_OVERHEAD_BYTES + length]) != header[4]:
         raise _corrupt("does not match its CRC-32C", header[4])
     attributes = header[5]
     if attributes & (CODEC_MASK | CONTROL | TRANSACTIONAL):

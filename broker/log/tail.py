@@ -56,28 +56,35 @@ class Tail:
         """The first offset in memory, or None where there is none."""
         return self.segments[0].offsets[0] if self.segments else None
 
-    def append_copy(self, batch: memoryview, size: int, base_offset: int, next_offset: int) -> tuple[Segment, int, bool]:
+    def append_copy(self, batch: memoryview, size: int, base_offset: int, next_offset: int) -> memoryview | None:
         """Copy a batch behind the last one.
 
         Returns:
-            The segment, the batch's position in it, and whether the segment is a new one (the owner counts its memory).
+            The batch where it is kept; None where the last segment has no room: `open_segment` first.
         """
-        segments = self.segments
-        opened = False
-        if segments:
-            segment = segments[-1]
-            position = segment.end
-            if position + size > len(segment.buffer):
-                segment, position, opened = self._open(size, base_offset), 0, True
-        else:
-            segment, position, opened = self._open(size, base_offset), 0, True
+        if not self.segments:
+            return None
+        segment = self.segments[-1]
+        position = segment.end
         end = position + size
-        segment.view[position:end] = batch
+        if end > len(segment.buffer):
+            return None
+        kept = segment.view[position:end]
+        kept[:] = batch
         segment.end = end
         segment.next_offset = next_offset
         segment.offsets.append(base_offset)
         segment.positions.append(position)
-        return segment, position, opened
+        return kept
+
+    def open_segment(self, size: int, base_offset: int) -> Segment:
+        """Begin a segment with room for `size` bytes at least. The owner counts its memory."""
+        if self.segments:
+            self._room = min(self._room * 2, SEGMENT_BYTES_MAX)
+        room = max(self._room, size)
+        segment = Segment(self._pool.take(room) if room > POOLED_BYTES_MIN else bytearray(room), 0, base_offset)
+        self.segments.append(segment)
+        return segment
 
     def adopt(self, buffer: bytearray, position: int, size: int, base_offset: int, next_offset: int) -> Segment:
         """Make a batch that stands in a buffer of its own a segment, without copying it. The buffer is the tail's from now on."""
@@ -86,14 +93,6 @@ class Tail:
         segment.positions.append(position)
         segment.end = position + size
         segment.next_offset = next_offset
-        self.segments.append(segment)
-        return segment
-
-    def _open(self, size: int, base_offset: int) -> Segment:
-        if self.segments:
-            self._room = min(self._room * 2, SEGMENT_BYTES_MAX)
-        room = max(self._room, size)
-        segment = Segment(self._pool.take(room) if room > POOLED_BYTES_MIN else bytearray(room), 0, base_offset)
         self.segments.append(segment)
         return segment
 

@@ -44,6 +44,8 @@ PRODUCE, FETCH = 0, 1
 
 _FRAME_SIZE = struct.Struct(">i").unpack_from
 _REQUEST = struct.Struct(">hhih").unpack_from
+KEY_AT_BYTES = 8
+"""Behind API key, version and correlation id."""
 REQUEST_HEADER_BYTES = 10
 
 PARSE_ERRORS = (Malformed, DecodeError, struct.error, IndexError, UnicodeDecodeError)
@@ -71,9 +73,11 @@ class Connection(asyncio.BufferedProtocol):
         "_frame",
         "_frame_view",
         "_inflight",
+        "_now_ms",
         "_produced",
         "_reading",
         "_server",
+        "_shape",
         "_slots",
         "_tasks",
         "_transport",
@@ -95,6 +99,9 @@ class Connection(asyncio.BufferedProtocol):
         self._slots: deque[Slot] = deque()
         self._produced: list[bytes] = []
         self._unanswered = 0
+        self._shape: produce.Shape | None = None
+        """Of the last produce request, if it was for one partition."""
+        self._now_ms = 0
         self._cold: deque[tuple[bytes, Slot]] = deque()
         self._cold_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -155,6 +162,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active_at = self._server.now()
+        self._now_ms = self._server.now_ms()
         try:
             if self._frame_view is not None:
                 self._filled += nbytes
@@ -237,9 +245,24 @@ class Connection(asyncio.BufferedProtocol):
         server = self._server
         engine = server.engine
         if api == PRODUCE and produce.VERSION_MIN <= version <= produce.VERSION_MAX and engine is not None:
-            frame = buffer[:end]
-            position = self._skip_header(frame, start, client_size, version >= produce.FLEXIBLE)
-            acks, response, failed = produce.produce(engine, frame, position, version, correlation_id, own)
+            shape = self._shape
+            key_at = start + KEY_AT_BYTES
+            if (
+                shape is not None
+                and shape.version == version
+                and buffer[key_at : key_at + len(shape.key)] == shape.key
+                and not shape.log.deleted
+            ):
+                acks = shape.acks
+                response, failed = produce.produce_again(
+                    engine, shape, buffer, key_at + len(shape.key), end, correlation_id, self._now_ms, own
+                )
+            else:
+                frame = buffer[:end]
+                position = self._skip_header(frame, start, client_size, version >= produce.FLEXIBLE)
+                acks, response, failed, self._shape = produce.produce(
+                    engine, frame, key_at, position, version, correlation_id, self._now_ms, own
+                )
             self._unanswered += end - start
             if acks != 0:
                 self._produced.append(response)
@@ -354,7 +377,12 @@ class Connection(asyncio.BufferedProtocol):
         slot.data = data
         if slot.cost:
             self._release(slot.cost)
-        if not self._flush_scheduled and self._slots and self._slots[0].data is not None:
+        if self._flush_scheduled or not self._slots or self._slots[0].data is None:
+            return
+        if len(self._slots) == 1:
+            self._flush()
+        else:
+            # More answers may come in this turn of the loop: they leave together.
             self._flush_scheduled = True
             self._server.loop.call_soon(self._flush)
 

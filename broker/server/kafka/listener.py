@@ -13,7 +13,7 @@ from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
 from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
-from broker.server.kafka.connection import Connection, Slot
+from broker.server.kafka.connection import REQUEST_HEADER_BYTES, Connection, Slot
 from broker.server.kafka.context import Context
 from broker.wire.kafka.header import read_key_version, read_request_header, response_header
 
@@ -40,6 +40,7 @@ class KafkaServer:
         self.engine: Engine | None = None
         self.landing = memoryview(bytearray(LANDING_BYTES))
         self.now = clock.monotonic
+        self.now_ms = clock.now_ms
         self.inflight_bytes = 0
         """Received and not answered, of all connections."""
         self.outgoing_bytes = 0
@@ -172,7 +173,9 @@ class KafkaServer:
         if version < produce.VERSION_MIN:
             connection.fill(slot, [produce.refuse_version(memoryview(frame), position, version, correlation_id)])
             return
-        acks, response, _ = produce.produce(self.engine, memoryview(bytearray(frame)), position, version, correlation_id)
+        acks, response, _, _ = produce.produce(
+            self.engine, memoryview(bytearray(frame)), REQUEST_HEADER_BYTES, position, version, correlation_id, self.now_ms()
+        )
         await self.engine.durable()
         connection.fill(slot, [response] if acks else [])
 

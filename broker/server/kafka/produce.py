@@ -90,18 +90,86 @@ def encode_unsigned_varint(value: int) -> bytes:
     return bytes(out)
 
 
+class Shape:
+    """What a client's produce requests to one partition have in common: the bytes between correlation id and records.
+
+    A client that writes to one partition sends the same bytes again and again, so comparing them saves reading them.
+    """
+
+    __slots__ = ("acks", "key", "log", "prefix", "suffix", "version")
+
+    def __init__(self, version: int, key: bytes, acks: int, log: PartitionLog, prefix: bytes, suffix: bytes) -> None:
+        self.version = version
+        self.key = key
+        self.acks = acks
+        self.log = log
+        self.prefix = prefix
+        self.suffix = suffix
+
+
+def produce_again(
+    engine: Engine,
+    shape: Shape,
+    buffer: memoryview,
+    position: int,
+    end: int,
+    correlation_id: int,
+    now_ms: int,
+    adopt: bytearray | None,
+) -> tuple[bytes, bool]:
+    """Append the batch of a request that has the same shape as one before. Returns and raises as `produce`.
+
+    Args:
+        position: of the records' length. end: of the request.
+    """
+    version = shape.version
+    log = shape.log
+    if version >= FLEXIBLE:
+        size = buffer[position]
+        position += 1
+        if size >= 0x80:
+            size, position = unsigned_varint(buffer, position - 1)
+        size -= 1
+    else:
+        (size,) = _I32(buffer, position)
+        position += 4
+    records_end = position + size
+    if size < 0 or records_end > end:
+        raise Malformed("records are cut off")
+    try:
+        base_offset, timestamp_ms, log_start = engine.append(
+            log, buffer[position:records_end], now_ms=now_ms, adopt=adopt, at=position
+        )
+    except HeadgateError as error:
+        name = log.topic.id.bytes if version >= TOPIC_IDS else log.topic.name.encode()
+        return _failure(version, correlation_id, name, log.number, error), True
+    if version >= 5:
+        body = shape.prefix + _PARTITION_5.pack(0, base_offset, timestamp_ms, log_start) + shape.suffix
+    else:
+        body = shape.prefix + _PARTITION_4.pack(0, base_offset, timestamp_ms) + shape.suffix
+    return _HEAD(len(body) + 4, correlation_id) + body, False
+
+
 def produce(
-    engine: Engine, frame: memoryview, position: int, version: int, correlation_id: int, adopt: bytearray | None = None
-) -> tuple[int, bytes, bool]:
+    engine: Engine,
+    frame: memoryview,
+    key_at: int,
+    position: int,
+    version: int,
+    correlation_id: int,
+    now_ms: int,
+    adopt: bytearray | None = None,
+) -> tuple[int, bytes, bool, Shape | None]:
     """Append every batch of a request.
 
     Args:
         frame: the request without its length prefix. Batches are stamped in place.
-        position: behind the request header.
+        key_at: behind the correlation id. position: behind the request header.
+        now_ms: the wall clock.
         adopt: the buffer of `frame`, if it is from the engine's pool and belongs to this request alone.
 
     Returns:
-        (acks, the response with its length prefix, whether a partition has an error).
+        (acks, the response with its length prefix, whether a partition has an error, the shape of a request for one partition).
 
     Raises:
         Malformed, struct.error, IndexError, UnicodeDecodeError: not a produce request; nothing of it was appended, or a part
@@ -150,35 +218,18 @@ def produce(
             (partitions,) = _I32(frame, position)
             position += 4
         if topics == 1 and partitions == 1:
-            # The common request: one partition, whose constant response bytes are kept.
+            # The common request: one partition.
             (number,) = _I32(frame, position)
-            position += 4
-            if flexible:
-                size, position = unsigned_varint(frame, position)
-                size -= 1
-            else:
-                (size,) = _I32(frame, position)
-                position += 4
-            end = position + size
-            if size < 0 or end > len(frame):
-                raise Malformed("records are cut off")
+            records_at = position + 4
             if logs is not None and 0 <= number < len(logs) and acks in ACKS_VALID:
-                log = logs[number]
-                try:
-                    done = engine.append(log, frame[position:end], adopt=adopt, at=position)
-                except HeadgateError as error:
-                    return acks, _failure(version, correlation_id, name, number, error), True
-                cached = log.response_cache.get(version)
-                if cached is None:
-                    cached = log.response_cache[version] = _constant_parts(version, name, number)
-                prefix, suffix = cached
-                if version >= 5:
-                    body = prefix + _PARTITION_5.pack(0, done.base_offset, done.timestamp_ms, done.log_start) + suffix
-                else:
-                    body = prefix + _PARTITION_4.pack(0, done.base_offset, done.timestamp_ms) + suffix
-                return acks, _HEAD(len(body) + 4, correlation_id) + body, False
+                key = bytes(frame[key_at:records_at])
+                shape = Shape(version, key, acks, logs[number], *_constant_parts(version, name, number))
+                response, failed = produce_again(
+                    engine, shape, frame, records_at, len(frame), correlation_id, now_ms, adopt
+                )
+                return acks, response, failed, shape
             code = INVALID_REQUIRED_ACKS if acks not in ACKS_VALID else _unknown_topic(version)
-            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, code, None)])]), True
+            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, code, None)])]), True, None
         rows: list[bytes] = []
         for _ in range(partitions):
             (number,) = _I32(frame, position)
@@ -192,25 +243,25 @@ def produce(
             end = position + size
             if size < 0 or end > len(frame):
                 raise Malformed("records are cut off")
-            row, bad = _append_row(engine, logs, number, frame[position:end], version, acks)
+            row, bad = _append_row(engine, logs, number, frame[position:end], version, acks, now_ms)
             rows.append(row)
             failed = failed or bad
             position = skip_tags(frame, end) if flexible else end
         if flexible:
             position = skip_tags(frame, position)
         parts.append(_topic(version, name, rows))
-    return acks, _wrap(version, correlation_id, parts), failed
+    return acks, _wrap(version, correlation_id, parts), failed, None
 
 
 def _append_row(
-    engine: Engine, logs: list[PartitionLog] | None, number: int, batch: memoryview, version: int, acks: int
+    engine: Engine, logs: list[PartitionLog] | None, number: int, batch: memoryview, version: int, acks: int, now_ms: int
 ) -> tuple[bytes, bool]:
     if acks not in ACKS_VALID:
         return _error_row(version, number, INVALID_REQUIRED_ACKS, None), True
     if logs is None or not 0 <= number < len(logs):
         return _error_row(version, number, _unknown_topic(version), None), True
     try:
-        done = engine.append(logs[number], batch)
+        done = engine.append(logs[number], batch, now_ms=now_ms)
     except HeadgateError as error:
         return _error_row(version, number, _code(error), error.message), True
     return _row(version, number, 0, done.base_offset, done.timestamp_ms, done.log_start, None), False
