@@ -138,6 +138,22 @@ class Settings:
         30 * SECOND_MS, 0, 600 * SECOND_MS, "longest wait of a fetch for new records, whatever it asks for"
     )
 
+    # -- consumer groups
+    group_initial_rebalance_delay_ms: int = _duration(
+        500, 0, 600 * SECOND_MS, "an empty group waits this long for more members before its first rebalance"
+    )
+    group_min_session_timeout_ms: int = _duration(6 * SECOND_MS, 1, DAY_MS, "shortest session time-out that a member may ask for")
+    group_max_session_timeout_ms: int = _duration(1800 * SECOND_MS, 1, DAY_MS, "longest session time-out that a member may ask for")
+    group_max_size: int = _count(5_000, 1, 100_000, "members of one group")
+    groups_max: int = _count(100_000, 1, 10_000_000, "groups of one broker")
+    offsets_retention_minutes: int = _count(
+        0, 0, 10**9, "positions of a group that is gone for so many minutes are forgotten; 0 = never"
+    )
+    offsets_retention_check_interval_ms: int = _duration(
+        600 * SECOND_MS, 10, DAY_MS, "pause between two looks for positions that may be forgotten"
+    )
+    offsets_topic_num_partitions: int = _count(50, 1, 10_000, "partitions of `__consumer_offsets`, when it is first made")
+
     # -- the process
     shutdown_timeout_ms: int = _duration(
         10 * SECOND_MS, 0, 600 * SECOND_MS, "on SIGTERM: longest wait for requests under way before the log is flushed and sealed"
@@ -324,6 +340,8 @@ def _check_together(settings: Settings) -> None:
         ("message_bytes_max", "frame_bytes_max"),
         ("frame_bytes_max", "inflight_bytes_max"),
         ("num_partitions", "partitions_per_topic_max"),
+        ("offsets_topic_num_partitions", "partitions_per_topic_max"),
+        ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
     )
     for pair in pairs:
         if getattr(settings, pair[0]) > getattr(settings, pair[1]):

@@ -368,7 +368,7 @@ class GroupMachine(RuleBasedStateMachine):
         if self.in_flight:
             return
         live, replayed = self.shard, self.replayed(self.log)
-        snapshot = self.replayed(list(live.live_rows()))
+        snapshot = self.replayed([row for rows in live.snapshot() for row in rows])
         assert sorted(live.positions(GROUP)) == sorted(replayed.positions(GROUP)) == sorted(snapshot.positions(GROUP))
         group, again = live.find(GROUP, self.now), replayed.find(GROUP, self.now)
         if group is None or group.state is not State.STABLE or self.failed_replacement():

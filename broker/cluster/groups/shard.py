@@ -9,7 +9,7 @@ Theory of operation::
                                               │  effects: Reply(token, response), Append(ticket, rows)
                                               └◀ stored(ticket, error)
 
-The log of a partition is the truth; what is here is its latest value per key. `live_rows` gives that back as rows, with what is on
+The log of a partition is the truth; what is here is its latest value per key. `snapshot` gives that back as rows, with what is on
 its way to the log laid over it, so that everything before those rows may be cut off.
 """
 
@@ -185,7 +185,7 @@ class Shard:
         """In the order of the log."""
         self._ticket = 0
         self.rows_appended = 0
-        """Rows since the shard was made or `live_rows` was last asked: what a new snapshot would save."""
+        """Rows that were replayed, or appended since the last `snapshot`: what a new one would save."""
 
     # -- start and end
 
@@ -371,24 +371,32 @@ class Shard:
         """Keys that have a value."""
         return sum(len(entry.offsets) + (entry.record is not None) for entry in self._entries.values())
 
-    def live_rows(self) -> Iterator[Row]:
-        """Every key's latest value, also of what is on its way to the log: once they are appended, nothing before them counts."""
+    def snapshot(self) -> Iterator[list[Row]]:
+        """Every key's latest value, group by group: once all of it is in the log, nothing before its first row counts.
+
+        Each group's rows are made when they are asked for, with what is on its way to the log laid over, and must be appended
+        before the shard is called again; between two groups it may be.
+        """
         self.rows_appended = 0
+        for group_id in list(self._entries):
+            rows = self._live_rows(group_id)
+            if rows:
+                yield rows
+
+    def _live_rows(self, group_id: str) -> list[Row]:
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return []
         latest: dict[bytes, bytes | None] = {}
-        for ticket in self._tickets.values():
-            latest.update(ticket.rows)
-        for group_id, entry in self._entries.items():
-            if entry.record is not None:
-                key = encode_group_key(group_id)
-                if key not in latest:
-                    yield key, entry.record.data
-            for topic, partition, value in entry.offsets.items():
-                key = encode_offset_key(OffsetKey(group_id, topic, partition))
-                if key not in latest:
-                    yield key, encode_offset_value(value)
-        for key, row_value in latest.items():
-            if row_value is not None:
-                yield key, row_value
+        if entry.record is not None:
+            latest[encode_group_key(group_id)] = entry.record.data
+        for topic, partition, value in entry.offsets.items():
+            latest[encode_offset_key(OffsetKey(group_id, topic, partition))] = encode_offset_value(value)
+        if entry.in_flight:
+            for ticket in self._tickets.values():
+                if ticket.group_id == group_id:
+                    latest.update(ticket.rows)
+        return [row for row in latest.items() if row[1] is not None]
 
     # -- the log
 

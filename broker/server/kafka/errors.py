@@ -96,6 +96,14 @@ _CODES = {
     Reason.DUPLICATE_SEQUENCE: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     Reason.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     Reason.UNKNOWN_PRODUCER_ID: ErrorCode.UNKNOWN_PRODUCER_ID,
+    Reason.INVALID_GROUP_ID: ErrorCode.INVALID_GROUP_ID,
+    Reason.INVALID_SESSION_TIMEOUT: ErrorCode.INVALID_SESSION_TIMEOUT,
+    Reason.INCONSISTENT_GROUP_PROTOCOL: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    Reason.GROUP_MAX_SIZE_REACHED: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    Reason.GROUP_ID_NOT_FOUND: ErrorCode.GROUP_ID_NOT_FOUND,
+    Reason.NON_EMPTY_GROUP: ErrorCode.NON_EMPTY_GROUP,
+    Reason.GROUP_SUBSCRIBED_TO_TOPIC: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    Reason.OFFSET_METADATA_TOO_LARGE: ErrorCode.OFFSET_METADATA_TOO_LARGE,
     Reason.UNSUPPORTED: ErrorCode.UNSUPPORTED_VERSION,
     Reason.POLICY_VIOLATION: ErrorCode.POLICY_VIOLATION,
     Reason.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -110,6 +118,14 @@ _CODES = {
     Reason.TIMED_OUT: ErrorCode.REQUEST_TIMED_OUT,
     Reason.OVERLOADED: ErrorCode.REQUEST_TIMED_OUT,
     Reason.NOT_READY: ErrorCode.LEADER_NOT_AVAILABLE,
+    Reason.COORDINATOR_LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    Reason.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    Reason.NOT_COORDINATOR: ErrorCode.NOT_COORDINATOR,
+    Reason.MEMBER_ID_REQUIRED: ErrorCode.MEMBER_ID_REQUIRED,
+    Reason.UNKNOWN_MEMBER_ID: ErrorCode.UNKNOWN_MEMBER_ID,
+    Reason.ILLEGAL_GENERATION: ErrorCode.ILLEGAL_GENERATION,
+    Reason.REBALANCE_IN_PROGRESS: ErrorCode.REBALANCE_IN_PROGRESS,
+    Reason.FENCED_INSTANCE_ID: ErrorCode.FENCED_INSTANCE_ID,
     # This broker is over; the client must look for another lead.
     Reason.FENCED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     Reason.CLOSED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -137,6 +153,11 @@ _CODES = {
 def error_code(error: HeadgateError) -> ErrorCode:
     """The code that a Kafka client is told."""
     return _CODES[error.reason]
+
+
+def reason_code(reason: Reason | None) -> ErrorCode:
+    """The same for a bare reason; None is no error."""
+    return ErrorCode.NONE if reason is None else _CODES[reason]
 
 
 MESSAGE_LENGTH_MAX = 500

@@ -1,0 +1,520 @@
+"""The group coordinator: drives the pure machines of `cluster/groups` with the time, the log and the requests of clients.
+
+The groups of a partition of `__consumer_offsets` are one `Shard`. Whatever a shard wants to keep is appended to that partition like
+any record, and what depends on it is answered when the engine says that it is durable. A start replays the partitions; until that is
+done, requests are answered with COORDINATOR_LOADING. The topic is made when the first group needs it.
+
+The log of a partition is kept short: once it has many more rows than there are live keys, the live ones are appended again, and
+everything before them is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, cast
+
+from broker.cluster.groups.events import (
+    GroupConfig,
+    Heartbeat,
+    HeartbeatReply,
+    Join,
+    JoinReply,
+    Leave,
+    LeaveReply,
+    Sync,
+    SyncReply,
+)
+from broker.cluster.groups.group import Group
+from broker.cluster.groups.shard import (
+    ROWS_PER_APPEND_MAX,
+    Answer,
+    Budget,
+    Commit,
+    DeleteReply,
+    Effect,
+    GroupListing,
+    Now,
+    Row,
+    RowsReply,
+    Shard,
+    shard_of,
+)
+from broker.cluster.offsets import NEVER
+from broker.log.batch import split
+from broker.log.group_records import OffsetValue
+from broker.log.records import Record, encode_batch, iter_records
+from broker.runtime.clock import Clock
+from broker.runtime.config import Settings
+from broker.runtime.errors import (
+    ClosedError,
+    CorruptError,
+    FatalError,
+    FencedError,
+    HeadgateError,
+    InvalidError,
+    Reason,
+    RetryError,
+)
+from broker.runtime.logging import get_logger
+
+if TYPE_CHECKING:
+    from broker.cluster.manifest import Topic
+    from broker.engine.engine import Engine
+    from broker.engine.partition import PartitionLog
+
+log = get_logger(__name__)
+
+TOPIC = "__consumer_offsets"
+TOPIC_CONFIG = {"cleanup.policy": "compact", "compression.type": "producer", "max.message.bytes": str(16 << 20)}
+"""The record of a group holds what all its members sent and were assigned: far more than an ordinary record may have."""
+
+TICK_S = 0.5
+"""Pause between two looks at the clock when there is nothing to do."""
+STALL_S = 1.5
+"""If no look came for so long, this process did not run: see `PatientClock`."""
+READ_BYTES = 1 << 20
+SLICE_ROWS = 500
+"""Rows that are replayed or written again before other work gets its turn."""
+SNAPSHOT_ROWS_MIN = 5_000
+"""Rows of a partition that are not worth a snapshot: 50 partitions with as many replay in about two seconds."""
+CUT_INTERVAL_S = 10.0
+"""Pause between two edits of the manifest that cut off what snapshots replaced."""
+EMPTY_GROUP_MS = 600_000
+"""A group without members and positions is forgotten after this."""
+CLIENT_ID_CHARS_MAX = 255
+"""Of a client's id in its member id; the rest of a longer one is left away."""
+
+
+class PatientClock:
+    """The time that members have to be heard: monotonic ms that leave out when this process itself did not run.
+
+    After a pause (SIGSTOP, a migrated machine, a blocked loop) requests wait in sockets that were sent in time; without this, every
+    member would be expelled before its heartbeat is read.
+    """
+
+    __slots__ = ("_clock", "_seen_s", "stalled_s")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen_s = clock.monotonic()
+        self.stalled_s = 0.0
+
+    def now(self) -> Now:
+        """Both times. Must be asked at least every TICK_S."""
+        at_s = self._clock.monotonic()
+        gap_s = at_s - self._seen_s
+        if gap_s > STALL_S:
+            self.stalled_s += gap_s - TICK_S
+            log.warning("coordinator_stalled", seconds=round(gap_s, 3))
+        self._seen_s = at_s
+        return Now(int((at_s - self.stalled_s) * 1000), self._clock.now_ms())
+
+
+class _Slot:
+    """A shard and the partition that it is the fold of."""
+
+    __slots__ = ("log", "shard", "snapshot_rows", "snapshotting")
+
+    def __init__(self, shard: Shard, partition: PartitionLog) -> None:
+        self.shard = shard
+        self.log = partition
+        self.snapshotting: asyncio.Task[None] | None = None
+        self.snapshot_rows = SNAPSHOT_ROWS_MIN
+        """Rows in the log from which on a snapshot is thought of."""
+
+
+class Coordinator:
+    """All groups of this broker.
+
+    Methods raise RetryError(COORDINATOR_LOADING | NOT_COORDINATOR | ...) where a request cannot be served now, and answer everything
+    else with a reply that holds the reason.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._clock = PatientClock(clock)
+        self._loop = asyncio.get_running_loop()
+        self._config = GroupConfig(
+            initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+            session_timeout_ms_min=settings.group_min_session_timeout_ms,
+            session_timeout_ms_max=settings.group_max_session_timeout_ms,
+            members_max=settings.group_max_size,
+        )
+        self._budget = Budget(settings.groups_max)
+        self._nothing = Shard(self._config, Budget(0))
+        """Stands in as long as there is no topic: knows no group, and makes none."""
+        self._slots: list[_Slot] = []
+        self._loaded = False
+        self._closed = False
+        self._creating = asyncio.Lock()
+        self._loading: asyncio.Task[None] | None = None
+        self._cleaning: asyncio.Task[None] | None = None
+        self._cutting: asyncio.Task[None] | None = None
+        self._cuts: dict[PartitionLog, int] = {}
+        self._cut_at_s = 0.0
+        self._clean_at_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_ms = 0
+        self.commits = 0
+        """Positions that were acked."""
+        self.rebalances = 0
+        """Joins that were answered to a leader: one per completed join phase."""
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to load. The engine is open."""
+        self._loading = self._spawn(self._load(), "groups-load")
+
+    async def loaded(self) -> None:
+        """Wait until loading has ended, well or not."""
+        assert self._loading is not None
+        await asyncio.wait((self._loading,))
+
+    def stop(self) -> None:
+        """Take no more requests and let no time-out happen: the engine is about to close, and nothing could be kept."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks():
+            task.cancel()
+
+    async def close(self) -> None:
+        """Answer everybody who still waits. The engine is closed: what could become durable was answered by then."""
+        self.stop()
+        tasks = list(self._tasks())
+        if tasks:
+            await asyncio.wait(tasks)
+        for slot in self._slots:
+            self._execute(slot, slot.shard.unload(Reason.NOT_COORDINATOR))
+
+    def _spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # A broker whose groups do not move any more must end: clients would wait for ever, and nobody would know why.
+            log.exception("coordinator_failed", error)
+            fatal = FatalError(Reason.INTERNAL, f"unexpected error of the group coordinator: {type(error).__name__}: {error}")
+            self._engine.wal_failed(error if isinstance(error, HeadgateError) else fatal)
+
+    def _tasks(self) -> Iterator[asyncio.Task[None]]:
+        for task in (self._loading, self._cleaning, self._cutting, *(slot.snapshotting for slot in self._slots)):
+            if task is not None:
+                yield task
+
+    async def _load(self) -> None:
+        started_s = self._loop.time()
+        rows = 0
+        topic = self._engine.manifest.topics.get(TOPIC)
+        if topic is not None:
+            slots = self._make_slots(topic)
+            for slot in slots:
+                rows += await self._replay(slot)
+            now = self._clock.now()
+            for slot in slots:
+                slot.shard.loaded(now)
+            self._slots = slots
+        self._loaded = True
+        self._clean_at_s = self._loop.time() + self._settings.offsets_retention_check_interval_ms / 1000
+        self._wake()
+        seconds = round(self._loop.time() - started_s, 3)
+        log.info("groups_loaded", groups=self._budget.groups, records=rows, seconds=seconds)
+
+    def _make_slots(self, topic: Topic) -> list[_Slot]:
+        return [
+            _Slot(Shard(self._config, self._budget), self._engine.partition(topic, number)) for number in range(topic.partitions)
+        ]
+
+    async def _replay(self, slot: _Slot) -> int:
+        """Fold a partition into its shard. Returns its number of records."""
+        partition = slot.log
+        offset, rows = partition.log_start, 0
+        while offset < partition.high_watermark:
+            views = await self._engine.read(partition, offset, READ_BYTES)
+            if not views:
+                break
+            for view in views:
+                # A copy, because memory that was read may be used again while other work has its turn.
+                for batch in split(memoryview(bytes(view))):
+                    for record in iter_records(batch):
+                        if record.offset >= offset:
+                            self._replay_record(slot, record)
+                            offset = record.offset + 1
+                            rows += 1
+                            if rows % SLICE_ROWS == 0:
+                                await asyncio.sleep(0)
+        return rows
+
+    def _replay_record(self, slot: _Slot, record: Record) -> None:
+        try:
+            if record.key is not None:
+                slot.shard.replay(record.key, record.value)
+        except CorruptError as error:
+            # Not written by a coordinator. Nothing of ours is lost with it, and groups must not be.
+            log.warning("group_record_skipped", partition=slot.log.number, offset=record.offset, error=error.message)
+
+    # -- what clients ask
+
+    def token(self) -> asyncio.Future[object]:
+        """A token for an event: the answer comes into it."""
+        return self._loop.create_future()
+
+    def fresh_member_id(self, prefix: str) -> str:
+        """A member id that was never given; `prefix` is the client's or the instance's id, for people who read it."""
+        return f"{prefix[:CLIENT_ID_CHARS_MAX]}-{uuid.uuid4()}"
+
+    async def join(self, group_id: str, event: Join) -> JoinReply:
+        reply = cast(JoinReply, await self._ask(group_id, lambda shard, now: shard.handle(group_id, event, now), event.token, True))
+        self.rebalances += bool(reply.members)
+        return reply
+
+    async def sync(self, group_id: str, event: Sync) -> SyncReply:
+        return cast(SyncReply, await self._ask(group_id, lambda shard, now: shard.handle(group_id, event, now), event.token))
+
+    async def heartbeat(self, group_id: str, event: Heartbeat) -> HeartbeatReply:
+        return cast(HeartbeatReply, await self._ask(group_id, lambda shard, now: shard.handle(group_id, event, now), event.token))
+
+    async def leave(self, group_id: str, event: Leave) -> LeaveReply:
+        return cast(LeaveReply, await self._ask(group_id, lambda shard, now: shard.handle(group_id, event, now), event.token))
+
+    async def commit(self, group_id: str, event: Commit) -> RowsReply:
+        """Store positions. A group that nobody joined is made by its first commit."""
+        reply = cast(RowsReply, await self._ask(group_id, lambda shard, now: shard.commit(group_id, event, now), event.token, True))
+        self.commits += sum(error is None for error in reply.errors)
+        return reply
+
+    async def delete_positions(self, group_id: str, rows: list[tuple[str, int]]) -> RowsReply:
+        """Forget positions, by (topic, partition)."""
+        token = self.token()
+        return cast(
+            RowsReply, await self._ask(group_id, lambda shard, now: shard.delete_positions(group_id, rows, token, now), token)
+        )
+
+    async def delete_group(self, group_id: str) -> DeleteReply:
+        """Forget an empty group and its positions."""
+        token = self.token()
+        return cast(DeleteReply, await self._ask(group_id, lambda shard, now: shard.delete_group(group_id, token, now), token))
+
+    async def _ask(
+        self, group_id: str, act: Callable[[Shard, Now], list[Effect]], token: object, makes_group: bool = False
+    ) -> object:
+        self._check()
+        if makes_group and not self._slots and group_id:
+            await self._create_topic()
+            self._check()
+        slot = self._slot(group_id)
+        if slot is None:
+            for effect in act(self._nothing, self._clock.now()):
+                assert isinstance(effect, Answer)
+                self._answer(effect)
+        else:
+            self._execute(slot, act(slot.shard, self._clock.now()))
+            self._wake_for(slot)
+        return await cast(Awaitable[object], token)
+
+    # -- what is only looked at
+
+    def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
+        """A committed position, if its topic is still the one that was meant."""
+        self._check()
+        slot = self._slot(group_id)
+        value = None if slot is None else slot.shard.position(group_id, topic, partition)
+        return value if value is not None and self._topic_exists(topic, value) else None
+
+    def positions(self, group_id: str) -> list[tuple[str, int, OffsetValue]]:
+        """Every committed position of a group whose topic is still there: topic, partition, value."""
+        self._check()
+        slot = self._slot(group_id)
+        rows = [] if slot is None else slot.shard.positions(group_id)
+        return [row for row in rows if self._topic_exists(row[0], row[2])]
+
+    def find(self, group_id: str) -> Group | None:
+        """A group, for looking at; None if there is none."""
+        self._check()
+        slot = self._slot(group_id)
+        return None if slot is None else slot.shard.find(group_id, self._clock.now())
+
+    def list_groups(self) -> Iterator[GroupListing]:
+        self._check()
+        for slot in self._slots:
+            yield from slot.shard.list_groups()
+
+    def lags(self) -> Iterator[tuple[str, str, int, int]]:
+        """How many records each committed position is behind: group, topic, partition, records."""
+        if self._loaded and not self._closed:
+            for listing in self.list_groups():
+                for topic, partition, value in self.positions(listing.group_id):
+                    behind = self.lag(topic, partition, value.offset)
+                    if behind is not None:
+                        yield listing.group_id, topic, partition, behind
+
+    def lag(self, topic: str, partition: int, offset: int) -> int | None:
+        """Records from `offset` to the end of what can be read; None if there is no such partition."""
+        logs = self._engine.logs.get(topic, ())
+        if not 0 <= partition < len(logs):
+            return None
+        return max(logs[partition].high_watermark - max(offset, logs[partition].log_start), 0)
+
+    # -- the small steps
+
+    def _check(self) -> None:
+        if self._closed:
+            raise RetryError(Reason.NOT_COORDINATOR, "this broker is closing")
+        if not self._loaded:
+            raise RetryError(Reason.COORDINATOR_LOADING, "groups are being loaded")
+
+    def _slot(self, group_id: str) -> _Slot | None:
+        return self._slots[shard_of(group_id, len(self._slots))] if self._slots else None
+
+    async def _create_topic(self) -> None:
+        async with self._creating:
+            if self._slots:
+                return
+            try:
+                topic = await self._engine.create_topic(TOPIC, self._settings.offsets_topic_num_partitions, TOPIC_CONFIG)
+            except InvalidError as error:
+                if error.reason is not Reason.TOPIC_EXISTS:
+                    raise
+                topic = self._engine.topic(TOPIC)
+            self._slots = self._make_slots(topic)
+
+    def _topic_exists(self, name: str, value: OffsetValue) -> bool:
+        topic = self._engine.manifest.topics.get(name)
+        return topic is not None and value.topic_id in (None, topic.id)
+
+    def _execute(self, slot: _Slot, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Answer):
+                self._answer(effect)
+            else:
+                self._append(slot, effect.ticket, effect.rows)
+
+    def _answer(self, answer: Answer) -> None:
+        token = cast("asyncio.Future[object]", answer.token)
+        # A token is cancelled when its client's connection is gone.
+        if token is not None and not token.done():
+            token.set_result(answer.response)
+
+    def _append(self, slot: _Slot, ticket: int, rows: list[Row]) -> None:
+        def stored(error: HeadgateError | None) -> None:
+            reason = None if error is None else _reason(error)
+            self._execute(slot, slot.shard.stored(ticket, reason, self._clock.now()))
+            self._wake_for(slot)
+
+        try:
+            self._write(slot, rows)
+        except HeadgateError as error:
+            stored(error)
+            return
+        self._engine.on_durable(stored)
+        if slot.shard.rows_appended >= slot.snapshot_rows and slot.snapshotting is None:
+            self._consider_snapshot(slot)
+
+    def _write(self, slot: _Slot, rows: list[Row]) -> None:
+        now_ms = self._clock.now().wall_ms
+        batch = encode_batch([Record(0, now_ms, key, value) for key, value in rows])
+        self._engine.append(slot.log, memoryview(bytearray(batch)))
+
+    # -- time
+
+    def _wake_for(self, slot: _Slot) -> None:
+        deadline_ms = slot.shard.next_deadline_ms
+        if deadline_ms is not None and deadline_ms < self._wake_ms and not self._closed:
+            self._wake_at(deadline_ms, self._clock.now().timer_ms)
+
+    def _wake_at(self, at_ms: int, now_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake_ms = at_ms
+        # One more, because a timer that comes a fraction of a millisecond early would find nothing due.
+        self._timer = self._loop.call_later(max(at_ms - now_ms + 1, 0) / 1000, self._wake)
+
+    def _wake(self) -> None:
+        now = self._clock.now()
+        next_ms = now.timer_ms + int(TICK_S * 1000)
+        for slot in self._slots:
+            deadline_ms = slot.shard.next_deadline_ms
+            if deadline_ms is not None and deadline_ms <= now.timer_ms:
+                self._execute(slot, slot.shard.tick(now))
+                deadline_ms = slot.shard.next_deadline_ms
+            if deadline_ms is not None:
+                next_ms = min(next_ms, deadline_ms)
+        at_s = self._loop.time()
+        if self._cuts and at_s >= self._cut_at_s and self._cutting is None:
+            self._cut_at_s = at_s + CUT_INTERVAL_S
+            self._cutting = self._spawn(self._cut(), "groups-cut")
+        if at_s >= self._clean_at_s and self._cleaning is None:
+            self._clean_at_s = at_s + self._settings.offsets_retention_check_interval_ms / 1000
+            self._cleaning = self._spawn(self._clean(), "groups-clean")
+        self._wake_at(next_ms, now.timer_ms)
+
+    async def _clean(self) -> None:
+        """Forget what expired, and positions of topics that are gone."""
+        minutes = self._settings.offsets_retention_minutes
+        try:
+            for slot in self._slots:
+                effects = slot.shard.clean(
+                    self._clock.now(),
+                    retention_ms=minutes * 60_000 if minutes else NEVER,
+                    empty_group_ms=EMPTY_GROUP_MS,
+                    topic_exists=self._topic_exists,
+                )
+                self._execute(slot, effects)
+                await asyncio.sleep(0)
+        finally:
+            self._cleaning = None
+
+    # -- the length of the log
+
+    def _consider_snapshot(self, slot: _Slot) -> None:
+        slot.snapshot_rows = max(SNAPSHOT_ROWS_MIN, 2 * slot.shard.live_count())
+        if slot.shard.rows_appended >= slot.snapshot_rows:
+            slot.snapshotting = self._spawn(self._snapshot(slot), "groups-snapshot")
+
+    async def _snapshot(self, slot: _Slot) -> None:
+        first_offset = slot.log.next_offset
+        rows_written = 0
+        try:
+            for rows in slot.shard.snapshot():
+                for start in range(0, len(rows), ROWS_PER_APPEND_MAX):
+                    self._write(slot, rows[start : start + ROWS_PER_APPEND_MAX])
+                if (rows_written + len(rows)) // SLICE_ROWS > rows_written // SLICE_ROWS:
+                    await asyncio.sleep(0)
+                rows_written += len(rows)
+            await self._engine.durable()
+            self._cuts[slot.log] = first_offset
+            log.debug("groups_snapshot", partition=slot.log.number, rows=rows_written, first_offset=first_offset)
+        except HeadgateError as error:
+            # Nothing was cut, so nothing is lost; the next rows bring the next try.
+            slot.snapshot_rows = slot.shard.rows_appended + SNAPSHOT_ROWS_MIN
+            log.warning("groups_snapshot_failed", partition=slot.log.number, error=error.message)
+        finally:
+            slot.snapshotting = None
+
+    async def _cut(self) -> None:
+        """Cut off what snapshots replaced, all partitions in one edit."""
+        cuts, self._cuts = self._cuts, {}
+        try:
+            await self._engine.set_log_starts(cuts)
+        except HeadgateError as error:
+            for partition, offset in cuts.items():
+                self._cuts.setdefault(partition, offset)
+            log.warning("groups_cut_failed", error=error.message)
+        finally:
+            self._cutting = None
+
+
+def _reason(error: HeadgateError) -> Reason:
+    """What a client of a group is told when the log does not take its record."""
+    if isinstance(error, FencedError | ClosedError) or error.reason is Reason.NOT_LEADER:
+        return Reason.NOT_COORDINATOR
+    if error.reason is Reason.MESSAGE_TOO_LARGE:
+        return Reason.MESSAGE_TOO_LARGE
+    return Reason.COORDINATOR_NOT_AVAILABLE
