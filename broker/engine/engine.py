@@ -51,6 +51,8 @@ from broker.store.interface import Store
 log = get_logger("engine")
 
 FORMAT_VERSION = 1
+ADOPT_BYTES_MIN = 128 << 10
+"""A batch from this size on is kept in the buffer that it came in; smaller ones are copied together, so that a fetch is one slice."""
 PRODUCER_ID_BLOCK = 1000
 STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
@@ -487,8 +489,7 @@ class Engine:
         Args:
             batch: exactly one RecordBatch v2; it is stamped in place.
             now_ms: the wall clock, if the caller has just read it.
-            adopt: the buffer in which the batch stands at `at`; it came from `pool`, belongs to this request alone, and may be kept
-                instead of copied.
+            adopt: the buffer in which the batch stands at `at`; it belongs to this request alone and may be kept instead of copied.
 
         Returns:
             The offsets. They are certain once `on_durable` has called back; until then nobody may be told.
@@ -528,7 +529,7 @@ class Engine:
         partition.next_offset = next_offset
         partition.bytes_in += size
         tail = partition.tail
-        if adopt is not None and size * 2 > len(adopt):
+        if adopt is not None and size >= ADOPT_BYTES_MIN and size * 2 > len(adopt):
             segment = tail.adopt(adopt, at, size, base_offset, next_offset)
             self._count_segment(partition, segment)
             kept = segment.view[at : at + size]

@@ -131,7 +131,8 @@ class Publisher:
         try:
             partition = self._partition(self._topic, request.partition)
             # A copy that may be stamped, in a buffer that the log may keep: gRPC's bytes are read-only.
-            appended = self._engine.append(partition, memoryview(bytearray(batch)), adopt=True)
+            copy = bytearray(batch)
+            appended = self._engine.append(partition, memoryview(copy), adopt=copy)
         except HeadgateError as error:
             entry.error = error
             self._decide()
