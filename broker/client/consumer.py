@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
+from broker.client.cluster import Cluster
+from broker.client.reader import Assigned, Chunk, Reader
 from broker.client.types import DEFAULT_CLUSTER, ConsumerRecord, Start, TopicPartition
+from broker.log.batch import CONTROL, crc_matches, parse_header, split
+from broker.log.records import iter_records
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 
 
 class Consumer:
@@ -36,15 +43,36 @@ class Consumer:
         check_crcs: bool = True,
         timeout_ms: int = 30_000,
     ) -> None:
-        raise NotImplementedError
+        if prefetch_bytes < 1:
+            raise InvalidError(Reason.INVALID_CONFIG, f"value is too small. prefetch_bytes=`{prefetch_bytes}` min=`1`")
+        self._cluster = Cluster(cluster, timeout_ms)
+        self._reader = Reader(self._cluster, prefetch_bytes)
+        self._check_crcs = check_crcs
+        self._closed = False
+        self._chunk: Chunk | None = None
+        self._batches: deque[memoryview] = deque()
+        """Batches of `_chunk` that are not decoded yet."""
+        self._records: deque[ConsumerRecord] = deque()
+        """Records of the batch before them that were not given yet."""
+        self._error: HeadgateError | None = None
+        """What the next call raises."""
 
     async def __aenter__(self) -> Self:
-        raise NotImplementedError
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        raise NotImplementedError
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        self._closed = True
+        self._reader.arrived.set()
+        await self._reader.close()
+        await self._cluster.close()
+
+    # -- what is read
 
     async def assign(self, starts: Mapping[TopicPartition, Start]) -> None:
         """Read these partitions from these places, instead of what was assigned before.
@@ -52,55 +80,171 @@ class Consumer:
         Raises:
             InvalidError: UNKNOWN_TOPIC; OFFSET_OUT_OF_RANGE for an offset that is not in the log.
         """
-        raise NotImplementedError
+        offsets = await self.offsets(starts)
+        self._let_go()
+        await self._reader.assign(offsets)
 
     async def assign_topic(self, topic: str, partitions: Iterable[int] | None = None, *, start: Start = "earliest") -> None:
         """`assign` for some or (None) all partitions of one topic, all from the same place."""
-        raise NotImplementedError
+        if partitions is None:
+            view = await self._cluster.topic(topic, refresh=True)
+            partitions = range(len(view.leaders))
+        await self.assign({TopicPartition(topic, number): start for number in partitions})
 
     def assignment(self) -> set[TopicPartition]:
         """What is read, paused or not."""
-        raise NotImplementedError
+        return set(self._reader.assigned)
+
+    async def seek(self, partition: TopicPartition, start: Start) -> None:
+        """Go on from another place of an assigned partition. Raises InvalidError as `assign` does."""
+        assigned = self._assigned(partition)
+        offset = (await self.offsets({partition: start}))[partition]
+        self._let_go_of(assigned)
+        self._reader.seek(assigned, offset)
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record that iteration will give, or a lower one where a gap lies between."""
+        return self._assigned(partition).position
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        """The partition's end as last heard from the broker; -1 before that. `position` reaches it when all is read."""
+        return self._assigned(partition).high_watermark
+
+    async def pause(self, *partitions: TopicPartition) -> None:
+        """Give no records of these until `resume`; positions stay."""
+        for partition in partitions:
+            assigned = self._assigned(partition)
+            self._let_go_of(assigned)
+            self._reader.pause(assigned)
+
+    async def resume(self, *partitions: TopicPartition) -> None:
+        """Undo `pause`."""
+        for partition in partitions:
+            self._reader.resume(self._assigned(partition))
+
+    async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
+        """Turn places into offsets, of any partitions."""
+        return {partition: found.offset for partition, found in (await self._cluster.offsets(starts)).items()}
+
+    def _assigned(self, partition: TopicPartition) -> Assigned:
+        assigned = self._reader.assigned.get(partition)
+        if assigned is None:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"partition is not assigned. topic=`{partition.topic}` partition=`{partition.partition}`",
+            )
+        return assigned
+
+    # -- records
 
     def __aiter__(self) -> Self:
-        raise NotImplementedError
+        return self
 
     async def __anext__(self) -> ConsumerRecord:
         """The next record of any partition. Never ends by itself.
 
         Raises:
-            InvalidError: OFFSET_OUT_OF_RANGE (retention overtook the reader: `seek`), UNKNOWN_TOPIC (deleted), CORRUPT_MESSAGE.
+            InvalidError: OFFSET_OUT_OF_RANGE (retention overtook the reader: `seek`), UNKNOWN_TOPIC (deleted), CORRUPT_MESSAGE. The
+            other partitions can still be read. ClosedError.
         """
-        raise NotImplementedError
+        await self._some_record()
+        return self._give()
 
     async def poll(self, *, timeout_ms: int = 1000, records_max: int = 10_000) -> list[ConsumerRecord]:
         """What is there, at least one record if one comes within `timeout_ms`, else []. Raises as iteration does."""
-        raise NotImplementedError
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._some_record()
+        except TimeoutError:
+            return []
+        records = [self._give()]
+        while len(records) < records_max:
+            if self._records:
+                records.append(self._give())
+                continue
+            try:
+                if not self._decode():
+                    break
+            except HeadgateError as error:
+                # What came before it is given first.
+                self._error = error
+                break
+        return records
 
-    async def seek(self, partition: TopicPartition, start: Start) -> None:
-        """Go on from another place of an assigned partition."""
-        raise NotImplementedError
+    async def _some_record(self) -> None:
+        """Wait until `_records` has one."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        while not self._records:
+            if not self._decode():
+                if self._closed:
+                    raise ClosedError(Reason.CLOSED, "the consumer is closed")
+                self._reader.arrived.clear()
+                await self._reader.arrived.wait()
 
-    def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that iteration will give, or a lower one where a gap lies between."""
-        raise NotImplementedError
+    def _give(self) -> ConsumerRecord:
+        record = self._records.popleft()
+        assert self._chunk is not None
+        self._chunk.assigned.position = record.offset + 1
+        if not self._records and not self._batches:
+            self._finish_chunk()
+        return record
 
-    def high_watermark(self, partition: TopicPartition) -> int:
-        """The partition's end as last heard from the broker; -1 before that. `position` reaches it when all is read."""
-        raise NotImplementedError
+    def _decode(self) -> bool:
+        """Decode one more batch into `_records`, which may stay empty. False where nothing is there."""
+        if not self._batches:
+            if not self._reader.chunks:
+                return False
+            new = self._reader.chunks.popleft()
+            if not new.valid:
+                new.give_back()
+                return True
+            if new.error is not None:
+                raise new.error
+            self._chunk = new
+            self._batches.extend(split(new.batches))
+        assert self._chunk is not None
+        assigned = self._chunk.assigned
+        try:
+            self._records.extend(self._read(assigned, self._batches.popleft()))
+        except HeadgateError as error:
+            self._let_go()
+            self._reader.give_up(assigned)
+            topic, partition = assigned.partition
+            raise InvalidError(error.reason, f"{error.message} topic=`{topic}` partition=`{partition}`") from error
+        if not self._records and not self._batches:
+            self._finish_chunk()
+        return True
 
-    async def pause(self, *partitions: TopicPartition) -> None:
-        """Give no records of these until `resume`; positions stay."""
-        raise NotImplementedError
+    def _read(self, assigned: Assigned, batch: memoryview) -> list[ConsumerRecord]:
+        topic, partition = assigned.partition
+        header = parse_header(batch)
+        if self._check_crcs and not crc_matches(batch):
+            raise InvalidError(
+                Reason.CORRUPT_MESSAGE, f"record batch does not match its CRC-32C. base_offset=`{header.base_offset}`"
+            )
+        if header.attributes & CONTROL:
+            return []
+        first = assigned.position
+        return [ConsumerRecord(topic, partition, *record) for record in iter_records(batch) if record.offset >= first]
 
-    async def resume(self, *partitions: TopicPartition) -> None:
-        """Undo `pause`."""
-        raise NotImplementedError
+    def _finish_chunk(self) -> None:
+        """All of the chunk was given: offsets up to its end are done, also where no record stands."""
+        chunk, self._chunk = self._chunk, None
+        assert chunk is not None
+        if chunk.valid:
+            chunk.assigned.position = max(chunk.assigned.position, chunk.next_offset)
+        chunk.give_back()
 
-    async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
-        """Turn places into offsets, of any partitions."""
-        raise NotImplementedError
+    def _let_go(self) -> None:
+        """Forget what was decoded."""
+        if self._chunk is not None:
+            self._chunk.give_back()
+            self._chunk = None
+        self._batches.clear()
+        self._records.clear()
 
-    async def close(self) -> None:
-        """Give back the connections."""
-        raise NotImplementedError
+    def _let_go_of(self, assigned: Assigned) -> None:
+        if self._chunk is not None and self._chunk.assigned is assigned:
+            self._let_go()

@@ -1,0 +1,366 @@
+"""The I/O under a consumer: one Subscribe stream per broker, and what came over it and was not read yet.
+
+The client pays with credit: a stream may have sent, and the consumer not yet read, at most its share of `prefetch_bytes` (and one
+response more). What is read is paid back in portions. When a stream breaks, what came over it stays valid; reading goes on behind
+it, at the lead of then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+from broker.client.backoff import Backoff
+from broker.client.cluster import LOG, Cluster, Link, Stream
+from broker.client.errors import from_message
+from broker.client.types import TopicPartition
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.wire.grpc import payload
+from broker.wire.grpc.headgate.v1 import log_pb2
+
+RESPONSE_BYTES_MAX = 1 << 20
+CREDIT_BYTES_MAX = 1 << 30
+"""What a broker allows."""
+
+
+class Assigned:
+    """A partition that is read.
+
+    `fetch_offset` is the next offset to ask for, `position` the next one to give to the caller. `generation` grows with every seek,
+    so that what was under way before it is told apart.
+    """
+
+    __slots__ = ("failed", "fetch_offset", "generation", "high_watermark", "number", "partition", "paused", "position", "source")
+
+    def __init__(self, partition: TopicPartition, number: int, offset: int) -> None:
+        self.partition = partition
+        self.number = number
+        self.fetch_offset = offset
+        self.position = offset
+        self.generation = 0
+        self.high_watermark = -1
+        self.paused = False
+        self.failed = False
+        """The caller was told of an error; nothing more comes until a seek."""
+        self.source: Source | None = None
+
+    def move(self, offset: int) -> None:
+        """Go on from `offset`; what came before is void."""
+        self.generation += 1
+        self.fetch_offset = self.position = offset
+        self.failed = False
+
+    @property
+    def wanted(self) -> bool:
+        return not self.paused and not self.failed
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Batches of one partition that came and were not read, or the error that came instead."""
+
+    assigned: Assigned
+    generation: int
+    source: Source
+    batches: memoryview
+    next_offset: int
+    error: HeadgateError | None = None
+
+    @property
+    def valid(self) -> bool:
+        return self.generation == self.assigned.generation and not self.assigned.paused
+
+    def give_back(self) -> None:
+        """The memory is free again."""
+        self.source.pay_back(len(self.batches))
+
+
+class Reader:
+    """All streams of one consumer, and the queue of what came.
+
+    Args:
+        prefetch_bytes: for all streams together.
+    """
+
+    def __init__(self, cluster: Cluster, prefetch_bytes: int) -> None:
+        self.cluster = cluster
+        self.prefetch_bytes = prefetch_bytes
+        self.chunks: deque[Chunk] = deque()
+        self.arrived = asyncio.Event()
+        self.assigned: dict[TopicPartition, Assigned] = {}
+        self._numbers = 0
+        self._sources: dict[Link, Source] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def assign(self, offsets: dict[TopicPartition, int]) -> None:
+        """Read these, and only these, from these offsets."""
+        for assigned in self.assigned.values():
+            assigned.move(assigned.position)
+            if assigned.source is not None:
+                assigned.source.remove(assigned)
+        self.assigned = {}
+        for partition, offset in offsets.items():
+            self._numbers += 1
+            self.assigned[partition] = Assigned(partition, self._numbers, offset)
+        try:
+            await self.find_leads(list(self.assigned.values()))
+        except HeadgateError:
+            await self.assign({})
+            raise
+
+    def seek(self, assigned: Assigned, offset: int) -> None:
+        assigned.move(offset)
+        self._void(assigned)
+        if assigned.source is not None and assigned.wanted:
+            assigned.source.add(assigned)
+
+    def pause(self, assigned: Assigned) -> None:
+        if not assigned.paused:
+            assigned.paused = True
+            assigned.move(assigned.position)
+            self._void(assigned)
+            if assigned.source is not None:
+                assigned.source.remove(assigned)
+
+    def resume(self, assigned: Assigned) -> None:
+        if assigned.paused:
+            assigned.paused = False
+            if assigned.source is not None:
+                assigned.source.ensure(assigned)
+
+    def give_up(self, assigned: Assigned) -> None:
+        """What came cannot be read: nothing more of this partition, until a seek."""
+        self.seek(assigned, assigned.position)
+        if assigned.source is not None:
+            assigned.source.remove(assigned)
+        assigned.failed = True
+
+    def _void(self, assigned: Assigned) -> None:
+        """Let go of what came for a partition before it moved."""
+        kept: deque[Chunk] = deque()
+        for chunk in self.chunks:
+            if chunk.assigned is assigned:
+                chunk.give_back()
+            else:
+                kept.append(chunk)
+        self.chunks = kept
+
+    def put(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.arrived.set()
+
+    def fail(self, assigned: Assigned, source: Source, error: HeadgateError) -> None:
+        """The caller is to be told, in its turn, that a partition cannot be read."""
+        if not assigned.failed:
+            assigned.failed = True
+            self.put(Chunk(assigned, assigned.generation, source, memoryview(b""), assigned.fetch_offset, error))
+
+    # -- where partitions are
+
+    async def find_leads(self, moved: list[Assigned]) -> None:
+        """Ask who leads these partitions and read them there. Raises InvalidError, RetryError; some may have been done by then."""
+        for topic in {assigned.partition.topic for assigned in moved}:
+            view = await self.cluster.topic(topic, refresh=True)
+            for assigned in moved:
+                if assigned.partition.topic == topic and self.assigned.get(assigned.partition) is assigned:
+                    assigned.source = self._source(self.cluster.leader(view, assigned.partition.partition))
+                    if assigned.wanted:
+                        assigned.source.ensure(assigned)
+
+    def _source(self, link: Link) -> Source:
+        source = self._sources.get(link)
+        if source is None:
+            source = self._sources[link] = Source(self, link)
+            self.spawn(source.run(), f"subscribe {link.address}")
+        return source
+
+    def share_bytes(self) -> int:
+        """Credit of one stream."""
+        return min(max(self.prefetch_bytes // max(len(self._sources), 1), 1), CREDIT_BYTES_MAX)
+
+    def spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        # A programmer's error: whoever reads is told instead of waiting for ever.
+        failure = HeadgateError(Reason.INTERNAL, f"the consumer failed: {type(error).__name__}: {error}")
+        for assigned in self.assigned.values():
+            if assigned.source is not None:
+                self.fail(assigned, assigned.source, failure)
+
+
+class Source:
+    """The way to one broker, over any number of streams one after the other."""
+
+    def __init__(self, reader: Reader, link: Link) -> None:
+        self.link = link
+        self._reader = reader
+        self._backoff = Backoff()
+        self._subscribed: dict[int, Assigned] = {}
+        """What this source reads, by number."""
+        self._held_bytes = 0
+        """Came over this source and not paid back."""
+        self._granted_bytes = 0
+        """Credit that the present stream has: given, less what came."""
+        self._to_add: dict[int, Assigned] = {}
+        self._to_remove: set[int] = set()
+        self._wake = asyncio.Event()
+
+    def ensure(self, assigned: Assigned) -> None:
+        """Read a partition, unless it is read here already: to ask twice for one generation would give its records twice."""
+        if assigned.number not in self._subscribed:
+            self.add(assigned)
+
+    def add(self, assigned: Assigned) -> None:
+        """Read a partition of a new generation from its `fetch_offset`."""
+        self._subscribed[assigned.number] = assigned
+        self._to_add[assigned.number] = assigned
+        self._to_remove.discard(assigned.number)
+        self._wake.set()
+
+    def remove(self, assigned: Assigned) -> None:
+        if self._subscribed.pop(assigned.number, None) is not None:
+            self._to_add.pop(assigned.number, None)
+            self._to_remove.add(assigned.number)
+            self._wake.set()
+
+    def pay_back(self, size: int) -> None:
+        self._held_bytes -= size
+        if size:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Read what is assigned here, for ever."""
+        while True:
+            while not self._subscribed:
+                self._wake.clear()
+                await self._wake.wait()
+            try:
+                await self._serve()
+            except HeadgateError:
+                await asyncio.sleep(self._backoff.pause_s())
+            await self._find_leads(list(self._subscribed.values()))
+
+    async def _find_leads(self, moved: list[Assigned]) -> None:
+        for assigned in moved:
+            self.remove(assigned)
+        while moved:
+            try:
+                await self._reader.find_leads(moved)
+                return
+            except RetryError:
+                await asyncio.sleep(self._backoff.pause_s())
+            except InvalidError as error:
+                # A topic is gone. The others are looked for again.
+                gone = [assigned for assigned in moved if await self._is_gone(assigned)]
+                for assigned in gone:
+                    self._reader.fail(assigned, self, error)
+                moved = [assigned for assigned in moved if assigned not in gone]
+                await asyncio.sleep(self._backoff.pause_s())
+
+    async def _is_gone(self, assigned: Assigned) -> bool:
+        try:
+            view = await self._reader.cluster.topic(assigned.partition.topic)
+        except InvalidError:
+            return True
+        except RetryError:
+            return False
+        return assigned.partition.partition >= len(view.leaders)
+
+    async def _serve(self) -> None:
+        """One stream, until it breaks. Raises HeadgateError."""
+        stream = self.link.stream(LOG["Subscribe"])
+        self._to_add = dict(self._subscribed)
+        self._to_remove.clear()
+        self._granted_bytes = 0
+        listening = asyncio.create_task(self._listen(stream), name=f"read {self.link.address}")
+        listening.add_done_callback(lambda _: self._wake.set())
+        try:
+            first = True
+            while True:
+                if listening.done():
+                    await listening
+                request = self._request(first)
+                if request is not None:
+                    await stream.write(request.SerializeToString())
+                    first = False
+                    continue
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            listening.cancel()
+            stream.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    def _request(self, first: bool) -> log_pb2.SubscribeRequest | None:
+        """What the broker must be told now, if anything."""
+        share = self._reader.share_bytes()
+        credit = share - self._held_bytes - self._granted_bytes
+        # Paid back in portions, but at once where the broker may be waiting for it.
+        if credit < share // 4:
+            credit = 0
+        if not (self._to_add or self._to_remove or credit > 0):
+            return None
+        request = log_pb2.SubscribeRequest(remove=sorted(self._to_remove), credit_bytes=max(credit, 0))
+        if first:
+            request.max_bytes = max(min(RESPONSE_BYTES_MAX, share // 4), 1)
+        for assigned in self._to_add.values():
+            request.add.add(
+                subscription=assigned.number,
+                generation=assigned.generation & 0xFFFFFFFF,
+                topic=assigned.partition.topic,
+                partition=assigned.partition.partition,
+                position=log_pb2.Position(offset=assigned.fetch_offset),
+            )
+        self._to_add.clear()
+        self._to_remove.clear()
+        self._granted_bytes += max(credit, 0)
+        return request
+
+    async def _listen(self, stream: Stream) -> None:
+        while (data := await stream.read()) is not None:
+            self._on_response(data)
+            self._backoff.reset()
+        raise RetryError(Reason.CLOSED, f"broker ended the stream. address=`{self.link.address}`")
+
+    def _on_response(self, data: bytes) -> None:
+        rest, batches = payload.split(data)
+        response = log_pb2.SubscribeResponse.FromString(rest)
+        size = len(batches)
+        self._granted_bytes -= size
+        assigned = self._subscribed.get(response.subscription)
+        if assigned is None or response.generation != assigned.generation & 0xFFFFFFFF:
+            self._wake.set()
+            return
+        if response.HasField("error"):
+            error = from_message(response.error)
+            if isinstance(error, RetryError):
+                self.remove(assigned)
+                self._reader.spawn(self._again(assigned), "subscribe-again")
+            else:
+                self._subscribed.pop(assigned.number)
+                self._reader.fail(assigned, self, error)
+            return
+        assigned.high_watermark = response.high_watermark
+        if size:
+            self._held_bytes += size
+            assigned.fetch_offset = response.next_offset
+            self._reader.put(Chunk(assigned, assigned.generation, self, batches, response.next_offset))
+        else:
+            self._reader.arrived.set()
+
+    async def _again(self, assigned: Assigned) -> None:
+        await asyncio.sleep(self._backoff.pause_s())
+        await self._find_leads([assigned])
