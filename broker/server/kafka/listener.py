@@ -12,7 +12,7 @@ from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
-from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, Api
+from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, REQUEST_BYTES_MAX, Api
 from broker.server.kafka.connection import REQUEST_HEADER_BYTES, Connection, Slot
 from broker.server.kafka.context import Context
 from broker.wire.kafka.header import read_key_version, read_request_header, response_header
@@ -137,6 +137,8 @@ class KafkaServer:
         api = APIS.get(key)
         if api is None or not (api.serves(version) or key in (PRODUCE, API_VERSIONS)):
             raise produce.Malformed(f"request is not served here. api_key=`{key}` version=`{version}`")
+        if len(frame) > REQUEST_BYTES_MAX and key not in (PRODUCE, FETCH):
+            raise produce.Malformed(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{REQUEST_BYTES_MAX}`")
         if key == API_VERSIONS and not api.serves(version):
             from broker.server.kafka.api.api_versions import unsupported_version
 
