@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
 
+from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
 from broker.runtime.clock import ManualClock
 from broker.runtime.config import Settings
@@ -31,6 +32,17 @@ class Kafka:
             store=store, settings=settings, clock=self.clock, incarnation_id="0" * 31 + "1", fail=self.failures.append
         )
 
+    async def open(self) -> None:
+        await self.engine.open()
+        self.groups = Coordinator(self.engine, self.settings, self.clock)
+        self.groups.start()
+        await self.groups.loaded()
+
+    async def close(self) -> None:
+        self.groups.stop()
+        await self.engine.close()
+        await self.groups.close()
+
     async def call(self, request: Any, version: int) -> Any:
         """The response to `request`, both of them encoded and decoded in `version`."""
         api = APIS[request.API_KEY]
@@ -38,7 +50,14 @@ class Kafka:
         decode, handle = api.load()
         message, _ = decode(request.encode(version), 0, version)
         context = Context(
-            engine=self.engine, settings=self.settings, client_id="test", api_version=version, host="broker.test", port=9092
+            engine=self.engine,
+            groups=cast(Any, None),  # none of these APIs may need it
+            settings=self.settings,
+            client_id="test",
+            client_host="127.0.0.1",
+            api_version=version,
+            host="broker.test",
+            port=9092,
         )
         response = await handle(message, context)
         data = response.encode(version)
@@ -66,7 +85,7 @@ def settings() -> Settings:
 @pytest_asyncio.fixture
 async def kafka(settings: Settings) -> AsyncIterator[Kafka]:
     broker = Kafka(settings, MemoryStore())
-    await broker.engine.open()
+    await broker.open()
     yield broker
-    await broker.engine.close()
+    await broker.close()
     assert not broker.failures
