@@ -1,8 +1,8 @@
 """The group coordinator: drives the pure machines of `cluster/groups` with the time, the log and the requests of clients.
 
 The groups of a partition of `__consumer_offsets` are one `Shard`. Whatever a shard wants to keep is appended to that partition like
-any record, and what depends on it is answered when the engine says that it is durable. A start replays the partitions; until that is
-done, requests are answered with COORDINATOR_LOADING. The topic is made when the first group needs it.
+any record, and what depends on it is answered when the engine says that it is durable. A start replays the partitions; until that
+is done, requests are answered with COORDINATOR_LOADING. The topic is made when the first group needs it.
 
 The log of a partition is kept short: once it has many more rows than there are live keys, the live ones are appended again, and
 everything before them is cut off.
@@ -128,8 +128,8 @@ class _Slot:
 class Coordinator:
     """All groups of this broker.
 
-    Methods raise RetryError(COORDINATOR_LOADING | NOT_COORDINATOR | ...) where a request cannot be served now, and answer everything
-    else with a reply that holds the reason.
+    Methods raise RetryError(COORDINATOR_LOADING | NOT_COORDINATOR | ...) where a request cannot be served now, and answer
+    everything else with a reply that holds the reason.
     """
 
     def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:

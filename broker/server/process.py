@@ -29,6 +29,7 @@ from broker.server.kafka.listener import KafkaServer
 from broker.server.observe import LoopLag, register_engine, register_kafka, register_process
 
 if TYPE_CHECKING:
+    from broker.engine.coordinator import Coordinator
     from broker.engine.engine import Engine
     from broker.server.grpc.server import GrpcServer
     from broker.server.http.server import HttpServer
@@ -68,6 +69,7 @@ class Process:
         register_kafka(self.metrics, self._kafka)
         self._store: Store | None = None
         self._engine: Engine | None = None
+        self._groups: Coordinator | None = None
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
 
@@ -133,11 +135,11 @@ class Process:
             await asyncio.wait((opening,), timeout=HTTP_WAIT_S)
             if not opening.done():
                 await self._start_http()
-            engine = await opening
+            engine, groups = await opening
         finally:
             opening.cancel()
         register_engine(self.metrics, engine)
-        self._kafka.serve(engine)
+        self._kafka.serve(engine, groups)
         await self._start_grpc(engine)
         if self._http is None:
             await self._start_http()
@@ -145,7 +147,8 @@ class Process:
         log.info("broker_serving", line=self.line())
         on_ready(self.line())
 
-    async def _open_engine(self) -> Engine:
+    async def _open_engine(self) -> tuple[Engine, Coordinator]:
+        from broker.engine.coordinator import Coordinator
         from broker.engine.engine import Engine
         from broker.store.wrappers import MeteredStore
 
@@ -170,7 +173,9 @@ class Process:
         )
         await engine.open()
         self._engine = engine
-        return engine
+        self._groups = Coordinator(engine, settings, self.clock)
+        self._groups.start()
+        return engine, self._groups
 
     async def _start_grpc(self, engine: Engine) -> None:
         module = await self._import("broker.server.grpc.server")
@@ -205,8 +210,12 @@ class Process:
         closing: list[tuple[str, Callable[[], Any]]] = []
         if self._grpc is not None:
             closing.append(("grpc", lambda: cast("GrpcServer", self._grpc).close(grace_s)))
+        if self._groups is not None:
+            self._groups.stop()
         if self._engine is not None:
             closing.append(("log", self._engine.close))
+        if self._groups is not None:
+            closing.append(("groups", self._groups.close))
         closing.append(("kafka", self._kafka.close))
         if self._http is not None:
             closing.append(("http", self._http.close))

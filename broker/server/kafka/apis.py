@@ -110,6 +110,17 @@ _ROWS = (
     _api(44, "IncrementalAlterConfigs", (0, 1), 1, "incremental_alter_configs"),
     _api(35, "DescribeLogDirs", (1, 4), 2, "describe_log_dirs"),
     # Groups.
+    _api(10, "FindCoordinator", (0, 6), 3, "find_coordinator"),
+    _api(11, "JoinGroup", (0, 9), 6, "join_group"),
+    _api(14, "SyncGroup", (0, 5), 4, "sync_group"),
+    _api(12, "Heartbeat", (0, 4), 4, "heartbeat"),
+    _api(13, "LeaveGroup", (0, 5), 4, "leave_group"),
+    _api(8, "OffsetCommit", (2, 9), 8, "offset_commit"),
+    _api(9, "OffsetFetch", (1, 9), 6, "offset_fetch"),
+    _api(47, "OffsetDelete", (0, 0), None, "offset_delete"),
+    _api(42, "DeleteGroups", (0, 2), 2, "delete_groups"),
+    _api(16, "ListGroups", (0, 5), 3, "list_groups"),
+    _api(15, "DescribeGroups", (0, 6), 5, "describe_groups"),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in sorted(_ROWS, key=lambda api: api.key)}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from broker.engine.coordinator import Coordinator
     from broker.engine.engine import Engine
     from broker.runtime.config import Settings
 
@@ -14,12 +15,15 @@ if TYPE_CHECKING:
 class Context:
     """One request's surroundings.
 
-    `host` and `port` are where this listener tells clients to connect; `client_id` is what the client calls itself.
+    `host` and `port` are where this listener tells clients to connect; `client_id` is what the client calls itself, `client_host`
+    where it comes from.
     """
 
     engine: Engine
+    groups: Coordinator
     settings: Settings
     client_id: str | None
+    client_host: str
     api_version: int
     host: str
     port: int

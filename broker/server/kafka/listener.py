@@ -18,6 +18,7 @@ from broker.server.kafka.context import Context
 from broker.wire.kafka.header import read_key_version, read_request_header, response_header
 
 if TYPE_CHECKING:
+    from broker.engine.coordinator import Coordinator
     from broker.engine.engine import Engine
 
 log = get_logger("kafka")
@@ -38,6 +39,7 @@ class KafkaServer:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
         self.engine: Engine | None = None
+        self.groups: Coordinator | None = None
         self.landing = memoryview(bytearray(LANDING_BYTES))
         self.now = clock.monotonic
         self.now_ms = clock.now_ms
@@ -61,9 +63,10 @@ class KafkaServer:
         self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=1024)
         self._sweep = self.loop.call_later(SWEEP_S, self._on_sweep)
 
-    def serve(self, engine: Engine) -> None:
+    def serve(self, engine: Engine, groups: Coordinator) -> None:
         """The engine is open: answer what waited, and everything else."""
         self.engine = engine
+        self.groups = groups
         self._ready.set()
 
     async def stop_accepting(self) -> None:
@@ -158,7 +161,7 @@ class KafkaServer:
             decode, handle = api.load()
             message, _ = decode(frame, position, version)
             try:
-                response = await handle(message, self._context(api, version, head.client_id))
+                response = await handle(message, self._context(api, version, head.client_id, connection.peer))
             except HeadgateError as error:
                 connection.drop("request_failed", f"{api.name}: {error.message}")
                 return
@@ -181,12 +184,18 @@ class KafkaServer:
         await self.engine.durable()
         connection.fill(slot, [response] if acks else [])
 
-    def _context(self, api: Api, version: int, client_id: str | None) -> Context:
+    def _context(self, api: Api, version: int, client_id: str | None, peer: str) -> Context:
         host, port = self._advertised
         # ApiVersions, which needs no engine, is answered before there is one.
-        engine = cast("Engine", self.engine)
         return Context(
-            engine=engine, settings=self.settings, client_id=client_id, api_version=version, host=host, port=port
+            engine=cast("Engine", self.engine),
+            groups=cast("Coordinator", self.groups),
+            settings=self.settings,
+            client_id=client_id,
+            client_host=peer.rpartition(":")[0],
+            api_version=version,
+            host=host,
+            port=port,
         )
 
 

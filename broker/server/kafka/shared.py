@@ -19,6 +19,8 @@ NO_OPERATIONS = -(2**31)
 """Authorized operations where the client did not ask for them."""
 TOPIC_OPERATIONS = 0b1101_1111_1000
 """Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, AlterConfigs: what Kafka answers where nothing is forbidden."""
+GROUP_OPERATIONS = 0b1_0100_1000
+"""Read, Delete, Describe."""
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 """Create, Alter, Describe, ClusterAction, DescribeConfigs, AlterConfigs, IdempotentWrite."""
 

@@ -1,0 +1,20 @@
+"""DeleteGroups (42), versions 0-2: forget groups without members, and their positions."""
+
+from __future__ import annotations
+
+from broker.runtime.errors import HeadgateError, Reason
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import reason_code
+from broker.wire.kafka.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+
+
+async def handle(request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
+    response = DeleteGroupsResponse()
+    for group_id in dict.fromkeys(request.groups_names):
+        reason: Reason | None
+        try:
+            reason = (await context.groups.delete_group(group_id)).error
+        except HeadgateError as error:
+            reason = error.reason
+        response.results.append(DeletableGroupResult(group_id=group_id, error_code=reason_code(reason)))
+    return response

@@ -1,0 +1,58 @@
+"""DescribeGroups (15), versions 0-6: state, protocol and members.
+
+A group that does not exist is shown as `Dead`; from version 6 with GROUP_ID_NOT_FOUND (KIP-1043). Authorized operations are all
+there are, as in a Kafka without an authorizer.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.groups.events import State
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import ErrorCode, error_code, error_message
+from broker.server.kafka.shared import GROUP_OPERATIONS, NO_OPERATIONS
+from broker.wire.kafka.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+NOT_FOUND_VERSION_MIN = 6
+
+
+async def handle(request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
+    return DescribeGroupsResponse(groups=[_describe(group_id, context, operations) for group_id in request.groups])
+
+
+def _describe(group_id: str, context: Context, operations: int) -> DescribedGroup:
+    try:
+        group = context.groups.find(group_id)
+    except HeadgateError as error:
+        return DescribedGroup(group_id=group_id, error_code=error_code(error), error_message=error_message(error))
+    if group is None:
+        unknown = DescribedGroup(group_id=group_id, group_state=State.DEAD.value, authorized_operations=operations)
+        if context.api_version >= NOT_FOUND_VERSION_MIN:
+            unknown.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            unknown.error_message = "group does not exist"
+        return unknown
+    shown = group.describe()
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=shown.state.value,
+        protocol_type=shown.protocol_type,
+        protocol_data=shown.protocol,
+        authorized_operations=operations,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.subscription,
+                member_assignment=member.assignment,
+            )
+            for member in shown.members
+        ],
+    )

@@ -1,0 +1,26 @@
+"""Heartbeat (12), versions 0-4: a member is alive, and asks whether its group rebalances.
+
+While groups are loaded the answer is NONE, as Kafka's: the member shall stay what it is.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.groups.events import Heartbeat
+from broker.runtime.errors import HeadgateError, Reason
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import reason_code
+from broker.wire.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+async def handle(request: HeartbeatRequest, context: Context) -> HeartbeatResponse:
+    event = Heartbeat(
+        token=context.groups.token(),
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id,
+    )
+    try:
+        reason = (await context.groups.heartbeat(request.group_id, event)).error
+    except HeadgateError as error:
+        reason = None if error.reason is Reason.COORDINATOR_LOADING else error.reason
+    return HeartbeatResponse(error_code=reason_code(reason))

@@ -1,0 +1,56 @@
+"""JoinGroup (11), versions 0-9: become a member of a group, and wait until its next generation begins.
+
+What the versions change: 1 has a rebalance time-out of its own, 4 gives a new member its id first (KIP-394), 5 knows static members
+(KIP-345), 7 tells the protocol's type, 9 lets a static leader skip the assignment (KIP-814). The rules are in
+`cluster/groups/group.py`.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.groups.events import Join, JoinReply
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import reason_code
+from broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+
+REBALANCE_TIMEOUT_VERSION_MIN = 1
+MEMBER_ID_REQUIRED_VERSION_MIN = 4
+NULL_PROTOCOL_VERSION_MIN = 7
+SKIP_ASSIGNMENT_VERSION_MIN = 9
+
+
+async def handle(request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
+    groups, version = context.groups, context.api_version
+    client_id = context.client_id or ""
+    has_rebalance_timeout = version >= REBALANCE_TIMEOUT_VERSION_MIN
+    event = Join(
+        token=groups.token(),
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        fresh_member_id=groups.fresh_member_id(client_id if request.group_instance_id is None else request.group_instance_id),
+        protocol_type=request.protocol_type,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms if has_rebalance_timeout else request.session_timeout_ms,
+        client_id=client_id,
+        client_host=f"/{context.client_host}",
+        require_member_id=version >= MEMBER_ID_REQUIRED_VERSION_MIN,
+        can_skip_assignment=version >= SKIP_ASSIGNMENT_VERSION_MIN,
+    )
+    try:
+        reply = await groups.join(request.group_id, event)
+    except HeadgateError as error:
+        reply = JoinReply(error=error.reason, member_id=request.member_id)
+    return JoinGroupResponse(
+        error_code=reason_code(reply.error),
+        generation_id=reply.generation,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name if version >= NULL_PROTOCOL_VERSION_MIN else reply.protocol_name or "",
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=[
+            JoinGroupResponseMember(member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata)
+            for member in reply.members
+        ],
+    )

@@ -1,0 +1,34 @@
+"""LeaveGroup (13), versions 0-5: members go, and the rest need not wait for their sessions to end.
+
+One member before version 3, whose error is the response's own; then any number, also static ones by their instance id (KIP-345).
+"""
+
+from __future__ import annotations
+
+from broker.cluster.groups.events import Leave, LeaveReply, Leaving
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import reason_code
+from broker.wire.kafka.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+
+MEMBERS_VERSION_MIN = 3
+
+
+async def handle(request: LeaveGroupRequest, context: Context) -> LeaveGroupResponse:
+    several = context.api_version >= MEMBERS_VERSION_MIN
+    members = tuple(Leaving(member_id=member.member_id, instance_id=member.group_instance_id) for member in request.members)
+    event = Leave(token=context.groups.token(), members=members if several else (Leaving(member_id=request.member_id),))
+    try:
+        reply = await context.groups.leave(request.group_id, event)
+    except HeadgateError as error:
+        reply = LeaveReply(error=error.reason)
+    if not several:
+        reasons = [reply.error, *(reason for _, reason in reply.members)]
+        return LeaveGroupResponse(error_code=reason_code(next(filter(None, reasons), None)))
+    return LeaveGroupResponse(
+        error_code=reason_code(reply.error),
+        members=[
+            MemberResponse(member_id=member.member_id, group_instance_id=member.instance_id, error_code=reason_code(reason))
+            for member, reason in reply.members
+        ],
+    )

@@ -1,0 +1,27 @@
+"""ListGroups (16), versions 0-5: every group, by state from version 4 and by type from version 5. All are of the type `classic`."""
+
+from __future__ import annotations
+
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import error_code
+from broker.wire.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+TYPE = "classic"
+
+
+async def handle(request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
+    states = {state.lower() for state in request.states_filter}
+    types = {type.lower() for type in request.types_filter}
+    if types and TYPE not in types:
+        return ListGroupsResponse()
+    try:
+        return ListGroupsResponse(
+            groups=[
+                ListedGroup(group_id=row.group_id, protocol_type=row.protocol_type, group_state=row.state.value, group_type=TYPE)
+                for row in context.groups.list_groups()
+                if not states or row.state.value.lower() in states
+            ]
+        )
+    except HeadgateError as error:
+        return ListGroupsResponse(error_code=error_code(error))

@@ -1,0 +1,84 @@
+"""OffsetCommit (8), versions 2-9: keep positions of a group, as durably as records. Answered when they are.
+
+A commit of a consumer that does not use groups has no member and generation -1; it makes the group, and is refused while the group
+has members. Versions 2-4 may ask for an expiry of their own. A member of a group that does not exist is ILLEGAL_GENERATION before
+version 9, then GROUP_ID_NOT_FOUND. Positions of topics and partitions that do not exist are refused one by one.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.groups.shard import Commit, RowsReply
+from broker.cluster.offsets import Position
+from broker.runtime.errors import HeadgateError, Reason
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import ErrorCode, reason_code
+from broker.server.kafka.shared import unknown_topic_code
+from broker.wire.kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+GROUP_NOT_FOUND_VERSION_MIN = 9
+
+
+async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse:
+    response = OffsetCommitResponse()
+    positions: list[Position] = []
+    results: list[OffsetCommitResponsePartition] = []
+    topics = context.engine.manifest.topics
+    for asked in request.topics:
+        topic = topics.get(asked.name)
+        rows = OffsetCommitResponseTopic(name=asked.name)
+        response.topics.append(rows)
+        for row in asked.partitions:
+            result = OffsetCommitResponsePartition(partition_index=row.partition_index)
+            rows.partitions.append(result)
+            if topic is None:
+                result.error_code = unknown_topic_code(asked.name)
+            elif not 0 <= row.partition_index < topic.partitions:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                results.append(result)
+                positions.append(
+                    Position(
+                        topic=topic.name,
+                        partition=row.partition_index,
+                        offset=row.committed_offset,
+                        leader_epoch=row.committed_leader_epoch,
+                        metadata=row.committed_metadata,
+                        topic_id=topic.id,
+                    )
+                )
+    # Also without positions: the member must learn that it is fenced or unknown, and its commit is a sign of life.
+    event = Commit(
+        token=context.groups.token(),
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id_or_member_epoch,
+        positions=tuple(positions),
+        retention_ms=request.retention_time_ms,
+        unknown_group=_unknown_group(context.api_version),
+    )
+    try:
+        reply = await context.groups.commit(request.group_id, event)
+    except HeadgateError as error:
+        reply = RowsReply(error=error.reason)
+    if reply.error is not None:
+        for topic_rows in response.topics:
+            for result in topic_rows.partitions:
+                result.error_code = _code(reply.error)
+    else:
+        for result, reason in zip(results, reply.errors, strict=True):
+            result.error_code = _code(reason)
+    return response
+
+
+def _unknown_group(version: int) -> Reason:
+    return Reason.GROUP_ID_NOT_FOUND if version >= GROUP_NOT_FOUND_VERSION_MIN else Reason.ILLEGAL_GENERATION
+
+
+def _code(reason: Reason | None) -> ErrorCode:
+    # Of a commit that is larger than a record may be, as Kafka says it.
+    return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if reason is Reason.MESSAGE_TOO_LARGE else reason_code(reason)

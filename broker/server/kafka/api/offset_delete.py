@@ -1,0 +1,42 @@
+"""OffsetDelete (47), version 0: forget positions of topics that no member of the group reads."""
+
+from __future__ import annotations
+
+from broker.cluster.groups.shard import RowsReply
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import ErrorCode, reason_code
+from broker.wire.kafka.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+async def handle(request: OffsetDeleteRequest, context: Context) -> OffsetDeleteResponse:
+    response = OffsetDeleteResponse()
+    rows: list[tuple[str, int]] = []
+    results: list[OffsetDeleteResponsePartition] = []
+    topics = context.engine.manifest.topics
+    for asked in request.topics:
+        topic = topics.get(asked.name)
+        answer = OffsetDeleteResponseTopic(name=asked.name)
+        response.topics.append(answer)
+        for partition in asked.partitions:
+            result = OffsetDeleteResponsePartition(partition_index=partition.partition_index)
+            answer.partitions.append(result)
+            if topic is None or not 0 <= partition.partition_index < topic.partitions:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                rows.append((asked.name, partition.partition_index))
+                results.append(result)
+    try:
+        reply = await context.groups.delete_positions(request.group_id, rows)
+    except HeadgateError as error:
+        reply = RowsReply(error=error.reason)
+    if reply.error is not None:
+        return OffsetDeleteResponse(error_code=reason_code(reply.error))
+    for result, reason in zip(results, reply.errors, strict=True):
+        result.error_code = reason_code(reason)
+    return response

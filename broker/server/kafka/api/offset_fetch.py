@@ -1,0 +1,107 @@
+"""OffsetFetch (9), versions 1-9: the positions of a group; of several groups from version 8.
+
+Null for the topics means all that there are (from version 2). What was never committed is offset -1, without an error, and so is
+every position of a group that does not exist. A position belongs to the topic that was meant when it was committed: one of a topic
+that was deleted and made again is not there. `require_stable` changes nothing, as there are no transactions that could be open.
+"""
+
+from __future__ import annotations
+
+from broker.log.group_records import OffsetValue
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import error_code
+from broker.server.kafka.shared import ID_UNKNOWN
+from broker.wire.kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+GROUPS_VERSION_MIN = 8
+TOP_LEVEL_ERROR_VERSION_MIN = 2
+
+Rows = dict[str, list[tuple[int, OffsetValue | None]]]
+
+
+async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
+    if context.api_version >= GROUPS_VERSION_MIN:
+        return OffsetFetchResponse(
+            groups=[
+                _group(
+                    context,
+                    group.group_id,
+                    None if group.topics is None else [(topic.name, topic.partition_indexes) for topic in group.topics],
+                )
+                for group in request.groups
+            ]
+        )
+    asked = None if request.topics is None else [(topic.name, topic.partition_indexes) for topic in request.topics]
+    code = 0
+    try:
+        rows = _rows(context, request.group_id, asked)
+    except HeadgateError as error:
+        code = error_code(error)
+        rows = {name: [(partition, None) for partition in partitions] for name, partitions in asked or ()}
+    of_partition = code if context.api_version < TOP_LEVEL_ERROR_VERSION_MIN else 0
+    return OffsetFetchResponse(
+        error_code=code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=partition,
+                        committed_offset=ID_UNKNOWN if value is None else value.offset,
+                        committed_leader_epoch=ID_UNKNOWN if value is None else value.leader_epoch,
+                        metadata="" if value is None else value.metadata,
+                        error_code=of_partition,
+                    )
+                    for partition, value in partitions
+                ],
+            )
+            for name, partitions in rows.items()
+        ],
+    )
+
+
+def _group(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None) -> OffsetFetchResponseGroup:
+    try:
+        rows = _rows(context, group_id, asked)
+    except HeadgateError as error:
+        return OffsetFetchResponseGroup(group_id=group_id, error_code=error_code(error))
+    return OffsetFetchResponseGroup(
+        group_id=group_id,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=name,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        partition_index=partition,
+                        committed_offset=ID_UNKNOWN if value is None else value.offset,
+                        committed_leader_epoch=ID_UNKNOWN if value is None else value.leader_epoch,
+                        metadata="" if value is None else value.metadata,
+                    )
+                    for partition, value in partitions
+                ],
+            )
+            for name, partitions in rows.items()
+        ],
+    )
+
+
+def _rows(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None) -> Rows:
+    rows: Rows = {}
+    if asked is None:
+        for topic, partition, value in context.groups.positions(group_id):
+            rows.setdefault(topic, []).append((partition, value))
+    else:
+        for name, partitions in asked:
+            rows.setdefault(name, []).extend(
+                (partition, context.groups.position(group_id, name, partition)) for partition in partitions
+            )
+    return rows

@@ -1,0 +1,38 @@
+"""SyncGroup (14), versions 0-5: get what the leader assigned, and wait for it; the leader's own brings the assignment.
+
+While groups are loaded the answer is REBALANCE_IN_PROGRESS, as Kafka's: old clients do not expect COORDINATOR_LOAD_IN_PROGRESS
+here, and joining again is what there is to do.
+"""
+
+from __future__ import annotations
+
+from broker.cluster.groups.events import Sync, SyncReply
+from broker.runtime.errors import HeadgateError, Reason
+from broker.server.kafka.context import Context
+from broker.server.kafka.errors import ErrorCode, reason_code
+from broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+
+async def handle(request: SyncGroupRequest, context: Context) -> SyncGroupResponse:
+    event = Sync(
+        token=context.groups.token(),
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments=tuple((row.member_id, row.assignment) for row in request.assignments),
+    )
+    try:
+        reply = await context.groups.sync(request.group_id, event)
+    except HeadgateError as error:
+        loading = error.reason is Reason.COORDINATOR_LOADING
+        reply = SyncReply(error=Reason.REBALANCE_IN_PROGRESS if loading else error.reason)
+    # The assignment of a whole group can be too large for one record; no client has a use for the code that says so.
+    too_large = reply.error is Reason.MESSAGE_TOO_LARGE
+    return SyncGroupResponse(
+        error_code=ErrorCode.UNKNOWN_SERVER_ERROR if too_large else reason_code(reply.error),
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name,
+        assignment=reply.assignment,
+    )
