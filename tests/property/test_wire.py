@@ -21,78 +21,22 @@ import kafka.protocol.admin
 import kafka.protocol.consumer
 import kafka.protocol.metadata
 import kafka.protocol.producer
-import kio.schema.errors
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
 from broker.runtime.errors import InvalidError, Reason
-from broker.wire.kafka.generate import MESSAGES
 from broker.wire.kafka.primitives import ZERO_UUID, DecodeError
-from broker.wire.kafka.schema import Field, Struct, load, snake
+from broker.wire.kafka.schema import snake
+from tests.support.messages import LOADED, message_module, message_values
 
 EXAMPLES = settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], database=None
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], database=None
 )
-HOSTILE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+HOSTILE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
 
-LOADED = {name: (load(name), module) for module, names in MESSAGES.items() for name in names}
 CASES = [(name, version) for name, (message, _) in LOADED.items() for version in message.versions]
-
-_ERROR_CODES = sorted(int(code) for code in kio.schema.errors.ErrorCode)
-_INTS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
-
-
-def ours(name: str) -> Any:
-    """The generated module that has the message."""
-    return import_module(f"broker.wire.kafka.messages.{snake(LOADED[name][1])}")
-
-
-# -- values from the schema
-
-
-def _scalars(field: Field) -> st.SearchStrategy[Any]:
-    if field.kind == "bool":
-        return st.booleans()
-    if field.name.endswith("error_code"):
-        return st.sampled_from(_ERROR_CODES)  # kio knows no others
-    if field.kind in _INTS:
-        limit = 2 ** _INTS[field.kind]
-        if field.kind == "int64" and ("timestamp" in field.name or field.name.endswith("_ms")):
-            return st.integers(-1, 2**40)  # kio makes datetimes of these
-        return st.one_of(st.sampled_from([0, -1, 1, limit - 1, -limit]), st.integers(-limit, limit - 1))
-    if field.kind == "string":
-        return st.one_of(st.text(max_size=5), st.just("x" * 200))
-    if field.kind == "uuid":
-        return st.one_of(st.just(ZERO_UUID), st.uuids())
-    return st.one_of(st.binary(max_size=8), st.just(b"y" * 200))
-
-
-def values(module: Any, struct: Struct, version: int) -> st.SearchStrategy[Any]:
-    """Instances of the generated class of `struct` that `version` can carry."""
-    parts = {}
-    for field in struct.fields:
-        if version not in field.versions:
-            continue
-        one = values(module, field.struct, version) if field.struct is not None else _scalars(field)
-        if field.array:
-            one = st.lists(one, max_size=3)
-        if version in field.nullable:
-            one = st.one_of(st.none(), one)
-        if field.tag is not None:
-            one = st.one_of(st.just(_default(module, struct, field)), one)
-        parts[field.name] = one
-    return st.builds(getattr(module, struct.name), **parts)
-
-
-def _default(module: Any, struct: Struct, field: Field) -> Any:
-    return getattr(getattr(module, struct.name)(), field.name)
-
-
-def message_values(name: str, version: int) -> st.SearchStrategy[Any]:
-    return values(ours(name), LOADED[name][0].root, version)
-
 
 # -- the foreign implementations
 
@@ -156,7 +100,7 @@ def _our_field(mine: Any, name: str) -> Any:
 
 @pytest.mark.parametrize(("name", "version"), CASES, ids=lambda x: str(x))
 def test_round_trip_and_foreign_implementations(name: str, version: int) -> None:
-    kind = getattr(ours(name), name)
+    kind = getattr(message_module(name), name)
     entity = kio_entity(name, version)
     foreign = kafka_python_class(name)
     assert entity is not None or foreign is not None
@@ -204,7 +148,7 @@ def _decode_or_refuse(kind: Any, data: bytes | memoryview, version: int) -> None
 
 @pytest.mark.parametrize("name", LOADED)
 def test_every_prefix_is_refused(name: str) -> None:
-    kind = getattr(ours(name), name)
+    kind = getattr(message_module(name), name)
 
     @EXAMPLES
     @given(st.data())
@@ -222,7 +166,7 @@ def test_every_prefix_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOADED)
 def test_any_bytes_decode_or_are_refused(name: str) -> None:
-    kind = getattr(ours(name), name)
+    kind = getattr(message_module(name), name)
 
     @HOSTILE
     @given(st.data())

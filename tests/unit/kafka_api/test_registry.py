@@ -9,13 +9,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from typing import Any, cast
 
 import kio.schema.errors
 import pytest
 
+from broker.runtime.clock import Clock
+from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.kafka.apis import APIS, FETCH, PRODUCE
+from broker.server.kafka.apis import APIS, FETCH, PRODUCE, REQUEST_BYTES_MAX
 from broker.server.kafka.errors import MESSAGE_LENGTH_MAX, ErrorCode, error_code, error_message
+from broker.server.kafka.listener import KafkaServer
+from broker.server.kafka.produce import Malformed
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -66,6 +71,15 @@ def test_versions_of_the_plan() -> None:
     assert served["Fetch"] == (4, 17)
     assert served["ListOffsets"] == (1, 10)
     assert {api.name for api in APIS.values() if api.advertised_min_version != api.min_version} == {"Produce"}
+
+
+@pytest.mark.parametrize("key", [key for key in APIS if key not in (PRODUCE, FETCH)])
+async def test_requests_that_are_too_large_are_not_decoded(key: int) -> None:
+    """Small elements make large objects: what a request may become in memory is bounded by its size."""
+    server = KafkaServer(Settings(), Clock(), ("host", 9092))
+    frame = key.to_bytes(2, "big") + APIS[key].max_version.to_bytes(2, "big") + bytes(REQUEST_BYTES_MAX)
+    with pytest.raises(Malformed, match="too large"):
+        await server.answer(frame, cast(Any, None), cast(Any, None))
 
 
 def test_the_first_answer_needs_nothing_heavy() -> None:
