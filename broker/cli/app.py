@@ -59,8 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     except (typer.Abort, KeyboardInterrupt):
         _drop_closed_output()
         return output.EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has seen enough (`headgate consume ... | head`).
+    except (output.ReaderLeft, BrokenPipeError):
         _drop_closed_output()
         return 0
     except OSError as error:

@@ -40,7 +40,8 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     """Milliseconds since 1970 of ``1700000000000``, ``2026-11-21T10:00:00`` (UTC unless it says otherwise), ``15m`` (ago)."""
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    ago_ms = parse_duration_ms(text)
+    # A bare number was no time, so it is no duration either: that needs its unit here.
+    ago_ms = parse_duration_ms(text) if text[-1:].isalpha() else None
     if ago_ms is not None:
         return max(now_ms - ago_ms, 0)
     try:

@@ -29,9 +29,16 @@ _HINTS = {
 }
 
 
+class ReaderLeft(Exception):
+    """Nobody reads our output any more (`headgate consume ... | head`): the end, and no error."""
+
+
 def run(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a command's asynchronous part; on Ctrl-C it is cancelled and may clean up."""
-    return asyncio.run(work)
+    """Run a command's asynchronous part; on Ctrl-C it is cancelled and may clean up. Raises ReaderLeft, HeadgateError."""
+    try:
+        return asyncio.run(work)
+    except BrokenPipeError as error:
+        raise ReaderLeft from error  # under its own name typer would make it an exit with code 1
 
 
 def check_reachable(cluster: str) -> None:

@@ -1,0 +1,299 @@
+"""The commands for people, against a real broker: what they print where, and how they fail.
+
+Runs `headgate topic|produce|consume|status` as processes, with pipes and on a pseudo-terminal; confluent-kafka reads what `produce`
+wrote and writes what `consume` reads. Compared: output, exit codes, records. A mismatch means that a script or a person would see
+something else than was stored, a traceback instead of a reason, or control codes in a pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.cli import output
+from broker.cli.consume import parse_time_ms
+from broker.runtime.errors import InvalidError
+from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.clients.all import CLIENTS
+from tests.support.ports import free_port
+from tests.support.records import Record
+
+TIMEOUT_S = 60.0
+JUDGE = CLIENTS["confluent"]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    directory = tmp_path_factory.mktemp("cli")
+    with BrokerProcess(directory / "store", directory / "log") as running:
+        running.start()
+        output.check_reachable(f"{HOST}:{running.http_port}")
+        yield running
+    running.check_output()
+
+
+def headgate(
+    broker: BrokerProcess | None, *arguments: str, stdin: bytes = b"", fails: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with pipes. Output is decoded; a traceback always fails the test."""
+    done = subprocess.run(
+        [sys.executable, "-m", "broker.cli.main", *arguments],
+        input=stdin, capture_output=True, cwd=ROOT, env=environment(broker), timeout=TIMEOUT_S,
+    )  # fmt: skip
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert "Traceback" not in err, err
+    assert "\x1b" not in out + err, "control codes in a pipe"
+    assert (done.returncode != 0) == fails, (done.returncode, out, err)
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+
+def on_terminal(broker: BrokerProcess, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
+    """Run a command on a pseudo-terminal. Returns (exit code, what the terminal got)."""
+    child, terminal = pty.fork()
+    if child == 0:  # pragma: no cover
+        os.chdir(ROOT)
+        os.execve(sys.executable, [sys.executable, "-m", "broker.cli.main", *arguments], environment(broker) | {"TERM": "xterm"})
+    seen = b""
+    if typed:
+        os.write(terminal, typed)
+    while True:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError:  # Linux says EIO when the other side is closed
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), seen.decode(errors="replace")
+
+
+def environment(broker: BrokerProcess | None) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    inherited["COLUMNS"] = "100"
+    return inherited if broker is None else inherited | {"HEADGATE_CLUSTER": f"{HOST}:{broker.grpc_port}"}
+
+
+def error_line(done: subprocess.CompletedProcess[str]) -> str:
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+# -- topics and status
+
+
+def test_the_life_of_a_topic(broker: BrokerProcess) -> None:
+    done = headgate(broker, "topic", "create", "life", "-p", "3", "-c", "retention.ms=60000")
+    assert done.stdout == "topic life created with 3 partitions\n"
+    again = headgate(broker, "topic", "create", "life", fails=True)
+    assert "topic exists already" in error_line(again) and "--if-not-exists" in error_line(again)
+    assert "exists already" in headgate(broker, "topic", "create", "life", "--if-not-exists").stdout
+    rows = [line.split("\t") for line in headgate(broker, "topic", "list").stdout.splitlines()]
+    assert rows[0][:2] == ["topic", "partitions"] and ["life", "3"] in [row[:2] for row in rows]
+    (described,) = json.loads(headgate(broker, "topic", "describe", "life", "--json").stdout)
+    assert described["config"] == {"retention.ms": "60000"}
+    assert [part["partition"] for part in described["partitions"]] == [0, 1, 2]
+    headgate(broker, "topic", "alter", "life", "--set", "max.message.bytes=2000", "--unset", "retention.ms", "-p", "5")
+    (described,) = json.loads(headgate(broker, "topic", "describe", "life", "--json").stdout)
+    assert described["config"] == {"max.message.bytes": "2000"} and len(described["partitions"]) == 5
+    (full,) = json.loads(headgate(broker, "topic", "describe", "life", "--json", "--all").stdout)
+    assert full["config"]["retention.ms"] == "604800000"
+    assert headgate(broker, "topic", "delete", "life").stdout == "topic life deleted\n"
+    assert "life" not in [topic["name"] for topic in json.loads(headgate(broker, "topic", "list", "--json").stdout)]
+
+
+def test_status_counts_what_is_there(broker: BrokerProcess) -> None:
+    headgate(broker, "topic", "create", "counted", "-p", "1")
+    headgate(broker, "produce", "counted", stdin=b"a\nb\nc\n")
+    status = json.loads(headgate(broker, "status", "--json", "--window", "0").stdout)
+    (one,) = status["brokers"]
+    assert (one["kafka_port"], one["grpc_port"], one["http_port"]) == (broker.kafka_port, broker.grpc_port, broker.http_port)
+    (row,) = [topic for topic in status["topics"] if topic["name"] == "counted"]
+    assert (row["partitions"], row["records"]) == (1, 3) and row["size_bytes"] > 0
+    assert f"{HOST}:{broker.kafka_port}" in headgate(broker, "status", "--window", "10ms").stdout
+
+
+# -- records
+
+
+def test_produce_is_read_by_a_foreign_client(broker: BrokerProcess, tmp_path: Path) -> None:
+    headgate(broker, "topic", "create", "lines", "-p", "2")
+    (tmp_path / "a").write_bytes(b"k1\tone\r\nk2\t\nk3\tNULL\n")
+    (tmp_path / "b").write_bytes("k4\tgrüße\nk5\twithout an end".encode())
+    done = headgate(
+        broker, "produce", "lines", str(tmp_path / "a"), str(tmp_path / "b"), "-k", "\\t", "--null-value", "NULL", "-H", "h=1",
+        "-z", "zstd", "-p", "1",
+    )  # fmt: skip
+    assert done.stderr == "produce: 5 records written to lines\n" and done.stdout == ""
+    read = JUDGE.consume(broker.bootstrap, "lines", [0, 1])
+    assert not read[0]
+    assert [(one.key, one.value) for one in read[1]] == [
+        (b"k1", b"one"), (b"k2", b""), (b"k3", None), (b"k4", "grüße".encode()), (b"k5", b"without an end"),
+    ]  # fmt: skip
+    assert {one.headers for one in read[1]} == {(("h", b"1"),)}
+
+
+def test_produce_and_consume_give_the_same_lines_back(broker: BrokerProcess) -> None:
+    headgate(broker, "topic", "create", "echo", "-p", "1")
+    data = b"".join(b"%d\n" % number for number in range(20_000)) + b"\xff\xfe binary\n\n"
+    assert "20,002 records" in headgate(broker, "produce", "echo", stdin=data).stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "broker.cli.main", "consume", "echo", "-b", "-e"],
+        capture_output=True, cwd=ROOT, env=environment(broker), timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == data
+
+
+def test_consume_from_every_kind_of_place(broker: BrokerProcess) -> None:
+    headgate(broker, "topic", "create", "places", "-p", "1")
+    start_ms = 1_700_000_000_000
+    headers = (("h", b"\xff"), ("n", None))
+    records = [
+        Record(partition=0, key=b"k", value=b"%d" % number, timestamp_ms=start_ms + number * 1000, headers=headers)
+        for number in range(10)
+    ]
+    JUDGE.produce(broker.bootstrap, "places", records)
+
+    def values(*arguments: str) -> list[str]:
+        return headgate(broker, "consume", "places", *arguments).stdout.split()
+
+    everything = [str(number) for number in range(10)]
+    assert values("--from-beginning", "--exit-at-end") == everything
+    assert values("--offset", "7", "-e") == everything[7:]
+    assert values("--offset", "-2", "-e") == everything[8:]
+    assert values("--offset", "-200", "-e") == everything
+    assert values("--timestamp", str(start_ms + 4500), "-e") == everything[5:]
+    assert values("--timestamp", "2023-11-14T22:13:25", "-e") == everything[5:]
+    assert values("--timestamp", "1m", "-e") == []
+    assert values("-b", "--max", "3") == everything[:3]
+    assert values("-b", "-n", "1", "-k", "=", "-p", "0") == ["k=0"]
+    assert values("-e") == []
+    row = json.loads(headgate(broker, "consume", "places", "-o", "3", "-n", "1", "--json").stdout)
+    assert row == {
+        "topic": "places", "partition": 0, "offset": 3, "timestamp_ms": start_ms + 3000, "key": "k", "value": "3",
+        "headers": [{"name": "h", "value_base64": "/w=="}, {"name": "n", "value": None}],
+    }  # fmt: skip
+
+
+def test_consume_follows_and_survives_a_reader_that_leaves(broker: BrokerProcess) -> None:
+    headgate(broker, "topic", "create", "follow", "-p", "1")
+    with subprocess.Popen(
+        [sys.executable, "-m", "broker.cli.main", "consume", "follow", "-b"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment(broker),
+    ) as consumer:  # fmt: skip
+        assert consumer.stdout is not None and consumer.stderr is not None
+        headgate(broker, "produce", "follow", stdin=b"first\n")
+        assert consumer.stdout.readline() == b"first\n"
+        headgate(broker, "produce", "follow", stdin=b"second\n")
+        assert consumer.stdout.readline() == b"second\n"
+        consumer.stdout.close()
+        headgate(broker, "produce", "follow", stdin=b"third\n")
+        assert consumer.wait(TIMEOUT_S) == 0
+        assert consumer.stderr.read() == b""
+
+
+# -- a terminal
+
+
+def test_a_terminal_gets_tables_and_is_asked_before_records_are_deleted(broker: BrokerProcess) -> None:
+    headgate(broker, "topic", "create", "drawn", "-p", "1")
+    code, seen = on_terminal(broker, "topic", "list")
+    assert code == 0 and "─" in seen and "drawn" in seen
+    code, seen = on_terminal(broker, "topic", "delete", "drawn", typed=b"n\n")
+    assert code == 130 and "Delete drawn" in seen
+    headgate(broker, "topic", "describe", "drawn")
+    code, seen = on_terminal(broker, "topic", "delete", "drawn", typed=b"y\n")
+    assert code == 0 and "topic drawn deleted" in seen
+
+
+def test_records_cannot_command_a_terminal(broker: BrokerProcess) -> None:
+    headgate(broker, "topic", "create", "escape", "-p", "1")
+    headgate(broker, "produce", "escape", stdin=b"\x1b[2J red\xff\n")
+    code, seen = on_terminal(broker, "consume", "escape", "-b", "-e")
+    assert code == 0 and "\x1b" not in seen and "\\x1b[2J red" in seen
+
+
+# -- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "parts"),
+    [
+        (("topic", "describe", "nope"), 1, ["topic does not exist", "nope", "headgate topic list"]),
+        (("topic", "delete", "nope"), 1, ["topic does not exist", "nope"]),
+        (("topic", "create", "a b"), 1, ["topic name", "a b"]),
+        (("topic", "create", "x", "-p", "0"), 2, ["partitions", "--help"]),
+        (("topic", "create", "x", "-p", "1000000"), 1, ["partitions", "1000000"]),
+        (("topic", "create", "x", "-c", "retention.ms"), 2, ["NAME=VALUE"]),
+        (("topic", "create", "x", "-c", "retention.mss=1"), 1, ["retention.mss", "--all"]),
+        (("topic", "alter", "x"), 2, ["nothing to change"]),
+        (("topic", "creat"), 2, ["No such command", "headgate topic --help"]),
+        (("consume",), 2, ["TOPIC", "headgate consume --help"]),
+        (("consume", "nope", "-e"), 1, ["topic does not exist", "nope"]),
+        (("consume", "x", "-b", "-o", "1"), 2, ["only one of"]),
+        (("consume", "x", "-t", "yesterday"), 2, ["not a time", "yesterday"]),
+        (("produce", "nope"), 1, ["topic does not exist", "headgate topic create"]),
+        (("produce", "x", "/no/such/file"), 2, ["cannot be read", "/no/such/file"]),
+        (("produce", "x", "-z", "rar"), 2, ["--compression", "rar", "zstd"]),
+        (("status", "--window", "1h"), 2, ["--window", "1h"]),
+        (("status", "--cluster", "nonsense"), 2, ["HOST:GRPC_PORT", "nonsense"]),
+        (("frobnicate",), 2, ["No such command", "frobnicate"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_one_line_with_a_hint(broker: BrokerProcess, arguments: tuple[str, ...], code: int, parts: list[str]) -> None:
+    done = headgate(broker, *arguments, stdin=b"a line\n", fails=True)
+    line = error_line(done)
+    assert done.returncode == code and line.startswith("headgate")
+    assert all(part in line for part in parts), line
+
+
+def test_a_line_without_its_key_says_which(broker: BrokerProcess) -> None:
+    headgate(broker, "topic", "create", "keyless", "-p", "1")
+    done = headgate(broker, "produce", "keyless", "-k", ":", stdin=b"a:1\nb\n", fails=True)
+    assert "line has no key separator. line=`2`" in done.stderr
+
+
+def test_no_broker_is_said_at_once() -> None:
+    done = headgate(None, "status", "--cluster", f"{HOST}:{free_port()}", fails=True)
+    assert "no broker listens there" in error_line(done) and "headgate up" in error_line(done)
+
+
+def test_help_and_version() -> None:
+    for arguments in ((), ("topic",), ("--help",), ("topic", "--help"), ("up", "--help"), ("consume", "--help")):
+        done = headgate(None, *arguments)
+        assert "Usage: headgate" in done.stdout and done.stderr == ""
+    assert re.fullmatch(r"headgate \d+\.\d+\.\d+\n", headgate(None, "--version").stdout)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("1700000000000", 1_700_000_000_000),
+        ("1970-01-01T00:00:01", 1000),
+        ("1970-01-01T01:00:01+01:00", 1000),
+        ("1970-01-02", 86_400_000),
+        ("15m", 10_000_000 - 900_000),
+        ("1d", 0),
+    ],
+)
+def test_times(text: str, expected: int) -> None:
+    assert parse_time_ms(text, now_ms=10_000_000) == expected
+
+
+@pytest.mark.parametrize("text", ["", "x", "2023-13-01", "-5", "9" * 30, "1e3"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(InvalidError, match="not a time"):
+        parse_time_ms(text, now_ms=0)
+
+
