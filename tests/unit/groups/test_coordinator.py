@@ -1,0 +1,318 @@
+"""The group coordinator on a real engine over a store in memory: what survives restarts, how long its log is, what a pause does.
+
+A restart opens a second engine on the same store, as after SIGKILL: the first is not closed, only forgotten. A mismatch means a
+position that is lost, a group that rebalances without need, or members that are expelled for what the broker did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+import pytest_asyncio
+
+from broker.cluster.groups.events import Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync, SyncReply
+from broker.cluster.groups.shard import Commit, DeleteReply, RowsReply, shard_of
+from broker.cluster.offsets import Position
+from broker.engine import coordinator as module
+from broker.engine.coordinator import TOPIC, Coordinator, PatientClock
+from broker.engine.engine import Engine
+from broker.runtime.clock import ManualClock
+from broker.runtime.config import Settings
+from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.store.memory import MemoryStore
+
+DAY_MS = 86_400_000
+
+
+class Broker:
+    """An engine with its coordinator on a store that outlives both."""
+
+    def __init__(self, **settings: int) -> None:
+        self.settings = Settings.from_values({"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 3, **settings})
+        self.store = MemoryStore()
+        self.clock = ManualClock()
+        self.failures: list[HeadgateError] = []
+        self._incarnations = itertools.count(1)
+        self._old: list[tuple[Engine, Coordinator]] = []
+
+    async def start(self, *, loaded: bool = True) -> None:
+        self.engine = Engine(
+            store=self.store,
+            settings=self.settings,
+            clock=self.clock,
+            incarnation_id=f"{next(self._incarnations):032x}",
+            fail=self.failures.append,
+        )
+        await self.engine.open()
+        self.groups = Coordinator(self.engine, self.settings, self.clock)
+        self.groups.start()
+        if loaded:
+            await self.groups.loaded()
+
+    async def stop(self) -> None:
+        self.groups.stop()
+        await self.engine.close()
+        await self.groups.close()
+
+    async def crash(self) -> None:
+        """Nothing is closed in good order; the next engine finds what was durable."""
+        self.groups.stop()
+        self._old.append((self.engine, self.groups))
+        await self.start()
+
+    async def bury(self) -> None:
+        """Let go of the tasks of engines that crashed."""
+        for engine, groups in self._old:
+            with suppress(FencedError):
+                await engine.close()
+            await groups.close()
+
+    async def join(self, group: str, member_id: str = "", **fields: object) -> JoinReply:
+        event = {
+            "token": self.groups.token(),
+            "member_id": member_id,
+            "fresh_member_id": self.groups.fresh_member_id("client"),
+            "protocol_type": "consumer",
+            "protocols": (("range", b"x"),),
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 10_000,
+            "require_member_id": False,
+            **fields,
+        }
+        return await self.groups.join(group, Join(**event))  # type: ignore[arg-type]
+
+    async def sync(self, group: str, member_id: str, generation: int, assignments: dict[str, bytes]) -> SyncReply:
+        event = Sync(token=self.groups.token(), member_id=member_id, generation=generation, assignments=tuple(assignments.items()))
+        return await self.groups.sync(group, event)
+
+    async def beat(self, group: str, member_id: str, generation: int) -> Reason | None:
+        event = Heartbeat(token=self.groups.token(), member_id=member_id, generation=generation)
+        return (await self.groups.heartbeat(group, event)).error
+
+    async def commit(self, group: str, offset: int, partition: int = 0, topic: str = "t", **fields: object) -> RowsReply:
+        row = Position(topic=topic, partition=partition, offset=offset, topic_id=self.engine.topic(topic).id)
+        return await self.groups.commit(group, Commit(token=self.groups.token(), positions=(row,), **fields))  # type: ignore[arg-type]
+
+    async def member(self, group: str) -> str:
+        """A stable group of one."""
+        reply = await self.join(group)
+        await self.sync(group, reply.member_id, reply.generation, {reply.member_id: b"mine"})
+        return reply.member_id
+
+
+@pytest_asyncio.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = Broker()
+    await broker.start()
+    await broker.engine.create_topic("t", 4, {})
+    yield broker
+    failures = list(broker.failures)
+    await broker.stop()
+    await broker.bury()
+    assert not failures
+
+
+async def test_the_topic_is_made_when_the_first_group_needs_it(broker: Broker) -> None:
+    assert await broker.beat("g", "m", 1) is Reason.UNKNOWN_MEMBER_ID
+    assert broker.groups.positions("g") == [] and broker.groups.find("g") is None
+    with pytest.raises(InvalidError):
+        broker.engine.topic(TOPIC)
+    replies = await asyncio.gather(*(broker.commit(f"g{number}", number) for number in range(20)))
+    assert replies == [RowsReply((None,))] * 20
+    topic = broker.engine.topic(TOPIC)
+    assert (topic.partitions, topic.config["cleanup.policy"]) == (3, "compact")
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+async def test_a_restart_changes_nothing_for_a_group(broker: Broker, end: str) -> None:
+    member = await broker.member("g")
+    for partition in range(4):
+        assert await broker.commit("g", 10 + partition, partition, member_id=member, generation=1) == RowsReply((None,))
+    await broker.commit("simple", 7)
+    before = broker.groups.positions("g")
+    if end == "crash":
+        await broker.crash()
+    else:
+        await broker.stop()
+        await broker.start()
+    assert broker.groups.positions("g") == before
+    assert [value.offset for _, _, value in broker.groups.positions("simple")] == [7]
+    assert {row.group_id: row.state for row in broker.groups.list_groups()} == {"g": State.STABLE, "simple": State.EMPTY}
+    assert await broker.beat("g", member, 1) is None
+    assert (await broker.sync("g", member, 1, {})).assignment == b"mine"
+    assert await broker.commit("g", 99, member_id=member, generation=1) == RowsReply((None,))
+
+
+async def test_a_consumer_that_was_away_for_thirty_days_goes_on_where_it_stopped(broker: Broker) -> None:
+    member = await broker.member("g")
+    await broker.commit("g", 42, member_id=member, generation=1)
+    await broker.groups.leave("g", Leave(token=broker.groups.token(), members=(Leaving(member_id=member),)))
+    broker.clock.jump_wall(30 * DAY_MS)
+    await broker.crash()
+    broker.clock.jump_wall(-60 * DAY_MS)
+    await broker.crash()
+    await broker.groups._clean()
+    reply = await broker.join("g")
+    assert reply.error is None and reply.generation == 3
+    assert [(partition, value.offset) for _, partition, value in broker.groups.positions("g")] == [(0, 42)]
+
+
+async def test_a_jump_of_the_wall_clock_expels_nobody(broker: Broker) -> None:
+    member = await broker.member("g")
+    broker.clock.jump_wall(3_600_000)
+    await asyncio.sleep(0)
+    assert await broker.beat("g", member, 1) is None
+
+
+async def test_sessions_end_by_the_time_that_passes(broker: Broker) -> None:
+    member = await broker.member("g")
+    for _ in range(20):
+        broker.clock.advance(1_000)
+        broker.groups._wake()
+    assert await broker.beat("g", member, 1) is Reason.UNKNOWN_MEMBER_ID
+
+
+async def test_a_pause_of_the_broker_expels_nobody(broker: Broker) -> None:
+    member = await broker.member("g")
+    broker.clock.advance(3_600_000)
+    broker.groups._wake()
+    assert await broker.beat("g", member, 1) is None
+
+
+def test_a_patient_clock_leaves_out_pauses_and_nothing_else() -> None:
+    clock = ManualClock(1_000)
+    patient = PatientClock(clock)
+    start = patient.now()
+    for _ in range(100):
+        clock.advance(700)
+        patient.now()
+    assert patient.now().timer_ms - start.timer_ms == 70_000
+    clock.advance(60_000)
+    now = patient.now()
+    assert now.timer_ms - start.timer_ms == 70_500 and now.wall_ms == 131_000
+    clock.jump_wall(-100_000)
+    assert patient.now().timer_ms == now.timer_ms
+
+
+async def test_requests_are_refused_while_groups_are_loaded(broker: Broker) -> None:
+    await broker.commit("g", 1)
+    broker.groups.stop()
+    broker._old.append((broker.engine, broker.groups))
+    await broker.start(loaded=False)
+    for ask in (broker.join("g"), broker.commit("g", 2), broker.beat("g", "m", 1), broker.groups.delete_group("g")):
+        with pytest.raises(RetryError) as refused:
+            await ask
+        assert refused.value.reason is Reason.COORDINATOR_LOADING
+    for look in (broker.groups.find, broker.groups.positions):
+        with pytest.raises(RetryError):
+            look("g")
+    await broker.groups.loaded()
+    assert len(broker.groups.positions("g")) == 1
+
+
+async def test_a_topic_that_is_made_again_has_no_positions(broker: Broker) -> None:
+    await broker.commit("g", 5)
+    await broker.engine.create_topic("kept", 1, {})
+    await broker.commit("g", 6, topic="kept")
+    await broker.engine.delete_topic(broker.engine.topic("t"))
+    assert broker.groups.position("g", "t", 0) is None
+    await broker.engine.create_topic("t", 4, {})
+    assert broker.groups.position("g", "t", 0) is None
+    await broker.groups._clean()
+    await broker.engine.durable(10_000)
+    await asyncio.sleep(0)
+    await broker.crash()
+    assert [(topic, value.offset) for topic, _, value in broker.groups.positions("g")] == [("kept", 6)]
+    await broker.commit("g", 1)
+    assert [value.offset for _, _, value in broker.groups.positions("g")] == [6, 1]
+
+
+async def test_the_log_of_positions_stays_short(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SNAPSHOT_ROWS_MIN", 100)
+    member = await broker.member("g")
+    await broker.commit("old", 1)
+    partition = broker.engine.partition(broker.engine.topic(TOPIC), shard_of("g", 3))
+    for offset in range(1_000):
+        await broker.commit("g", offset, offset % 4, member_id=member, generation=1)
+        broker.clock.advance(10)
+        if offset % 100 == 99:
+            broker.groups._cut_at_s = 0
+            broker.groups._wake()
+            await asyncio.sleep(0.01)
+    assert partition.next_offset > 1_000
+    assert partition.next_offset - partition.log_start < 400
+    before = broker.groups.positions("g")
+    await broker.crash()
+    assert broker.groups.positions("g") == before and len(before) == 4
+    assert [value.offset for _, _, value in broker.groups.positions("old")] == [1]
+    assert await broker.beat("g", member, 1) is None
+
+
+async def test_what_the_log_does_not_take_is_refused(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await broker.commit("g", 1)
+    error = RetryError(Reason.STORE_UNAVAILABLE, "no store")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(broker.engine, "append", refuse)
+    assert await broker.commit("g", 2) == RowsReply((Reason.COORDINATOR_NOT_AVAILABLE,))
+    reply = await broker.join("h")
+    assert (await broker.sync("h", reply.member_id, 1, {})).error is Reason.COORDINATOR_NOT_AVAILABLE
+    assert await broker.groups.delete_group("g") == DeleteReply(Reason.COORDINATOR_NOT_AVAILABLE)
+    error = RetryError(Reason.NOT_LEADER, "another leads")
+    assert await broker.commit("g", 2) == RowsReply((Reason.NOT_COORDINATOR,))
+    monkeypatch.undo()
+    assert [value.offset for _, _, value in broker.groups.positions("g")] == [1]
+    assert await broker.commit("g", 3) == RowsReply((None,))
+
+
+async def test_an_assignment_that_is_too_large_for_a_record_is_refused(broker: Broker) -> None:
+    reply = await broker.join("g")
+    answer = await broker.sync("g", reply.member_id, 1, {reply.member_id: b"x" * (17 << 20)})
+    assert answer.error is Reason.MESSAGE_TOO_LARGE
+    assert (await broker.join("g", reply.member_id)).generation == 2
+
+
+async def test_whoever_waits_is_told_when_the_broker_closes(broker: Broker) -> None:
+    member = await broker.member("g")
+    waiting = asyncio.create_task(broker.join("g"))
+    await asyncio.sleep(0)
+    assert not waiting.done() and await broker.beat("g", member, 1) is Reason.REBALANCE_IN_PROGRESS
+    commit = asyncio.create_task(broker.commit("g", 5, member_id=member, generation=1))
+    await asyncio.sleep(0)
+    await broker.stop()
+    assert (await waiting).error is Reason.NOT_COORDINATOR
+    assert await commit == RowsReply((None,)), "the log was flushed, so the position is durable"
+    with pytest.raises(RetryError):
+        await broker.join("g")
+    await broker.start()
+    assert [value.offset for _, _, value in broker.groups.positions("g")] == [5]
+
+
+async def test_a_client_that_goes_away_while_it_waits_harms_nobody(broker: Broker) -> None:
+    member = await broker.member("g")
+    waiting = asyncio.create_task(broker.join("g"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert (await broker.join("g", member)).generation == 2
+
+
+async def test_lag_is_what_is_left_to_read(broker: Broker) -> None:
+    from tests.support.batches import batch
+
+    log = broker.engine.partition(broker.engine.topic("t"), 1)
+    for _ in range(10):
+        broker.engine.append(log, memoryview(bytearray(batch([b"x"] * 10, timestamp_ms=broker.clock.now_ms()))))
+    await broker.engine.durable(10_000)
+    await broker.commit("g", 30, 1)
+    await broker.commit("g", 500, 0)
+    assert sorted(broker.groups.lags()) == [("g", "t", 0, 0), ("g", "t", 1, 70)]
+    await broker.engine.delete_records(log, 80)
+    assert broker.groups.lag("t", 1, 30) == 20
+    assert broker.groups.lag("t", 9, 0) is None and broker.groups.lag("x", 0, 0) is None
