@@ -51,7 +51,7 @@ from broker.store.interface import Store
 log = get_logger("engine")
 
 FORMAT_VERSION = 1
-ADOPT_BYTES_MIN = 128 << 10
+ADOPT_BYTES_MIN = 32 << 10
 """A batch from this size on is kept in the buffer that it came in; smaller ones are copied together, so that a fetch is one slice."""
 PRODUCER_ID_BLOCK = 1000
 STALL_GRACE_S = 5.0

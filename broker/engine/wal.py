@@ -122,7 +122,9 @@ class AppendWal:
         self._queue: list[Pending] = []
         self._closing = False
         self._sleeping = False
-        self._wake = threading.Semaphore(0)
+        self._wake = threading.Lock()
+        """Held while the thread works or sleeps; released once by whoever takes `_sleeping` back. Bare, because it must be quick."""
+        self._wake.acquire()
         self._thread = threading.Thread(target=self._run, name="wal", daemon=True)
 
     @property
