@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -51,7 +51,7 @@ class Kafka:
         message, _ = decode(request.encode(version), 0, version)
         context = Context(
             engine=self.engine,
-            groups=cast(Any, None),  # none of these APIs may need it
+            groups=self.groups,
             settings=self.settings,
             client_id="test",
             client_host="127.0.0.1",
