@@ -123,7 +123,7 @@ class AppendWal:
         self._closing = False
         self._sleeping = False
         self._wake = threading.Lock()
-        """Held while the thread works or sleeps; released once by whoever takes `_sleeping` back. Bare, because it must be quick."""
+        """Held while the thread works or sleeps; released once by whoever takes `_sleeping` back. Bare, to be quick."""
         self._wake.acquire()
         self._thread = threading.Thread(target=self._run, name="wal", daemon=True)
 
