@@ -31,10 +31,10 @@ class Kafka:
         self.engine = Engine(
             store=store, settings=settings, clock=self.clock, incarnation_id="0" * 31 + "1", fail=self.failures.append
         )
+        self.groups = Coordinator(self.engine, settings, self.clock)
 
     async def open(self) -> None:
         await self.engine.open()
-        self.groups = Coordinator(self.engine, self.settings, self.clock)
         self.groups.start()
         await self.groups.loaded()
 
