@@ -75,12 +75,16 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of one broker process. `leader_epoch` is the epoch its appends carry; greater than that of any before it."""
+    """One run of one broker process. `leader_epoch` is the epoch its appends carry; greater than that of any before it.
+
+    `next_chunk`: every chunk below this number was listed, also where it was removed since: the unsealed tail begins here.
+    """
 
     id: str
     broker_id: int
     leader_epoch: int
     opened_ms: int
+    next_chunk: int = 0
     sealed: bool = False
 
 
@@ -230,7 +234,7 @@ class Manifest:
                     self.leader_epoch = max(self.leader_epoch, incarnation.leader_epoch)
                 case AddChunks(incarnation_id, chunks, producers_key):
                     if incarnation_id in self.incarnations:
-                        self.chunks[incarnation_id].update((chunk.number, chunk) for chunk in chunks)
+                        self._add_chunks(incarnation_id, chunks)
                     if producers_key is not None:
                         self.producers_key = producers_key
                 case SealIncarnation(incarnation_id):
@@ -250,6 +254,12 @@ class Manifest:
                     self.chunks.pop(incarnation_id, None)
                 case ReserveProducerIds(next_id):
                     self.next_producer_id = max(self.next_producer_id, next_id)
+
+    def _add_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
+        self.chunks[incarnation_id].update((chunk.number, chunk) for chunk in chunks)
+        incarnation = self.incarnations[incarnation_id]
+        next_chunk = max([incarnation.next_chunk, *(chunk.last_number + 1 for chunk in chunks)])
+        self.incarnations[incarnation_id] = msgspec.structs.replace(incarnation, next_chunk=next_chunk)
 
     def _put_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
@@ -299,6 +309,9 @@ class Manifest:
         assert set(self.log_starts) <= set(self.topics_by_id)
         assert set(self.chunks) == set(self.incarnations)
         assert all(incarnation.leader_epoch <= self.leader_epoch for incarnation in self.incarnations.values())
+        for key, chunks in self.chunks.items():
+            assert all(number == chunk.number <= chunk.last_number for number, chunk in chunks.items())
+            assert all(chunk.last_number < self.incarnations[key].next_chunk for chunk in chunks.values())
 
 
 _NO_STARTS: Mapping[int, int] = {}
