@@ -37,7 +37,26 @@ class LoopLag:
         self._timer = self._loop.call_at(self._due_s, self._sample)
 
 
-def register_process(metrics: Metrics, broker_id: int, not_ready: Callable[[], str | None], lag: LoopLag) -> None:
+class Observer:
+    """The metrics of one broker; parts are added as they come."""
+
+    def __init__(self, broker_id: int, not_ready: Callable[[], str | None], kafka: KafkaServer) -> None:
+        self.metrics = Metrics()
+        self._lag = LoopLag(asyncio.get_running_loop())
+        _register_process(self.metrics, broker_id, not_ready, self._lag)
+        _register_kafka(self.metrics, kafka)
+
+    def engine_opened(self, engine: Engine, groups: Coordinator) -> None:
+        """The engine is there, and what depends on it."""
+        _register_engine(self.metrics, engine)
+        _register_groups(self.metrics, groups)
+
+    def close(self) -> None:
+        """Stop measuring."""
+        self._lag.close()
+
+
+def _register_process(metrics: Metrics, broker_id: int, not_ready: Callable[[], str | None], lag: LoopLag) -> None:
     """The broker as a whole. Prometheus' own `process_*` add its memory, processor time and open files."""
     info: dict[Labels, float] = {(str(broker_id), __version__): 1}
     metrics.gauge("headgate_broker_info", "1; the labels say which broker this is", lambda: info, ("broker_id", "version"))
@@ -45,7 +64,7 @@ def register_process(metrics: Metrics, broker_id: int, not_ready: Callable[[], s
     metrics.histogram("headgate_loop_lag_seconds", "how late the event loop ran a timer, once a second", lag.seconds)
 
 
-def register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
+def _register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
     """The Kafka door."""
     gauge, counter = metrics.gauge, metrics.counter
     gauge("headgate_kafka_open_connections", "open connections of Kafka clients", lambda: len(kafka.connections))
@@ -55,7 +74,7 @@ def register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
     gauge("headgate_kafka_outgoing_bytes", "answers that clients have not taken", lambda: kafka.outgoing_bytes)
 
 
-def register_engine(metrics: Metrics, engine: Engine) -> None:
+def _register_engine(metrics: Metrics, engine: Engine) -> None:
     """Topics, memory and the write-ahead log."""
 
     def by_topic(name: str) -> Callable[[], dict[Labels, float]]:
@@ -73,7 +92,7 @@ def register_engine(metrics: Metrics, engine: Engine) -> None:
     gauge("headgate_wal_stalled_bool", "1 while nothing becomes durable", lambda: float(engine.stalled is not None))
 
 
-def register_groups(metrics: Metrics, groups: Coordinator) -> None:
+def _register_groups(metrics: Metrics, groups: Coordinator) -> None:
     """Consumer groups."""
     metrics.counter("headgate_group_committed_offsets", "positions that were acked", lambda: groups.commits)
     metrics.counter("headgate_group_rebalances", "join phases that were completed", lambda: groups.rebalances)
