@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
@@ -20,6 +22,14 @@ from broker.server.grpc.server import GrpcServer
 from broker.store.memory import MemoryObjects, MemoryStore
 from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
 from broker.wire.grpc.methods import methods
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One event loop for all tests here: grpc.aio has one poller, and what it hears late for a closed loop it complains about."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
 
 METHODS = {
     f"{service.name}.{name}": method
@@ -134,7 +144,7 @@ class Served:
 Start = Callable[..., Any]
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def start() -> AsyncIterator[Start]:
     """``await start(setting=value)`` gives a served broker; all end with the test, and none may have failed."""
     made: list[Served] = []
@@ -151,10 +161,17 @@ async def start() -> AsyncIterator[Start]:
         assert served.failures == []
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def served(start: Start) -> Served:
     broker: Served = await start()
     return broker
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for something inside the broker."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110  # of the broker's inside, which has no events for tests
+            await asyncio.sleep(0.001)
 
 
 def batch(*values: bytes | None, timestamp_ms: int = 1_700_000_000_000, **producer: int) -> bytes:
