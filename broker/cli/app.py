@@ -183,9 +183,7 @@ def consume(
         str | None,
         typer.Option("--timestamp", "-t", metavar="WHEN", help="Start at ms since 1970, ISO 8601 (UTC), or 15m, 2h, 7d ago."),
     ] = None,
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
-    ] = None,
+    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")] = None,
     count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after so many records.")] = None,
     exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="End at what is the end now.")] = False,
     key_separator: Annotated[

@@ -298,5 +298,3 @@ def test_times(text: str, expected: int) -> None:
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(InvalidError, match="not a time"):
         parse_time_ms(text, now_ms=0)
-
-
