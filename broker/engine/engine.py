@@ -261,11 +261,12 @@ class Engine:
         await self._wal.close()
         await asyncio.sleep(0)
         await self._checkpointer.close()
-        if self.failed is None:
+        # Else the next start reads the last chunks: to seal what is not listed would be to forget it.
+        if self.failed is None and self._wal.complete:
             await self._checkpointer.list_all()
             await self._catalog.commit(SealIncarnation(self.incarnation_id))
             await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
-        log.info("engine_closed", incarnation=self.incarnation_id)
+        log.info("engine_closed", incarnation=self.incarnation_id, sealed=self.manifest.incarnations[self.incarnation_id].sealed)
 
     # -- what the WAL reports
 
@@ -349,9 +350,7 @@ class Engine:
             total = self.settings.num_partitions if partitions is None else partitions
             self._check_partitions(total)
             TopicConfig.parse(config)
-            topic = Topic(
-                id=uuid.uuid4(), name=name, partitions=total, config=dict(config), created_ms=self.clock.now_ms()
-            )
+            topic = Topic(id=uuid.uuid4(), name=name, partitions=total, config=dict(config), created_ms=self.clock.now_ms())
             if not validate_only:
                 await self._catalog.commit(CreateTopic(topic))
                 self._add_topic(topic)
@@ -402,9 +401,7 @@ class Engine:
             changed = self.topic_by_id(topic.id)
             logs = self.logs_by_id[topic.id]
             config = logs[0].config
-            logs.extend(
-                PartitionLog(changed, number, config, self.leader_epoch, self.pool) for number in range(len(logs), total)
-            )
+            logs.extend(PartitionLog(changed, number, config, self.leader_epoch, self.pool) for number in range(len(logs), total))
             self._update_topic(changed)
             return changed
 

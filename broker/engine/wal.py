@@ -118,6 +118,7 @@ class AppendWal:
         self._flush_scheduled = False
         self._ended = asyncio.Event()
         self.stalled: HeadgateError | None = None
+        self.complete = False
         self.stalled_since = 0.0
         writer.on_group = lambda group, number, position: self._report(self._committed, group, number, position)
         writer.on_rolled = lambda number, size, appended_ms: self._report(owner.wal_rolled, number, size, appended_ms, None)
@@ -207,6 +208,7 @@ class AppendWal:
             while self._serve():
                 pass
             self._writer.seal()
+            self.complete = True
         except HeadgateError as error:
             self._report(self._failed, error)
         finally:
@@ -239,6 +241,7 @@ class InlineWal:
         self._fresh: list[Pending] = []
         self._flush_scheduled = False
         self.stalled: HeadgateError | None = None
+        self.complete = False
         self.stalled_since = 0.0
         writer.on_group = self._committed
         writer.on_rolled = lambda number, size, appended_ms: owner.wal_rolled(number, size, appended_ms, None)
@@ -267,6 +270,8 @@ class InlineWal:
     def _flush(self) -> None:
         self._flush_scheduled = False
         fresh, self._fresh = self._fresh, []
+        if self._acks.error is not None:
+            return
         try:
             self._writer.write(fresh)
         except HeadgateError as error:
@@ -278,8 +283,9 @@ class InlineWal:
         self._acks.advance(len(group))
 
     async def close(self) -> None:
+        self._flush()
         if self._acks.error is None:
-            self._flush()
             self._writer.seal()
+            self.complete = True
             self._acks.fail(ClosedError(Reason.CLOSED, "the broker is closing"))
         self._writer.release()
