@@ -43,6 +43,8 @@ class Wal(Protocol):
     """Why nothing becomes durable at the moment, or None."""
     stalled_since: float
     """The loop's time when that began; meaningless while nothing is stalled."""
+    complete: bool
+    """After `close`: whether everything that was acked stands in chunks that were reported as complete."""
 
     @property
     def appended_batches(self) -> int: ...
