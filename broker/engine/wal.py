@@ -125,6 +125,7 @@ class AppendWal:
         writer.on_group = lambda group, number, position: self._report(self._committed, group, number, position)
         writer.on_rolled = lambda number, size, appended_ms: self._report(owner.wal_rolled, number, size, appended_ms, None)
         writer.on_stalled = lambda error: self._report(self._stall, error)
+        writer.on_resumed = lambda: self._report(self._resume)
         # Shared with the thread, under the lock.
         self._lock = threading.Lock()
         self._queue: list[Pending] = []
@@ -168,7 +169,6 @@ class AppendWal:
             self._wake.release()
 
     def _committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
-        self.stalled = None
         self._owner.wal_committed(group, chunk_number, position)
         self._acks.advance(len(group))
 
@@ -182,6 +182,9 @@ class AppendWal:
         self.stalled = error
         if self._closing:
             self._writer.give_up.set()
+
+    def _resume(self) -> None:
+        self.stalled = None
 
     async def close(self) -> None:
         if not self._thread.is_alive():
