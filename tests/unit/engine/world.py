@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from broker.engine.engine import Engine
@@ -174,10 +174,17 @@ class Machine:
         """Every value that was ever appended, in order; what is not acked may or may not be there."""
         self._running: list[Incarnation] = []
 
-    async def start(self, settings: Settings = settings(), kill_at_call: int | None = None) -> Incarnation:  # noqa: B008
-        """Begin an incarnation. Raises what `Engine.open` raises."""
+    async def start(
+        self,
+        settings: Settings = settings(),  # noqa: B008
+        *,
+        kill_at_call: int | None = None,
+        refused: Mapping[str, HeadgateError] | None = None,
+    ) -> Incarnation:
+        """Begin an incarnation. Raises what `Engine.open` raises. `kill_at_call`, `refused`: see `MortalStore`."""
         store = MortalStore(self._open_store(), self._url)
         store.kill_at_call = kill_at_call
+        store.refused.update(refused or {})
         failures: list[HeadgateError] = []
         engine = Engine(
             store=store,
