@@ -185,6 +185,8 @@ class Process:
     async def _start_grpc(self, engine: Engine) -> None:
         module = await self._import("broker.server.grpc.server")
         server: GrpcServer = module.GrpcServer(engine, self.settings, kafka=self._advertised(), http_port=self._http_address[1])
+        assert self._observer is not None
+        server.register(self._observer.metrics)
         self._grpc_port = await server.start()
         self._grpc = server
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 import grpc
@@ -47,15 +48,44 @@ class Call(Protocol):
         ...
 
 
-def service_handler(service: ServiceDescriptor, implementation: object) -> grpc.GenericRpcHandler:
+class CallCounts:
+    """What became of the calls of one server."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        """Calls and streams under way."""
+        self.ended: dict[tuple[str, str], int] = {}
+        """How many ended, by method and status, such as (`Log/Fetch`, `ok`). A client that went away is `cancelled`."""
+
+    @contextmanager
+    def call(self, method: Method) -> Iterator[None]:
+        """Around one call."""
+        status = "cancelled"
+        self.open += 1
+        try:
+            yield
+            status = "ok"
+        except HeadgateError as error:
+            status = STATUS[error.reason].name.lower()
+            raise
+        except Exception:
+            status = "internal"
+            raise
+        finally:
+            self.open -= 1
+            key = (method.path.rpartition(".")[2], status)
+            self.ended[key] = self.ended.get(key, 0) + 1
+
+
+def service_handler(service: ServiceDescriptor, implementation: object, counts: CallCounts) -> grpc.GenericRpcHandler:
     """The handlers of a whole service. Raises AttributeError where `implementation` lacks one."""
     table: dict[str, Any] = {}
     for method in methods(service).values():
         call = getattr(implementation, _snake(method.name))
         if method.client_streaming:
-            table[method.name] = grpc.stream_stream_rpc_method_handler(_stream(method, call))
+            table[method.name] = grpc.stream_stream_rpc_method_handler(_stream(method, call, counts))
         else:
-            table[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, call))
+            table[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, call, counts))
     return grpc.method_handlers_generic_handler(service.full_name, table)
 
 
@@ -70,11 +100,12 @@ def decode(kind: type[Message], data: bytes) -> Any:
 
 
 def _unary(
-    method: Method, call: Callable[[Any, Context], Awaitable[Message | bytes]]
+    method: Method, call: Callable[[Any, Context], Awaitable[Message | bytes]], counts: CallCounts
 ) -> Callable[[bytes, Context], Awaitable[bytes]]:
     async def handle(data: bytes, context: Context) -> bytes:
         try:
-            response = await call(decode(method.request, data), context)
+            with counts.call(method):
+                response = await call(decode(method.request, data), context)
         except Exception as error:  # every error becomes a status
             await _abort(method, context, error)
             raise
@@ -83,10 +114,13 @@ def _unary(
     return handle
 
 
-def _stream(method: Method, call: Callable[[Call], Awaitable[None]]) -> Callable[[object, Context], Awaitable[None]]:
+def _stream(
+    method: Method, call: Callable[[Call], Awaitable[None]], counts: CallCounts
+) -> Callable[[object, Context], Awaitable[None]]:
     async def handle(_requests: object, context: Context) -> None:
         try:
-            await call(context)
+            with counts.call(method):
+                await call(context)
         except Exception as error:  # noqa: BLE001  # every error becomes a status
             await _abort(method, context, error)
 

@@ -9,8 +9,9 @@ import grpc
 from broker.engine.engine import Engine
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, Reason
+from broker.runtime.metrics import Metrics
 from broker.server.grpc.admin_service import Addresses, AdminService
-from broker.server.grpc.handlers import service_handler
+from broker.server.grpc.handlers import CallCounts, service_handler
 from broker.server.grpc.log_service import LogService
 from broker.server.grpc.shared import Shared
 from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
@@ -46,15 +47,27 @@ class GrpcServer:
             http_port=settings.http_port if http_port is None else http_port,
         )
         self._admin = AdminService(self._shared, self._addresses)
+        self._counts = CallCounts()
         self._server: grpc.aio.Server | None = None
+
+    def register(self, metrics: Metrics) -> None:
+        """Show what this door does under ``headgate_grpc_*``."""
+        counts = self._counts
+        metrics.gauge("headgate_grpc_open_calls", "calls and streams under way", lambda: counts.open)
+        metrics.counter("headgate_grpc_calls", "calls and streams that ended", lambda: counts.ended, ("method", "status"))
+        metrics.gauge(
+            "headgate_grpc_inflight_bytes",
+            "messages received and not acked, or being sent",
+            lambda: self._shared.budget.used_bytes,
+        )
 
     async def start(self) -> int:
         """Listen and serve. Returns the port. Raises FatalError(INVALID_CONFIG) where it cannot be taken."""
         settings = self._settings
         server = grpc.aio.server(
             handlers=[
-                service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self._admin),
-                service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._shared)),
+                service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self._admin, self._counts),
+                service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._shared), self._counts),
             ],
             options=[
                 # Two brokers that share a port by accident would answer for each other.
