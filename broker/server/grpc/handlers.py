@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError, Message
 
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
+from broker.runtime.metrics import Labels
 from broker.server.grpc.errors import REASON_KEY, STATUS, shown
 from broker.wire.grpc.methods import Method, methods
 
@@ -54,7 +55,7 @@ class CallCounts:
     def __init__(self) -> None:
         self.open = 0
         """Calls and streams under way."""
-        self.ended: dict[tuple[str, str], int] = {}
+        self.ended: dict[Labels, float] = {}
         """How many ended, by method and status, such as (`Log/Fetch`, `ok`). A client that went away is `cancelled`."""
 
     @contextmanager
