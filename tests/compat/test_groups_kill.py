@@ -1,8 +1,8 @@
 """Groups of real clients through SIGKILL and restart of the broker.
 
 Runs: eager, cooperative and static groups consume and commit while a producer writes and the broker is killed again and again, some
-of their members with it. Compared: every acked record is processed by each group, committed positions never go back, and no committed
-record is processed again. A mismatch means that a crash of the broker costs consumers work, or repeats it.
+of their members with it. Compared: every acked record is processed by each group, committed positions never go back, and no
+committed record is processed again. A mismatch means that a crash of the broker costs consumers work, or repeats it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ warnings.filterwarnings("ignore", category=DeprecationWarning)
 from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition  # noqa: E402
 from kafka.coordinator.assignors.range import RangePartitionAssignor  # noqa: E402
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor  # noqa: E402
-from kafka.errors import KafkaError  # noqa: E402
+from kafka.errors import KafkaConnectionError, KafkaError  # noqa: E402
 from kafka.structs import OffsetAndMetadata  # noqa: E402
 
 from tests.support.group_members.common import settings, tell, until_stdin_closes  # noqa: E402
@@ -48,7 +48,12 @@ def main() -> None:
     )
     consumer.subscribe([given["topic"]], listener=Listener())
     while not stop.is_set():
-        batches = consumer.poll(timeout_ms=200, max_records=500)
+        try:
+            batches = consumer.poll(timeout_ms=200, max_records=500)
+        except KafkaConnectionError as error:
+            # Of a coordinator that goes away at the wrong moment; the consumer is fine, and the next poll looks for another.
+            tell("poll_failed", text=repr(error))
+            continue
         positions = {}
         for place, records in batches.items():
             for record in records:
