@@ -91,6 +91,7 @@ class Tail:
 
     def adopt(self, buffer: bytearray, position: int, size: int, base_offset: int, next_offset: int) -> Segment:
         """Make a batch that stands in a buffer of its own a segment, without copying it. The buffer is the tail's from now on."""
+        self._room = SEGMENT_BYTES_MIN  # what is copied next may stay alone between two that are not: it gets no room to grow
         segment = Segment(buffer, position, base_offset)
         segment.offsets.append(base_offset)
         segment.positions.append(position)
