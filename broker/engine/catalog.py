@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 
 from broker.cluster.manifest import Edit, Manifest, decode_edits, encode_edits
 from broker.engine import keys
@@ -21,12 +21,20 @@ class Catalog:
 
     Args:
         fail: told of an error after which no commit can ever succeed (fenced, store gone, store damaged), whoever asked for it.
+        follow: given the edits that `manifest` has just taken, in order. They may be of a commit whose caller has gone, or was told
+            that the store does not answer: what must agree with the manifest is changed here, not behind `commit`.
     """
 
-    def __init__(self, store: Store, fail: Callable[[HeadgateError], None] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        fail: Callable[[HeadgateError], None] | None = None,
+        follow: Callable[[Iterable[Edit]], None] | None = None,
+    ) -> None:
         self._journal = Journal(store, keys.MANIFEST)
         self._lock = asyncio.Lock()
         self._fail = fail
+        self._follow = follow
         self.manifest = Manifest()
 
     async def load(self) -> None:
@@ -46,9 +54,20 @@ class Catalog:
             FencedError: another broker wrote the manifest: this one was replaced and must stop.
             RetryError: the store does not answer. The edits may or may not be in; calling again is safe.
         """
-        committing = asyncio.create_task(self._commit(edits), name="commit")
-        committing.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may be left to look at it
-        await asyncio.shield(committing)
+        await self._uncancelled(self._commit(edits))
+
+    async def settle(self) -> None:
+        """Wait for the commits that are under way, also for one that gave up. Then `manifest` is what the next edit will change.
+
+        Raises as `commit`.
+        """
+        await self._uncancelled(self._commit(()))
+
+    @staticmethod
+    async def _uncancelled(committing: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(committing, name="commit")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to look at it
+        await asyncio.shield(task)
 
     async def _commit(self, edits: tuple[Edit, ...]) -> None:
         async with self._lock:
@@ -56,15 +75,22 @@ class Catalog:
                 if (data := self._journal.in_doubt) is not None:
                     # An earlier commit gave up on a store that did not answer. Only when it is decided can there be another one.
                     await self._append(data)
-                    self.manifest.apply(decode_edits(data))
+                    self._apply(decode_edits(data))
+                if not edits:
+                    return
                 await self._append(encode_edits(list(edits)))
             except (FencedError, FatalError, CorruptError) as error:
                 if self._fail is not None:
                     self._fail(error)
                 raise
-            self.manifest.apply(edits)
+            self._apply(edits)
             if self._journal.wants_snapshot:
                 await self._snapshot()
+
+    def _apply(self, edits: Iterable[Edit]) -> None:
+        self.manifest.apply(edits)
+        if self._follow is not None:
+            self._follow(edits)
 
     async def _append(self, data: bytes) -> None:
         for attempt in range(COMMIT_TRIES):

@@ -74,11 +74,9 @@ class Checkpointer:
         self._wake = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
-        self._previous_producers_key: str | None = None
         self.error: HeadgateError | None = None
 
     def start(self) -> None:
-        self._previous_producers_key = self._catalog.manifest.producers_key
         self._task = asyncio.create_task(self._run(), name="checkpointer")
 
     def add(self, rolled: Rolled) -> None:
@@ -111,31 +109,36 @@ class Checkpointer:
                 if self._closing:
                     return
                 await asyncio.sleep(RETRY_S)
+            if self._rolled:
                 self._wake.set()
 
     async def list_all(self) -> None:
         """List every chunk that is complete now."""
+        await self._catalog.settle()
         rolled = list(self._rolled)
         if not rolled:
             return
         chunks = [await self._describe(one) for one in rolled]
+        previous = self._catalog.manifest.producers_key
         producers_key = keys.producers(self._incarnation_id, rolled[-1].number + 1)
         await self._store.put(producers_key, self._producers())
-        await self._catalog.commit(
-            AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key)
-        )
-        for one, chunk in zip(rolled, chunks, strict=True):
-            ref = ChunkRef(self._incarnation_id, chunk)
-            for partition, extent in zip(one.logs, chunk.extents, strict=True):
-                partition.seal_oldest(extent, ref)
-                partition.set_log_start(partition.log_start)
-        del self._rolled[: len(rolled)]
-        self._bytes = sum(one.size_bytes for one in self._rolled)
-        previous, self._previous_producers_key = self._previous_producers_key, producers_key
+        await self._catalog.commit(AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key))
         if previous is not None:
             await self._store.delete(previous)
         self.error = None
         self._listed()
+
+    def follow(self, chunks: Iterable[Chunk]) -> None:
+        """The manifest lists these chunks: their rows leave memory."""
+        for chunk in chunks:
+            if not self._rolled or self._rolled[0].number != chunk.number:
+                continue
+            one = self._rolled.pop(0)
+            self._bytes -= one.size_bytes
+            ref = ChunkRef(self._incarnation_id, chunk)
+            for partition, extent in zip(one.logs, chunk.extents, strict=True):
+                partition.seal_oldest(extent, ref)
+                partition.set_log_start(partition.log_start)
 
     def _producers(self) -> bytes:
         return encode_producers(

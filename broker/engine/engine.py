@@ -18,6 +18,7 @@ from broker.cluster.manifest import (
     DeleteTopic,
     Edit,
     Extent,
+    FoldChunks,
     Incarnation,
     Manifest,
     OpenIncarnation,
@@ -101,7 +102,7 @@ class Engine:
         self._fail_process = fail
         self._segments: deque[tuple[PartitionLog, Segment]] = deque()
         self._tail_bytes_max = settings.tail_bytes
-        self._catalog = Catalog(store, self.wal_failed)
+        self._catalog = Catalog(store, self.wal_failed, self._follow)
         self._reader = Reader(store, incarnation_id, settings.read_cache_bytes)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}
         self._wal: Wal
@@ -310,6 +311,31 @@ class Engine:
     def manifest(self) -> Manifest:
         return self._catalog.manifest
 
+    def _follow(self, edits: Iterable[Edit]) -> None:
+        """Make what is served agree with the manifest, which has just taken these edits."""
+        for edit in edits:
+            match edit:
+                case CreateTopic(topic):
+                    if topic.id in self.manifest.topics_by_id:
+                        self._add_topic(topic)
+                case DeleteTopic(topic_id):
+                    self._drop_topic(topic_id)
+                case SetPartitions(topic_id) | SetTopicConfig(topic_id):
+                    self._update_topic(topic_id)
+                case SetLogStart(topic_id, offsets):
+                    logs = self.logs_by_id.get(topic_id, [])
+                    for number, offset in offsets.items():
+                        if number < len(logs):
+                            logs[number].set_log_start(offset)
+                case AddChunks(incarnation_id, chunks) if incarnation_id == self.incarnation_id and chunks:
+                    self._checkpointer.follow(chunks)
+                case FoldChunks(incarnation_id, numbers, chunk):
+                    ref = ChunkRef(incarnation_id, chunk)
+                    for extent in chunk.extents:
+                        logs = self.logs_by_id.get(extent.topic_id, [])
+                        if extent.partition < len(logs):
+                            logs[extent.partition].replace_sealed(set(numbers), extent, ref)
+
     def topics(self) -> list[Topic]:
         return list(self.manifest.topics.values())
 
@@ -344,6 +370,7 @@ class Engine:
             InvalidError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG.
         """
         async with self._topics_lock:
+            await self._catalog.settle()
             validate_topic_name(name, self.manifest.topics)
             if name in self.manifest.topics:
                 raise InvalidError(Reason.TOPIC_EXISTS, f"topic exists already. topic=`{name}`")
@@ -353,7 +380,6 @@ class Engine:
             topic = Topic(id=uuid.uuid4(), name=name, partitions=total, config=dict(config), created_ms=self.clock.now_ms())
             if not validate_only:
                 await self._catalog.commit(CreateTopic(topic))
-                self._add_topic(topic)
             return topic
 
     def _check_partitions(self, total: int) -> None:
@@ -368,26 +394,49 @@ class Engine:
         logs = [PartitionLog(topic, number, config, self.leader_epoch, self.pool) for number in range(topic.partitions)]
         self.logs[topic.name] = self.logs_by_id[topic.id] = logs
 
+    def _drop_topic(self, topic_id: uuid.UUID) -> None:
+        logs = self.logs_by_id.pop(topic_id, None)
+        if logs is None:
+            return
+        if self.logs.get(logs[0].topic.name) is logs:
+            del self.logs[logs[0].topic.name]
+        for partition in logs:
+            partition.deleted = True
+            partition.tail.clear()
+            for waiter in list(partition.waiters):
+                waiter()
+        self._segments = deque(pair for pair in self._segments if not pair[0].deleted)
+        self.tail_bytes = sum(len(segment.buffer) for _, segment in self._segments)
+
+    def _update_topic(self, topic_id: uuid.UUID) -> None:
+        topic = self.manifest.topics_by_id.get(topic_id)
+        logs = self.logs_by_id.get(topic_id)
+        if topic is None or logs is None:
+            return
+        config = self._parse_config(topic)
+        for partition in logs:
+            partition.topic = topic
+            partition.config = config
+        added = range(len(logs), topic.partitions)
+        logs.extend(PartitionLog(topic, number, config, self.leader_epoch, self.pool) for number in added)
+
     def _parse_config(self, topic: Topic) -> TopicConfig:
         return TopicConfig.parse({"max.message.bytes": str(self.settings.message_bytes_max), **topic.config})
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic and its records. A topic of the same name that is created later has another id."""
+        """Delete a topic and its records. A topic of the same name that is created later has another id.
+
+        Raises InvalidError(UNKNOWN_TOPIC_ID) where it was deleted before.
+        """
         async with self._topics_lock:
-            await self._catalog.commit(DeleteTopic(topic.id))
-            self.logs.pop(topic.name, None)
-            for partition in self.logs_by_id.pop(topic.id, []):
-                partition.deleted = True
-                partition.tail.clear()
-                for waiter in list(partition.waiters):
-                    waiter()
-            self._segments = deque(pair for pair in self._segments if not pair[0].deleted)
-            self.tail_bytes = sum(len(segment.buffer) for _, segment in self._segments)
+            await self._catalog.settle()
+            await self._catalog.commit(DeleteTopic(self.topic_by_id(topic.id).id))
         self._sweeper.wake()
 
     async def create_partitions(self, topic: Topic, total: int, *, validate_only: bool = False) -> Topic:
         """Give a topic more partitions. Raises InvalidError(INVALID_PARTITIONS) where `total` is not more than it has."""
         async with self._topics_lock:
+            await self._catalog.settle()
             topic = self.topic_by_id(topic.id)
             self._check_partitions(total)
             if total <= topic.partitions:
@@ -398,12 +447,7 @@ class Engine:
             if validate_only:
                 return topic
             await self._catalog.commit(SetPartitions(topic.id, total))
-            changed = self.topic_by_id(topic.id)
-            logs = self.logs_by_id[topic.id]
-            config = logs[0].config
-            logs.extend(PartitionLog(changed, number, config, self.leader_epoch, self.pool) for number in range(len(logs), total))
-            self._update_topic(changed)
-            return changed
+            return self.topic_by_id(topic.id)
 
     async def alter_topic_config(
         self, topic: Topic, config: Mapping[str, str] | Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False
@@ -415,6 +459,7 @@ class Engine:
                 another.
         """
         async with self._topics_lock:
+            await self._catalog.settle()
             topic = self.topic_by_id(topic.id)
             if callable(config):
                 config = config(topic)
@@ -422,15 +467,7 @@ class Engine:
             if validate_only:
                 return topic
             await self._catalog.commit(SetTopicConfig(topic.id, dict(config)))
-            changed = self.topic_by_id(topic.id)
-            self._update_topic(changed)
-            return changed
-
-    def _update_topic(self, topic: Topic) -> None:
-        config = self._parse_config(topic)
-        for partition in self.logs_by_id[topic.id]:
-            partition.topic = topic
-            partition.config = config
+            return self.topic_by_id(topic.id)
 
     async def delete_records(self, partition: PartitionLog, before_offset: int) -> int:
         """Make records below `before_offset` (-1: the high watermark) unreadable for ever.
@@ -456,8 +493,6 @@ class Engine:
             by_topic.setdefault(partition.topic.id, {})[partition.number] = offset
         edits: list[Edit] = [SetLogStart(topic_id, offsets) for topic_id, offsets in by_topic.items()]
         await self._catalog.commit(*edits)
-        for partition, offset in starts.items():
-            partition.set_log_start(offset)
 
     async def allocate_producer_id(self) -> int:
         """A producer id that was never given out in this cluster."""

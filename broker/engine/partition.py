@@ -62,23 +62,20 @@ class SealedExtents:
             row += 1
         return row
 
-    def replace(self, incarnation_id: str, numbers: set[int], extent: Extent | None, ref: ChunkRef) -> int:
-        """Put `extent` (None: nothing) in the place of the extents in chunks that were folded; returns the bytes that went away."""
+    def replace(self, numbers: set[int], extent: Extent, ref: ChunkRef) -> int:
+        """Put `extent` in the place of the extents in chunks that were folded; returns the bytes by which it has more."""
         rows = [
-            row
-            for row, old in enumerate(self.refs)
-            if old.incarnation_id == incarnation_id and old.chunk.number in numbers
+            row for row, old in enumerate(self.refs) if old.incarnation_id == ref.incarnation_id and old.chunk.number in numbers
         ]
         if not rows:
             return 0
         first, end = rows[0], rows[-1] + 1
         assert len(rows) == end - first, "folded chunks are neighbours"
-        freed = sum(old.data_bytes for old in self.extents[first:end])
-        new = [] if extent is None else [extent]
-        self._bases[first:end] = array("q", [one.base_offset for one in new])
-        self.extents[first:end] = new
-        self.refs[first:end] = [ref] * len(new)
-        return freed - sum(one.data_bytes for one in new)
+        replaced = sum(old.data_bytes for old in self.extents[first:end])
+        self._bases[first:end] = array("q", [extent.base_offset])
+        self.extents[first:end] = [extent]
+        self.refs[first:end] = [ref]
+        return extent.data_bytes - replaced
 
     def drop_below(self, offset: int) -> int:
         """Forget extents that end at or below `offset`; returns the bytes of batches in them."""
@@ -204,6 +201,10 @@ class PartitionLog:
         self.open.drop(rows)
         self.open_chunks = [(row - rows, chunk_number) for row, chunk_number in self.open_chunks]
         self.sealed.add(extent, ref)
+
+    def replace_sealed(self, numbers: set[int], extent: Extent, ref: ChunkRef) -> None:
+        """The chunks with these numbers were folded into one, which has their rows of this partition in `extent`."""
+        self.size_bytes += self.sealed.replace(numbers, extent, ref)
 
     def set_log_start(self, offset: int) -> None:
         """Records below `offset` are gone for readers."""

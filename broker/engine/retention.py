@@ -15,7 +15,7 @@ from broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, Rem
 from broker.engine import keys
 from broker.engine.catalog import Catalog
 from broker.engine.fold import choose, fold
-from broker.engine.partition import ChunkRef, PartitionLog
+from broker.engine.partition import PartitionLog
 from broker.engine.recovery import is_fence
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from broker.engine.engine import Engine
 
 log = get_logger("retention")
+
 
 def expired_offset(partition: PartitionLog, now_ms: int) -> int:
     """Where the partition's log should start: behind every extent that is older than `retention.ms` or beyond `retention.bytes`."""
@@ -137,22 +138,10 @@ class Sweeper:
     async def fold(self) -> None:
         """Fold chunks until there is nothing to fold."""
         engine = self._engine
+        await self._catalog.settle()
         while not self._closing and (chosen := choose(engine.manifest)) is not None:
             incarnation_id, chunks = chosen
-            edit = await fold(engine.store, engine.manifest, incarnation_id, chunks)
-            await self._catalog.commit(edit)
-            ref = ChunkRef(incarnation_id, edit.chunk)
-            numbers = set(edit.numbers)
-            extents = {(extent.topic_id, extent.partition): extent for extent in edit.chunk.extents}
-            for topic_id, partition_number in {
-                (extent.topic_id, extent.partition) for chunk in chunks for extent in chunk.extents
-            }:
-                logs = engine.logs_by_id.get(topic_id, [])
-                if partition_number < len(logs):
-                    partition = logs[partition_number]
-                    extent = extents.get((topic_id, partition_number))
-                    partition.size_bytes -= partition.sealed.replace(incarnation_id, numbers, extent, ref)
-                    partition.set_log_start(partition.log_start)
+            await self._catalog.commit(await fold(engine.store, engine.manifest, incarnation_id, chunks))
             await self._delete_chunks(incarnation_id, chunks)
             self.chunks_folded += len(chunks)
 
