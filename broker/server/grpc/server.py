@@ -6,15 +6,17 @@ import socket
 
 import grpc
 
+from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, Reason
 from broker.runtime.metrics import Metrics
 from broker.server.grpc.admin_service import Addresses, AdminService
+from broker.server.grpc.groups_service import GroupsService
 from broker.server.grpc.handlers import CallCounts, service_handler
 from broker.server.grpc.log_service import LogService
 from broker.server.grpc.shared import Shared
-from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
+from broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
 
 CONCURRENT_CALLS_MAX = 10_000
 """Calls and streams of all clients; one more is answered RESOURCE_EXHAUSTED."""
@@ -30,12 +32,19 @@ class GrpcServer:
     """Serves `headgate.v1` over an open engine.
 
     Args:
+        groups: of this broker.
         kafka: (host, port) that Kafka clients are told; default: what the settings say.
         http_port: the port of the HTTP door; default: what the settings say.
     """
 
     def __init__(
-        self, engine: Engine, settings: Settings, *, kafka: tuple[str, int] | None = None, http_port: int | None = None
+        self,
+        engine: Engine,
+        settings: Settings,
+        groups: Coordinator,
+        *,
+        kafka: tuple[str, int] | None = None,
+        http_port: int | None = None,
     ) -> None:
         self._settings = settings
         self._shared = Shared(engine, settings)
@@ -47,6 +56,7 @@ class GrpcServer:
             http_port=settings.http_port if http_port is None else http_port,
         )
         self._admin = AdminService(self._shared, self._addresses)
+        self._groups = GroupsService(self._shared, groups)
         self._counts = CallCounts()
         self._server: grpc.aio.Server | None = None
 
@@ -68,6 +78,7 @@ class GrpcServer:
             handlers=[
                 service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self._admin, self._counts),
                 service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._shared), self._counts),
+                service_handler(groups_pb2.DESCRIPTOR.services_by_name["Groups"], self._groups, self._counts),
             ],
             options=[
                 # Two brokers that share a port by accident would answer for each other.
