@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from random import Random
 
 from broker.engine.engine import Engine
 from broker.engine.partition import PartitionLog
@@ -21,6 +22,7 @@ from broker.runtime.clock import Clock, ManualClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, HeadgateError, Reason
 from broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
+from broker.testing.faults import Fault, FaultStore
 
 NOW_MS = 1_700_000_000_000
 EVERYTHING = 1 << 30
@@ -150,6 +152,8 @@ class Incarnation:
 
     engine: Engine
     store: MortalStore
+    faults: FaultStore
+    """Between `store` and the medium."""
     failures: list[HeadgateError]
 
     def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
@@ -180,9 +184,16 @@ class Machine:
         *,
         kill_at_call: int | None = None,
         refused: Mapping[str, HeadgateError] | None = None,
+        random: Random | None = None,
+        rates: Mapping[Fault, float] | None = None,
     ) -> Incarnation:
-        """Begin an incarnation. Raises what `Engine.open` raises. `kill_at_call`, `refused`: see `MortalStore`."""
-        store = MortalStore(self._open_store(), self._url)
+        """Begin an incarnation. Raises what `Engine.open` raises.
+
+        Args:
+            kill_at_call, refused: see `MortalStore`. random, rates: see `FaultStore`.
+        """
+        faults = FaultStore(self._open_store(), sleep=asyncio.sleep, random=random, rates=rates)
+        store = MortalStore(faults, self._url)
         store.kill_at_call = kill_at_call
         store.refused.update(refused or {})
         failures: list[HeadgateError] = []
@@ -193,7 +204,7 @@ class Machine:
             incarnation_id=f"{next(_incarnations):032x}",
             fail=failures.append,
         )
-        broker = Incarnation(engine, store, failures)
+        broker = Incarnation(engine, store, faults, failures)
         self._running.append(broker)
         await engine.open()
         return broker
