@@ -96,3 +96,10 @@ def _register_groups(metrics: Metrics, groups: Coordinator) -> None:
     """Consumer groups."""
     metrics.counter("headgate_group_committed_offsets", "positions that were acked", lambda: groups.commits)
     metrics.counter("headgate_group_rebalances", "join phases that were completed", lambda: groups.rebalances)
+    metrics.gauge("headgate_group_groups", "groups, by state", groups.count_states, ("state",))
+    metrics.gauge(
+        "headgate_group_lag_records",
+        "records behind a committed position",
+        lambda: {(group, topic, str(partition)): behind for group, topic, partition, behind in groups.lags()},
+        ("group", "topic", "partition"),
+    )

@@ -143,7 +143,7 @@ class Process:
             opening.cancel()
         self._observer.engine_opened(engine, groups)
         self._kafka.serve(engine, groups)
-        await self._start_grpc(engine)
+        await self._start_grpc(engine, groups)
         if self._http is None:
             await self._start_http()
         self.phase = "serving"
@@ -182,9 +182,11 @@ class Process:
         groups.start()
         return engine, groups
 
-    async def _start_grpc(self, engine: Engine) -> None:
+    async def _start_grpc(self, engine: Engine, groups: Coordinator) -> None:
         module = await self._import("broker.server.grpc.server")
-        server: GrpcServer = module.GrpcServer(engine, self.settings, kafka=self._advertised(), http_port=self._http_address[1])
+        server: GrpcServer = module.GrpcServer(
+            engine, self.settings, groups, kafka=self._advertised(), http_port=self._http_address[1]
+        )
         assert self._observer is not None
         server.register(self._observer.metrics)
         self._grpc_port = await server.start()

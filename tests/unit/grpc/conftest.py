@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
+from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
 from broker.log.records import Record, encode_batch
 from broker.runtime.clock import Clock
@@ -20,7 +21,7 @@ from broker.runtime.config import Settings, Value
 from broker.runtime.errors import HeadgateError
 from broker.server.grpc.server import GrpcServer
 from broker.store.memory import MemoryObjects, MemoryStore
-from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
+from broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
 from broker.wire.grpc.methods import methods
 
 
@@ -33,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 METHODS = {
     f"{service.name}.{name}": method
-    for file in (admin_pb2, log_pb2)
+    for file in (admin_pb2, groups_pb2, log_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for name, method in methods(service).items()
 }
@@ -108,12 +109,17 @@ class Served:
             self.settings = Settings.from_values(
                 {**{name: getattr(self.settings, name) for name in self.settings.__dataclass_fields__}, "grpc_port": self.port}
             )
-        self.server = GrpcServer(self.engine, self.settings)
+        self.groups = Coordinator(self.engine, self.settings, Clock())
+        self.groups.start()
+        await self.groups.loaded()
+        self.server = GrpcServer(self.engine, self.settings, self.groups)
         self.port = await self.server.start()
 
     async def stop(self, grace_s: float = 5) -> None:
         await self.server.close(grace_s)
+        self.groups.stop()
         await self.engine.close()
+        await self.groups.close()
 
     async def close(self) -> None:
         if self._channel is not None:
