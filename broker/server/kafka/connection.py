@@ -148,6 +148,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        inflight, self._inflight = self._inflight, 0
+        self._server.inflight_bytes -= inflight
         self._server.forget(self)
         for task in self._tasks:
             task.cancel()
@@ -157,8 +159,6 @@ class Connection(asyncio.BufferedProtocol):
         self._held = 0
         self.count_outgoing()
         self._frame = self._frame_view = None
-        inflight, self._inflight = self._inflight, 0
-        self._server.inflight_bytes -= inflight
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -531,10 +531,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _over_limit(self) -> bool:
         server = self._server
+        if not self._writable or self._waiting:
+            return True
+        if self._frame_view is not None:
+            # This frame was admitted: connections that wait for each other's room with a half of a frame each wait for ever.
+            return False
         return (
-            not self._writable
-            or self._waiting
-            or self._inflight > server.settings.connection_inflight_bytes_max
+            self._inflight > server.settings.connection_inflight_bytes_max
             or len(self._slots) > SLOTS_MAX
             or (server.inflight_bytes > server.settings.inflight_bytes_max and self._inflight > 0)
         )
