@@ -398,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
     def _fill_fetch(self, slot: Slot, data: list[bytes | memoryview]) -> None:
         if self._transport is None:
             return
-        slot.size = sum([len(part) for part in data])
+        slot.size = 4 + int.from_bytes(data[0][:4], "big")  # a frame tells its size
         self._held += slot.size
         self.fill(slot, data)
         self.count_outgoing()
@@ -463,10 +463,11 @@ class Connection(asyncio.BufferedProtocol):
             if data is None:
                 break
             buffers += data
-            self._held -= slots.popleft().size
+            size = slots.popleft().size
+            self._held -= size
+            self._written += size or sum([len(part) for part in data])
         if buffers:
             transport.writelines(buffers)
-            self._written += sum([len(part) for part in buffers])
             self.count_outgoing()
             if self._room_waiters:
                 self._wake_fetches()
