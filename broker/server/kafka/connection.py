@@ -124,8 +124,8 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes of fetch answers that are built, or being read from the store, and not handed to the transport."""
         self._counted = 0
         """What of the server's `outgoing_bytes` is this connection's."""
-        self._room_waiters: list[asyncio.Future[None]] = []
-        """Fetches that wait until the client has taken earlier answers."""
+        self._room_waiters: dict[Slot, asyncio.Future[None]] = {}
+        """Fetches that wait until the client has taken earlier answers. One is woken at a time, and wakes the next."""
         self._written = self._taken = 0
         self.active_at = 0.0
         self.taken_at = 0.0
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable = True
         self.count_outgoing()
-        self._wake_fetches()
+        self._wake_fetch()
         self._resume()
 
     def eof_received(self) -> bool:
@@ -354,8 +354,7 @@ class Connection(asyncio.BufferedProtocol):
         while True:
             max_bytes = self._answer_room(request, slot)
             if max_bytes is None:
-                waiter = server.loop.create_future()
-                self._room_waiters.append(waiter)
+                waiter = self._room_waiters[slot] = server.loop.create_future()
                 await waiter
                 continue
             if max_bytes > 0 or request.max_bytes <= 0:
@@ -368,9 +367,11 @@ class Connection(asyncio.BufferedProtocol):
             left = deadline - server.now()
             if left <= 0:
                 break
+            self._wake_fetch()
             logs = [wanted.log for wanted in request.wanted() if wanted.log is not None]
             await fetch.Poll(logs, server.loop).wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
         self._fill_fetch(slot, fetch.respond(request, correlation_id))
+        self._wake_fetch()
 
     async def _collect_cold(self, cold: list[fetch.Wanted], total: int, max_bytes: int) -> tuple[int, bool]:
         """Read from the store; what may come is counted before it is there, for others read meanwhile."""
@@ -403,9 +404,12 @@ class Connection(asyncio.BufferedProtocol):
         self.fill(slot, data)
         self.count_outgoing()
 
-    def _wake_fetches(self) -> None:
-        waiters, self._room_waiters = self._room_waiters, []
-        for waiter in waiters:
+    def _wake_fetch(self) -> None:
+        """There may be room for an answer: the one that is next in turn looks first, else the one that has waited longest."""
+        waiters = self._room_waiters
+        if waiters:
+            first = self._slots[0] if self._slots and self._slots[0] in waiters else next(iter(waiters))
+            waiter = waiters.pop(first)
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -469,8 +473,7 @@ class Connection(asyncio.BufferedProtocol):
         if buffers:
             transport.writelines(buffers)
             self.count_outgoing()
-            if self._room_waiters:
-                self._wake_fetches()
+            self._wake_fetch()
         if not self._reading:
             self._resume()
 
