@@ -168,9 +168,12 @@ class _Entry:
 
 
 class GroupListing(NamedTuple):
+    """A group in a list. `protocol_type` is empty where nobody ever joined."""
+
     group_id: str
     protocol_type: str
     state: State
+    members: int
 
 
 class Shard:
@@ -330,13 +333,19 @@ class Shard:
 
     def list_groups(self) -> Iterator[GroupListing]:
         for group_id, entry in self._entries.items():
-            source = entry.record if entry.group is None else entry.group
-            yield GroupListing(group_id, (source.protocol_type if source is not None else None) or "", entry.state)
+            group = entry.group
+            if group is not None:
+                yield GroupListing(group_id, group.protocol_type or "", group.state, len(group.members))
+            else:
+                protocol_type = None if entry.record is None else entry.record.protocol_type
+                yield GroupListing(group_id, protocol_type or "", State.EMPTY, 0)
 
     def find(self, group_id: str, now: Now) -> Group | None:
-        """The group, for looking at; None if there is none."""
+        """The group, for looking at only; None if there is none."""
         entry = self._entries.get(group_id)
-        return None if entry is None else self._group(group_id, entry, now)
+        if entry is None or entry.group is not None:
+            return None if entry is None else entry.group
+        return self._make(group_id, entry, now)
 
     def clean(
         self, now: Now, *, retention_ms: int, empty_group_ms: int, topic_exists: Callable[[str, OffsetValue], bool]
@@ -493,12 +502,14 @@ class Shard:
     def _group(self, group_id: str, entry: _Entry, now: Now) -> Group:
         """The state machine of an entry, made from its record if it is not there."""
         if entry.group is None:
-            if entry.record is None:
-                entry.group = Group(group_id, self.config)
-            else:
-                entry.group = Group.load(group_id, self.config, decode_group_value(entry.record.data), now.timer_ms)
-                self._schedule(group_id, entry.group)
+            entry.group = self._make(group_id, entry, now)
+            self._schedule(group_id, entry.group)
         return entry.group
+
+    def _make(self, group_id: str, entry: _Entry, now: Now) -> Group:
+        if entry.record is None:
+            return Group(group_id, self.config)
+        return Group.load(group_id, self.config, decode_group_value(entry.record.data), now.timer_ms)
 
     def _schedule(self, group_id: str, group: Group) -> None:
         deadline = group.next_deadline_ms
