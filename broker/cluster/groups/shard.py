@@ -53,6 +53,8 @@ from broker.log.group_records import (
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
+    encode_partition,
+    offset_key_prefix,
 )
 from broker.runtime.errors import Reason
 
@@ -275,18 +277,27 @@ class Shard:
             error = entry.group.check_commit(event.member_id, event.instance_id, event.generation, now.timer_ms)
         if error is not None:
             return [Answer(event.token, RowsReply(error=error))]
-        errors = tuple(position.check() for position in event.positions)
-        positions = tuple(
-            (OffsetKey(group_id, row.topic, row.partition), row.value(now.wall_ms, event.retention_ms))
-            for row, row_error in zip(event.positions, errors, strict=True)
-            if row_error is None
-        )
-        reply = RowsReply(errors)
-        if not positions:
+        errors: list[Reason | None] = []
+        positions: list[tuple[OffsetKey, OffsetValue | None]] = []
+        rows: list[Row] = []
+        prefixes: dict[str, bytes] = {}
+        for position in event.positions:
+            row_error = position.check()
+            errors.append(row_error)
+            if row_error is None:
+                topic, partition = position.topic, position.partition
+                prefix = prefixes.get(topic)
+                if prefix is None:
+                    prefix = prefixes[topic] = offset_key_prefix(group_id, topic)
+                value = position.value(now.wall_ms, event.retention_ms)
+                positions.append((OffsetKey(group_id, topic, partition), value))
+                rows.append((prefix + encode_partition(partition), encode_offset_value(value)))
+        reply = RowsReply(tuple(errors))
+        if not rows:
             return [Answer(event.token, reply)]
-        rows: list[Row] = [(encode_offset_key(key), encode_offset_value(value)) for key, value in positions]
         self._entry(group_id)
-        return [self._append(_Ticket(group_id=group_id, rows=rows, positions=positions, token=event.token, response=reply))]
+        ticket = _Ticket(group_id=group_id, rows=rows, positions=tuple(positions), token=event.token, response=reply)
+        return [self._append(ticket)]
 
     def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
         """A committed position, whatever the group's state."""
