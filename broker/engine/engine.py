@@ -123,7 +123,7 @@ class Engine:
         await self._open_cluster()
         await self._catalog.load()
         started = self.clock.monotonic()
-        recovered = await recover(self.store, self.manifest)
+        recovered = await recover(self.store, self.manifest, self.incarnation_id)
         self.leader_epoch = self.manifest.leader_epoch + 1
         producers_key = keys.producers(self.incarnation_id, 0)
         await self.store.put(

@@ -65,8 +65,11 @@ def decode_producers(data: bytes) -> dict[bytes, tuple[int, ProducerState]]:
     return states
 
 
-async def recover(store: Store, manifest: Manifest) -> Recovered:
+async def recover(store: Store, manifest: Manifest, made_by: str) -> Recovered:
     """Fence every incarnation that is not sealed, and find what it wrote.
+
+    Args:
+        made_by: the incarnation that recovers.
 
     Returns:
         Edits that list its chunks and seal it. Nothing else in the store depends on them until they are committed, so a recovery
@@ -77,11 +80,13 @@ async def recover(store: Store, manifest: Manifest) -> Recovered:
         recovered.producers = decode_producers(await store.get(manifest.producers_key))
     for incarnation in manifest.incarnations.values():
         if not incarnation.sealed:
-            await _recover_incarnation(store, manifest, incarnation, recovered)
+            await _recover_incarnation(store, manifest, incarnation, made_by, recovered)
     return recovered
 
 
-async def _recover_incarnation(store: Store, manifest: Manifest, incarnation: Incarnation, recovered: Recovered) -> None:
+async def _recover_incarnation(
+    store: Store, manifest: Manifest, incarnation: Incarnation, made_by: str, recovered: Recovered
+) -> None:
     prefix = keys.wal_prefix(incarnation.id)
     await store.put_if_absent(keys.fence(incarnation.id), FENCE_OBJECT)
     number = incarnation.next_chunk
@@ -110,7 +115,7 @@ async def _recover_incarnation(store: Store, manifest: Manifest, incarnation: In
             log.warning("wal_tail_cut", incarnation=incarnation.id, chunk=number, damage=scan.damage)
         sequence = scan.sequence_next
         if frames:
-            chunks.append(await _list_chunk(store, incarnation, number, data, scan.end, frames))
+            chunks.append(await _list_chunk(store, incarnation, number, made_by, data, scan.end, frames))
             _replay_producers(frames, recovered)
             recovered.records += sum(frame.header[12] for frame in frames)
         number += 1
@@ -144,14 +149,16 @@ async def sweep_leftovers(store: Store, manifest: Manifest, incarnation_id: str)
         last = objects[-1].key
 
 
-async def _list_chunk(store: Store, incarnation: Incarnation, number: int, data: bytes, end: int, frames: list[Frame]) -> Chunk:
+async def _list_chunk(
+    store: Store, incarnation: Incarnation, number: int, made_by: str, data: bytes, end: int, frames: list[Frame]
+) -> Chunk:
     rows: dict[bytes, BatchIndex] = {}
     for frame in frames:
         rows.setdefault(frame.stream, BatchIndex()).add(frame.header[0], frame.header[8], frame.position, frame.size_bytes)
     sections = [index.encode() for index in rows.values()]
     inline = data[end:] == b"".join(sections)
     if not inline:
-        await store.put(keys.chunk_index(incarnation.id, number), sections)
+        await store.put(keys.chunk_index(incarnation.id, number, made_by), sections)
     position = end if inline else 0
     last = {frame.stream: frame for frame in frames}
     epochs = {frame.stream: frame.header[2] for frame in reversed(frames)}
@@ -175,6 +182,7 @@ async def _list_chunk(store: Store, incarnation: Incarnation, number: int, data:
     return Chunk(
         number=number,
         last_number=number,
+        made_by="" if inline else made_by,
         size_bytes=max(end, CHUNK_HEADER_BYTES),
         appended_ms=frames[-1].appended_ms,
         index_inline=inline,

@@ -76,6 +76,7 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
         self.chunks_folded = 0
+        self._folds = 0
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="sweeper")
@@ -141,7 +142,9 @@ class Sweeper:
         await self._catalog.settle()
         while not self._closing and (chosen := choose(engine.manifest)) is not None:
             incarnation_id, chunks = chosen
-            await self._catalog.commit(await fold(engine.store, engine.manifest, incarnation_id, chunks))
+            self._folds += 1
+            made_by = f"{engine.incarnation_id}-{self._folds}"
+            await self._catalog.commit(await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by))
             await self._delete_chunks(incarnation_id, chunks)
             self.chunks_folded += len(chunks)
 
