@@ -55,14 +55,16 @@ class Slot:
     """The place of one answer. `data` is None until it is there; `cost` is what admission counts for it.
 
     `size` is what the connection counts as held for its client: the bytes of a fetch's answer, 0 for others, which are small.
+    `written_at` is when the records of a produce request came, None for other requests.
     """
 
-    __slots__ = ("cost", "data", "size")
+    __slots__ = ("cost", "data", "size", "written_at")
 
     def __init__(self, cost: int) -> None:
         self.data: list[bytes | memoryview] | None = None
         self.cost = cost
         self.size = 0
+        self.written_at: float | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -318,6 +320,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         produced, self._produced, self._unanswered = self._produced, [], 0
         slot = self._open_slot(cost)
+        slot.written_at = self.active_at
         self._server.requests["produce"] += len(produced)
 
         def durable(error: HeadgateError | None) -> None:
@@ -507,6 +510,13 @@ class Connection(asyncio.BufferedProtocol):
         now = self._held + (0 if self._transport is None else self._transport.get_write_buffer_size())
         self._server.outgoing_bytes += now - self._counted
         self._counted = now
+
+    def not_durable_s(self, now: float) -> float:
+        """How long the oldest records that are not durable yet have waited, in seconds."""
+        for slot in self._slots:
+            if slot.written_at is not None and slot.data is None:
+                return now - slot.written_at
+        return 0.0
 
     def look_for_stall(self, now: float) -> float:
         """How long the client has taken nothing of what is there for it, in seconds. Called now and then."""
