@@ -214,6 +214,7 @@ class Coordinator:
         rows = 0
         topic = self._engine.manifest.topics.get(TOPIC)
         if topic is not None:
+            await self._protect(topic)
             slots = self._make_slots(topic)
             for slot in slots:
                 rows += await self._replay(slot)
@@ -392,7 +393,14 @@ class Coordinator:
                 if error.reason is not Reason.TOPIC_EXISTS:
                     raise
                 topic = self._engine.topic(TOPIC)
+                await self._protect(topic)
             self._slots = self._make_slots(topic)
+
+    async def _protect(self, topic: Topic) -> None:
+        """Positions must not be deleted by age: whoever made the topic, or changed it, may not have known."""
+        if topic.config.get("cleanup.policy") != TOPIC_CONFIG["cleanup.policy"]:
+            await self._engine.alter_topic_config(topic, lambda now: {**now.config, **TOPIC_CONFIG})
+            log.warning("groups_topic_protected", topic=topic.name, was=topic.config.get("cleanup.policy", "delete"))
 
     def _topic_exists(self, name: str, value: OffsetValue) -> bool:
         topic = self._engine.manifest.topics.get(name)
