@@ -81,6 +81,8 @@ SNAPSHOT_ROWS_MIN = 2_000
 """Rows of a partition that are not worth a snapshot: 50 partitions with as many replay in about a second."""
 LOADS_MAX = 16
 """Partitions that are read at the same time: from S3 each read takes some tens of milliseconds."""
+LOAD_RETRY_S = 1.0
+"""Pause before groups are loaded again when the store did not answer."""
 CUT_INTERVAL_S = 10.0
 """Pause between two edits of the manifest that cut off what snapshots replaced."""
 EMPTY_GROUP_MS = 600_000
@@ -200,11 +202,13 @@ class Coordinator:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None:
-            # A broker whose groups do not move any more must end: clients would wait for ever, and nobody would know why.
+        if error is None:
+            return
+        # A broker whose groups do not move any more must end: clients would wait for ever, and nobody would know why.
+        if not isinstance(error, HeadgateError):
             log.exception("coordinator_failed", error)
-            fatal = FatalError(Reason.INTERNAL, f"unexpected error of the group coordinator: {type(error).__name__}: {error}")
-            self._engine.wal_failed(error if isinstance(error, HeadgateError) else fatal)
+            error = FatalError(Reason.INTERNAL, f"unexpected error of the group coordinator: {type(error).__name__}: {error}")
+        self._engine.wal_failed(error)
 
     def _tasks(self) -> Iterator[asyncio.Task[None]]:
         for task in (self._loading, self._cleaning, self._cutting, *(slot.snapshotting for slot in self._slots)):
@@ -214,16 +218,18 @@ class Coordinator:
     async def _load(self) -> None:
         started_s = self._loop.time()
         rows = 0
-        topic = self._engine.manifest.topics.get(TOPIC)
-        if topic is not None:
-            await self._protect(topic)
+        while (topic := self._engine.manifest.topics.get(TOPIC)) is not None:
             slots = self._make_slots(topic)
-            room = asyncio.Semaphore(LOADS_MAX)
-            rows = sum(await asyncio.gather(*(self._replay(slot, room) for slot in slots)))
-            now = self._clock.now()
-            for slot in slots:
-                slot.shard.loaded(now)
+            try:
+                rows = await self._replay_all(topic, slots)
+            except RetryError as error:
+                log.warning("groups_load_retried", error=error.message)
+                for slot in slots:
+                    slot.shard.unload(Reason.COORDINATOR_LOADING)
+                await asyncio.sleep(LOAD_RETRY_S)
+                continue
             self._slots = slots
+            break
         self._loaded = True
         self._clean_at_s = self._loop.time() + self._settings.offsets_retention_check_interval_ms / 1000
         self._wake()
@@ -234,6 +240,22 @@ class Coordinator:
         return [
             _Slot(Shard(self._config, self._budget), self._engine.partition(topic, number)) for number in range(topic.partitions)
         ]
+
+    async def _replay_all(self, topic: Topic, slots: list[_Slot]) -> int:
+        """Fold all partitions into their shards. Returns the number of records."""
+        await self._protect(topic)
+        room = asyncio.Semaphore(LOADS_MAX)
+        replays = [asyncio.ensure_future(self._replay(slot, room)) for slot in slots]
+        try:
+            rows = sum(await asyncio.gather(*replays))
+        finally:
+            for replay in replays:
+                replay.cancel()
+            await asyncio.gather(*replays, return_exceptions=True)
+        now = self._clock.now()
+        for slot in slots:
+            slot.shard.loaded(now)
+        return rows
 
     async def _replay(self, slot: _Slot, room: asyncio.Semaphore) -> int:
         """Fold a partition into its shard. Returns its number of records."""
@@ -491,6 +513,8 @@ class Coordinator:
                 )
                 self._execute(slot, effects)
                 await asyncio.sleep(0)
+        except HeadgateError as error:
+            log.warning("groups_clean_failed", error=error.message)
         finally:
             self._cleaning = None
 
