@@ -90,6 +90,10 @@ def encode_unsigned_varint(value: int) -> bytes:
     return bytes(out)
 
 
+NONE_FAILED, SOME_FAILED, ALL_FAILED = 0, 1, 2
+"""Which of a request's partitions have an error. After ALL_FAILED nothing was appended and nothing has to become durable."""
+
+
 class Shape:
     """What a client's produce requests to one partition have in common: the bytes between correlation id and records.
 
@@ -116,11 +120,14 @@ def produce_again(
     correlation_id: int,
     now_ms: int,
     adopt: bytearray | None,
-) -> tuple[bytes, bool]:
-    """Append the batch of a request that has the same shape as one before. Returns and raises as `produce`.
+) -> tuple[bytes, int]:
+    """Append the batch of a request that has the same shape as one before. Raises as `produce`.
 
     Args:
         position: of the records' length. end: of the request.
+
+    Returns:
+        (the response with its length prefix, ALL_FAILED or NONE_FAILED).
     """
     version = shape.version
     log = shape.log
@@ -142,12 +149,12 @@ def produce_again(
         )
     except HeadgateError as error:
         name = log.topic.id.bytes if version >= TOPIC_IDS else log.topic.name.encode()
-        return _failure(version, correlation_id, name, log.number, error), True
+        return _failure(version, correlation_id, name, log.number, error), ALL_FAILED
     if version >= 5:
         body = shape.prefix + _PARTITION_5.pack(0, base_offset, timestamp_ms, log_start) + shape.suffix
     else:
         body = shape.prefix + _PARTITION_4.pack(0, base_offset, timestamp_ms) + shape.suffix
-    return _HEAD(len(body) + 4, correlation_id) + body, False
+    return _HEAD(len(body) + 4, correlation_id) + body, NONE_FAILED
 
 
 def produce(
@@ -159,7 +166,7 @@ def produce(
     correlation_id: int,
     now_ms: int,
     adopt: bytearray | None = None,
-) -> tuple[int, bytes, bool, Shape | None]:
+) -> tuple[int, bytes, int, Shape | None]:
     """Append every batch of a request.
 
     Args:
@@ -169,7 +176,7 @@ def produce(
         adopt: the buffer of `frame`, if it is from the engine's pool and belongs to this request alone.
 
     Returns:
-        (acks, the response with its length prefix, whether a partition has an error, the shape of a request for one partition).
+        (acks, the response with its length prefix, which partitions failed, the shape of a request for one partition).
 
     Raises:
         Malformed, struct.error, IndexError, UnicodeDecodeError: not a produce request; nothing of it was appended, or a part
@@ -192,7 +199,7 @@ def produce(
         (topics,) = _I32(frame, position)
         position += 4
     parts: list[bytes] = []
-    failed = False
+    failures = rows_count = 0
     for _ in range(topics):
         if version >= TOPIC_IDS:
             name = bytes(frame[position : position + 16])
@@ -224,12 +231,10 @@ def produce(
             if logs is not None and 0 <= number < len(logs) and acks in ACKS_VALID:
                 key = bytes(frame[key_at:records_at])
                 shape = Shape(version, key, acks, logs[number], *_constant_parts(version, name, number))
-                response, failed = produce_again(
-                    engine, shape, frame, records_at, len(frame), correlation_id, now_ms, adopt
-                )
+                response, failed = produce_again(engine, shape, frame, records_at, len(frame), correlation_id, now_ms, adopt)
                 return acks, response, failed, shape
             code = INVALID_REQUIRED_ACKS if acks not in ACKS_VALID else _unknown_topic(version)
-            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, code, None)])]), True, None
+            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, code, None)])]), ALL_FAILED, None
         rows: list[bytes] = []
         for _ in range(partitions):
             (number,) = _I32(frame, position)
@@ -245,11 +250,13 @@ def produce(
                 raise Malformed("records are cut off")
             row, bad = _append_row(engine, logs, number, frame[position:end], version, acks, now_ms)
             rows.append(row)
-            failed = failed or bad
+            rows_count += 1
+            failures += bad
             position = skip_tags(frame, end) if flexible else end
         if flexible:
             position = skip_tags(frame, position)
         parts.append(_topic(version, name, rows))
+    failed = NONE_FAILED if not failures else ALL_FAILED if failures == rows_count else SOME_FAILED
     return acks, _wrap(version, correlation_id, parts), failed, None
 
 
@@ -331,9 +338,7 @@ def _error_row(version: int, number: int, code: int, message: str | None) -> byt
     return _row(version, number, code, _NO_OFFSET, -1, _NO_OFFSET, message)
 
 
-def _row(
-    version: int, number: int, code: int, base_offset: int, timestamp_ms: int, log_start: int, message: str | None
-) -> bytes:
+def _row(version: int, number: int, code: int, base_offset: int, timestamp_ms: int, log_start: int, message: str | None) -> bytes:
     row = number.to_bytes(4, "big", signed=True)
     row += (
         _PARTITION_5.pack(code, base_offset, timestamp_ms, log_start)
