@@ -7,7 +7,7 @@ Compared, at the end, after one more SIGKILL: the whole topic, read by a foreign
 consumers were shown before each kill. `tests/support/history.py` says what is wrong, `test_kill_checkers.py` proves that it can.
 A mismatch means that an acked record was lost, repeated, reordered, moved to another offset, or shown before it was safe.
 
-HEADGATE_KILL_ROUNDS sets the number of rounds, HEADGATE_KILL_SEED replays a run's choices (the seed is printed at the end).
+HEADGATE_KILL_ROUNDS sets the number of rounds (`make soak`: 100), HEADGATE_KILL_SEED replays a run's choices (the seed is printed at the end).
 """
 
 from __future__ import annotations
@@ -185,12 +185,12 @@ def read_all(client: Client, broker: BrokerProcess) -> Mapping[int, list[tuple[i
     return {partition: [(read.offset, read.value or b"") for read in reads] for partition, reads in shown.items()}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_rounds_on_a_directory(make_broker: BrokerFactory, report: Callable[[str], None]) -> None:
     run(make_broker(), int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "directory")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Callable[[str], None]) -> None:
     """Through a proxy that is slow and fails: PUTs of a dead broker land after its successor has started."""
     with S3Chaos(s3_server, f"{SEED}-S3") as s3:
