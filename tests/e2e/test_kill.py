@@ -7,7 +7,8 @@ Compared, at the end, after one more SIGKILL: the whole topic, read by a foreign
 consumers were shown before each kill. `tests/support/history.py` says what is wrong, `test_kill_checkers.py` proves that it can.
 A mismatch means that an acked record was lost, repeated, reordered, moved to another offset, or shown before it was safe.
 
-HEADGATE_KILL_ROUNDS sets the number of rounds (`make soak`: 100), HEADGATE_KILL_SEED replays a run's choices (the seed is printed at the end).
+HEADGATE_KILL_ROUNDS sets the number of rounds (`make soak`: 100); HEADGATE_KILL_SEED replays a run's choices (the seed is printed
+at the end).
 """
 
 from __future__ import annotations
