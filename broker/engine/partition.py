@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.cluster.manifest import Chunk, Extent, Topic
-from broker.cluster.topic_config import TopicConfig
+from broker.cluster.topic_config import TopicConfig, is_internal
 from broker.log.buffers import BufferPool
 from broker.log.chunk import stream_key
 from broker.log.index import BatchIndex
@@ -104,6 +104,7 @@ class PartitionLog:
         "deleted",
         "epochs",
         "high_watermark",
+        "internal",
         "leader_epoch",
         "log_start",
         "next_offset",
@@ -124,6 +125,8 @@ class PartitionLog:
         self.number = number
         self.config = config
         self.deleted = False
+        self.internal = is_internal(topic.name)
+        """Only the broker itself writes to it."""
         self.stream = stream_key(topic.id.bytes, number)
         self.leader_epoch = leader_epoch
         self.log_start = 0

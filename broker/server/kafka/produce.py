@@ -24,8 +24,11 @@ FLEXIBLE = 9
 TOPIC_IDS = 13
 
 ACKS_VALID = (-1, 0, 1)
+UNKNOWN_TOPIC_OR_PARTITION = 3
+INVALID_TOPIC = 17
 INVALID_REQUIRED_ACKS = 21
 UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+UNKNOWN_TOPIC_ID = 100
 
 _I16 = struct.Struct(">h").unpack_from
 _I32 = struct.Struct(">i").unpack_from
@@ -228,13 +231,13 @@ def produce(
             # The common request: one partition.
             (number,) = _I32(frame, position)
             records_at = position + 4
-            if logs is not None and 0 <= number < len(logs) and acks in ACKS_VALID:
+            refused = _refusal(logs, number, version, acks)
+            if logs is not None and not refused:
                 key = bytes(frame[key_at:records_at])
                 shape = Shape(version, key, acks, logs[number], *_constant_parts(version, name, number))
                 response, failed = produce_again(engine, shape, frame, records_at, len(frame), correlation_id, now_ms, adopt)
                 return acks, response, failed, shape
-            code = INVALID_REQUIRED_ACKS if acks not in ACKS_VALID else _unknown_topic(version)
-            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, code, None)])]), ALL_FAILED, None
+            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, refused, None)])]), ALL_FAILED, None
         rows: list[bytes] = []
         for _ in range(partitions):
             (number,) = _I32(frame, position)
@@ -263,10 +266,9 @@ def produce(
 def _append_row(
     engine: Engine, logs: list[PartitionLog] | None, number: int, batch: memoryview, version: int, acks: int, now_ms: int
 ) -> tuple[bytes, bool]:
-    if acks not in ACKS_VALID:
-        return _error_row(version, number, INVALID_REQUIRED_ACKS, None), True
-    if logs is None or not 0 <= number < len(logs):
-        return _error_row(version, number, _unknown_topic(version), None), True
+    refused = _refusal(logs, number, version, acks)
+    if logs is None or refused:
+        return _error_row(version, number, refused, None), True
     try:
         done = engine.append(logs[number], batch, now_ms=now_ms)
     except HeadgateError as error:
@@ -305,8 +307,13 @@ def _code(error: HeadgateError) -> int:
     return error_code(error)
 
 
-def _unknown_topic(version: int) -> int:
-    return 100 if version >= TOPIC_IDS else 3
+def _refusal(logs: list[PartitionLog] | None, number: int, version: int, acks: int) -> int:
+    """The error code of a batch that is not even looked at, or 0."""
+    if acks not in ACKS_VALID:
+        return INVALID_REQUIRED_ACKS
+    if logs is None or not 0 <= number < len(logs):
+        return UNKNOWN_TOPIC_ID if version >= TOPIC_IDS else UNKNOWN_TOPIC_OR_PARTITION
+    return INVALID_TOPIC if logs[number].internal else 0
 
 
 def _failure(version: int, correlation_id: int, name: bytes, number: int, error: HeadgateError) -> bytes:
