@@ -28,18 +28,8 @@ _REPORT = pytest.StashKey[list[str]]()
 _kafkajs_missing: str | None = missing()
 _no_mount: str | None = None
 
-# Warnings of foreign clients that the product cannot cause or cure, each with its reason.
-_FOREIGN_WARNINGS = (
-    # kafka-python drops the sockets of connections that were refused without closing them: those that never got an address.
-    r"ignore:unclosed <socket\.socket fd=\d+, family=2, type=1, proto=6, laddr=\('0\.0\.0\.0':ResourceWarning",
-    # kafka-python reads its schemas with a function that Python 3.11 deprecates (and 3.13 takes back).
-    r"ignore:(read|open)_text is deprecated:DeprecationWarning:(kafka\.protocol\.schemas|importlib\.resources)\.",
-)
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    for line in _FOREIGN_WARNINGS:
-        config.addinivalue_line("filterwarnings", line)
     config.addinivalue_line("markers", "kafkajs: needs node and npm; deselected, visibly, where they are missing")
     config.addinivalue_line("markers", "needs_mount: mounts a small tmpfs; deselected, visibly, where that is not allowed")
     config.addinivalue_line("markers", "slow: the long form of a test; runs with `make soak` or `-m slow`")
