@@ -123,8 +123,8 @@ class Engine:
         await self._open_cluster()
         await self._catalog.load()
         started = self.clock.monotonic()
-        recovered = await recover(self.store, self.manifest, self.incarnation_id)
         self.leader_epoch = self.manifest.leader_epoch + 1
+        recovered = await recover(self.store, self.manifest, keys.maker(self.leader_epoch, self.incarnation_id))
         producers_key = keys.producers(self.incarnation_id, 0)
         await self.store.put(
             producers_key,
@@ -141,9 +141,6 @@ class Engine:
             OpenIncarnation(incarnation),
             AddChunks(incarnation_id=self.incarnation_id, chunks=[], producers_key=producers_key),
         )
-        for edit in recovered.edits:
-            if isinstance(edit, SealIncarnation):
-                await sweep_leftovers(self.store, self.manifest, edit.incarnation_id)
         for topic in self.manifest.topics.values():
             self._add_topic(topic)
         self._load_extents()
