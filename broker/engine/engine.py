@@ -35,7 +35,7 @@ from broker.engine.catalog import Catalog
 from broker.engine.checkpoint import Checkpointer, Rolled
 from broker.engine.partition import Appended, ChunkRef, PartitionLog
 from broker.engine.reader import Reader
-from broker.engine.recovery import encode_producers, recover, sweep_leftovers
+from broker.engine.recovery import Recovered, encode_producers, recover, sweep_leftovers
 from broker.engine.retention import Sweeper
 from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
@@ -45,7 +45,7 @@ from broker.log.buffers import BufferPool
 from broker.log.tail import Segment
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
-from broker.runtime.errors import ClosedError, FatalError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.errors import ClosedError, FatalError, FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.store.interface import Store
 
@@ -57,6 +57,8 @@ ADOPT_BYTES_MIN = 32 << 10
 PRODUCER_ID_BLOCK = 1000
 STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
+TAKE_OVER_TRIES = 20
+"""Edits that a broker which is being replaced may still make, between its fence and its next write."""
 CHECKPOINT_BYTES_MAX = 64 << 20
 """Bytes of complete chunks that may be unlisted: bounds what a start has to read."""
 MEMORY_URLS = ("memory:", "null:")
@@ -102,7 +104,7 @@ class Engine:
         self._fail_process = fail
         self._segments: deque[tuple[PartitionLog, Segment]] = deque()
         self._tail_bytes_max = settings.tail_bytes
-        self._catalog = Catalog(store, self.wal_failed, self._follow)
+        self._catalog = Catalog(store, self._commit_failed, self._follow)
         self._reader = Reader(store, incarnation_id, settings.read_cache_bytes)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}
         self._wal: Wal
@@ -119,28 +121,11 @@ class Engine:
 
         Raises:
             FatalError: the store is not usable or not ours. CorruptError: it is damaged. RetryError: it does not answer.
+            FencedError: another broker took over in the meantime.
         """
         await self._open_cluster()
-        await self._catalog.load()
         started = self.clock.monotonic()
-        self.leader_epoch = self.manifest.leader_epoch + 1
-        recovered = await recover(self.store, self.manifest, keys.maker(self.leader_epoch, self.incarnation_id))
-        producers_key = keys.producers(self.incarnation_id, 0)
-        await self.store.put(
-            producers_key,
-            encode_producers({key: (offset, state.encode(offset)) for key, (offset, state) in recovered.producers.items()}),
-        )
-        incarnation = Incarnation(
-            id=self.incarnation_id,
-            broker_id=self.broker_id,
-            leader_epoch=self.leader_epoch,
-            opened_ms=self.clock.now_ms(),
-        )
-        await self._catalog.commit(
-            *recovered.edits,
-            OpenIncarnation(incarnation),
-            AddChunks(incarnation_id=self.incarnation_id, chunks=[], producers_key=producers_key),
-        )
+        recovered = await self._take_over()
         for topic in self.manifest.topics.values():
             self._add_topic(topic)
         self._load_extents()
@@ -160,6 +145,43 @@ class Engine:
             recovered_records=recovered.records,
             seconds=round(self.clock.monotonic() - started, 3),
         )
+
+    async def _take_over(self) -> Recovered:
+        """Make this the newest incarnation. Who was it before may still edit the manifest meanwhile, so it may take a few tries."""
+        await self._catalog.load()
+        for attempt in range(TAKE_OVER_TRIES):
+            replaced = self.manifest.leader_epoch
+            try:
+                return await self._recover(attempt)
+            except (FencedError, InvalidError) as error:
+                if isinstance(error, InvalidError) and error.reason is not Reason.NOT_FOUND:
+                    raise
+                log.warning("recovery_overtaken", error=error.message)
+                await self._catalog.load()
+                if self.manifest.leader_epoch != replaced:
+                    raise FencedError(Reason.FENCED, "another broker took over this store while this one started") from error
+        raise RetryError(Reason.STORE_UNAVAILABLE, "the manifest changes faster than it can be taken over")
+
+    async def _recover(self, attempt: int) -> Recovered:
+        self.leader_epoch = self.manifest.leader_epoch + 1
+        recovered = await recover(self.store, self.manifest, keys.maker(self.leader_epoch, self.incarnation_id, attempt))
+        producers_key = keys.producers(self.incarnation_id, 0)
+        await self.store.put(
+            producers_key,
+            encode_producers({key: (offset, state.encode(offset)) for key, (offset, state) in recovered.producers.items()}),
+        )
+        incarnation = Incarnation(
+            id=self.incarnation_id,
+            broker_id=self.broker_id,
+            leader_epoch=self.leader_epoch,
+            opened_ms=self.clock.now_ms(),
+        )
+        await self._catalog.commit(
+            *recovered.edits,
+            OpenIncarnation(incarnation),
+            AddChunks(incarnation_id=self.incarnation_id, chunks=[], producers_key=producers_key),
+        )
+        return recovered
 
     async def _open_cluster(self) -> None:
         mine = {
@@ -294,6 +316,10 @@ class Engine:
         self, number: int, size_bytes: int, appended_ms: int, sections: dict[PartitionLog, tuple[int, int]] | None
     ) -> None:
         self._checkpointer.add(Rolled(number, size_bytes, appended_ms, sections, self._chunk_logs.pop(number, {})))
+
+    def _commit_failed(self, error: HeadgateError) -> None:
+        if self.ready:  # else `open` or `close` raises it
+            self.wal_failed(error)
 
     def wal_failed(self, error: HeadgateError) -> None:
         if isinstance(error, ClosedError) or self.failed is not None:
