@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
@@ -62,10 +63,14 @@ class MortalStore:
         """The process dies when it makes this call, before it has an effect."""
         self.refused: dict[str, HeadgateError] = {}
         """By the name of an operation: the error that it raises, without an effect."""
+        self.held: dict[str, threading.Event] = {}
+        """By the name of an operation: it waits for this before it has an effect, as in a process that was stopped."""
         self._appender = None if store.appender is None else _MortalAppender(self, store.appender)
 
     def kill(self) -> None:
         self.dead = True
+        for event in self.held.values():
+            event.set()
 
     def check(self, operation: str) -> None:
         """Count a call. Raises FatalError if the process is dead, or what is said to be wrong with the operation."""
@@ -77,6 +82,20 @@ class MortalStore:
         if operation in self.refused:
             raise self.refused[operation]
 
+    async def passed(self, operation: str) -> None:
+        """As `check`, and wait while it is held."""
+        self.check(operation)
+        if operation in self.held:
+            await eventually(self.held[operation].is_set)
+        self.check(operation)
+
+    def passed_by_thread(self, operation: str) -> None:
+        """As `check`, and wait while it is held."""
+        self.check(operation)
+        if operation in self.held:
+            self.held[operation].wait()
+            self.check(operation)
+
     @property
     def url(self) -> str:
         return self._url
@@ -86,27 +105,27 @@ class MortalStore:
         return self._appender
 
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
-        self.check("put_if_absent")
+        await self.passed("put_if_absent")
         return await self._store.put_if_absent(key, data)
 
     async def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
-        self.check("put")
+        await self.passed("put")
         await self._store.put(key, data)
 
     async def get(self, key: str) -> bytes:
-        self.check("get")
+        await self.passed("get")
         return await self._store.get(key)
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        self.check("get_range")
+        await self.passed("get_range")
         return await self._store.get_range(key, start, length)
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
-        self.check("list")
+        await self.passed("list")
         return await self._store.list(prefix, start_after, limit)
 
     async def delete(self, key: str) -> None:
-        self.check("delete")
+        await self.passed("delete")
         await self._store.delete(key)
 
     async def close(self) -> None:
@@ -119,11 +138,11 @@ class _MortalAppender:
         self._appender = appender
 
     def create(self, key: str, size_bytes: int) -> AppendFile:
-        self._owner.check("appender.create")
+        self._owner.passed_by_thread("appender.create")
         return _MortalFile(self._owner, self._appender.create(key, size_bytes))
 
     def exists(self, key: str) -> bool:
-        self._owner.check("appender.exists")
+        self._owner.passed_by_thread("appender.exists")
         return self._appender.exists(key)
 
 
@@ -137,11 +156,11 @@ class _MortalFile:
         return self._file.alignment_bytes
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        self._owner.check("appender.write")
+        self._owner.passed_by_thread("appender.write")
         self._file.write(position, buffers)
 
     def truncate(self, size_bytes: int) -> None:
-        self._owner.check("appender.truncate")
+        self._owner.passed_by_thread("appender.truncate")
         self._file.truncate(size_bytes)
 
     def close(self) -> None:
