@@ -36,8 +36,6 @@ Pending: TypeAlias = tuple[PartitionLog, memoryview, int, int, int]
 
 GROUP_BYTES_MAX = 16 << 20
 """What one commit writes at the most, but for a single larger batch: bounds the staging buffer and the wait of the first."""
-BLOCK_BYTES = 4096
-"""Files are made ready in whole blocks, as O_DIRECT needs them, whatever size was chosen."""
 FIRST_CHUNK_BYTES = 16 << 20
 """The first chunk of an incarnation is small, so that a start does not wait for zeros to be written."""
 RETRY_MS_MIN = 20
@@ -69,7 +67,7 @@ class GroupWriter:
         self._incarnation = uuid.UUID(hex=incarnation_id).bytes
         self._fence_key = keys.fence(incarnation_id)
         self._synced = synced
-        self._chunk_bytes = -(-chunk_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        self._chunk_bytes = chunk_bytes
         self._chunk_ms = chunk_ms
         self._clock = clock
         self.on_group: Callable[[list[Pending], int, int], object] = lambda group, number, position: None
