@@ -36,8 +36,9 @@ from broker.store.os_errors import raise_store_error
 TEMP_DIRECTORY = ".tmp~"
 TEMP_AGE_S_MAX = 3600
 """An unfinished file that nobody wrote to for this long belongs to nobody."""
-CREATE_TRIES = 16
-"""Directories vanish under a creator only when another one empties them at that moment; 16 times in a row is no coincidence."""
+CREATE_TRIES = 1000
+"""Directories vanish under a creator only when another one empties them at that moment. On a busy machine that happens a few dozen
+times in a row to a thread that gets the processor seldom; a try costs some microseconds."""
 DURABLE_DIRECTORIES_MAX = 4096
 """Directories whose own entry is known to be on the disk; forgotten all at once when there are more."""
 
