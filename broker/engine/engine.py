@@ -51,8 +51,8 @@ from broker.store.interface import Store
 log = get_logger("engine")
 
 FORMAT_VERSION = 1
-ADOPT_BYTES_MIN = 128 << 10
-"""A batch from this size on is kept in the buffer that it came in; smaller ones are copied together, so that a fetch is one slice."""
+ADOPT_BYTES_MIN = 32 << 10
+"""A batch from this size on is kept in the buffer that it came in; smaller ones are copied together: a fetch is then one slice."""
 PRODUCER_ID_BLOCK = 1000
 STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
@@ -107,7 +107,6 @@ class Engine:
         self._wal: Wal
         self._checkpointer: Checkpointer
         self._sweeper: Sweeper
-        self._stalled_since: float | None = None
         self._producer_ids: Iterable[int] = iter(())
         self._producer_ids_lock = asyncio.Lock()
         self._topics_lock = asyncio.Lock()
@@ -557,9 +556,7 @@ class Engine:
         stalled = self._wal.stalled
         if stalled is None:
             return
-        if self._stalled_since is None or self._stalled_since < self.clock.monotonic() - 10 * STALL_GRACE_S:
-            self._stalled_since = self.clock.monotonic()
-        if stalled.reason is Reason.STORE_FULL or self.clock.monotonic() - self._stalled_since > STALL_GRACE_S:
+        if stalled.reason is Reason.STORE_FULL or asyncio.get_running_loop().time() - self._wal.stalled_since > STALL_GRACE_S:
             raise RetryError(stalled.reason, f"records cannot be stored at the moment: {stalled.message}")
 
     def _check_timestamps(self, partition: PartitionLog, header: tuple[int, ...], now_ms: int) -> None:

@@ -33,12 +33,16 @@ class Loop(Protocol):
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> object: ...
 
+    def time(self) -> float: ...
+
 
 class Wal(Protocol):
     """What the engine needs of a WAL. Call everything from the loop's thread."""
 
     stalled: HeadgateError | None
     """Why nothing becomes durable at the moment, or None."""
+    stalled_since: float
+    """The loop's time when that began; meaningless while nothing is stalled."""
 
     @property
     def appended_batches(self) -> int: ...
@@ -114,6 +118,7 @@ class AppendWal:
         self._flush_scheduled = False
         self._ended = asyncio.Event()
         self.stalled: HeadgateError | None = None
+        self.stalled_since = 0.0
         writer.on_group = lambda group, number, position: self._report(self._committed, group, number, position)
         writer.on_rolled = lambda number, size, appended_ms: self._report(owner.wal_rolled, number, size, appended_ms, None)
         writer.on_stalled = lambda error: self._report(self._stall, error)
@@ -122,7 +127,9 @@ class AppendWal:
         self._queue: list[Pending] = []
         self._closing = False
         self._sleeping = False
-        self._wake = threading.Semaphore(0)
+        self._wake = threading.Lock()
+        """Held while the thread works or sleeps; released once by whoever takes `_sleeping` back. Bare, to be quick."""
+        self._wake.acquire()
         self._thread = threading.Thread(target=self._run, name="wal", daemon=True)
 
     @property
@@ -167,6 +174,8 @@ class AppendWal:
         self._owner.wal_failed(error)
 
     def _stall(self, error: HeadgateError) -> None:
+        if self.stalled is None:
+            self.stalled_since = self._loop.time()
         self.stalled = error
         if self._closing:
             self._writer.give_up.set()
@@ -230,6 +239,7 @@ class InlineWal:
         self._fresh: list[Pending] = []
         self._flush_scheduled = False
         self.stalled: HeadgateError | None = None
+        self.stalled_since = 0.0
         writer.on_group = self._committed
         writer.on_rolled = lambda number, size, appended_ms: owner.wal_rolled(number, size, appended_ms, None)
 

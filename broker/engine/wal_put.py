@@ -68,6 +68,7 @@ class PutWal:
         self._idle = asyncio.Event()
         self._idle.set()
         self.stalled: HeadgateError | None = None
+        self.stalled_since = 0.0
 
     @property
     def appended_batches(self) -> int:
@@ -176,6 +177,8 @@ class PutWal:
                 return created
             except RetryError as error:
                 ambiguous = True
+                if self.stalled is None:
+                    self.stalled_since = self._loop.time()
                 self.stalled = error
                 if self._closing:
                     raise ClosedError(error.reason, f"records that were not acked could not be written: {error.message}") from error

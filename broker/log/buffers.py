@@ -7,8 +7,8 @@ how `give_back` finds out, and such a buffer is left to the garbage collector.
 
 from __future__ import annotations
 
-SIZE_STEP_BYTES = 256 << 10
-"""Buffers have multiples of this, so that frames of nearly the same size share them."""
+SIZE_STEP_BYTES = 16 << 10
+"""Buffers have multiples of this: frames of nearly the same size share them, and a frame of 64 KB wastes a fifth at the most."""
 
 
 class BufferPool:

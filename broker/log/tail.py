@@ -18,7 +18,7 @@ SEGMENT_BYTES_MAX = 4 << 20
 """Largest segment: a fetch of some MB is one or two slices."""
 
 
-POOLED_BYTES_MIN = 128 << 10
+POOLED_BYTES_MIN = 64 << 10
 """Smaller buffers are left to the allocator."""
 
 
@@ -82,7 +82,7 @@ class Tail:
         if self.segments:
             self._room = min(self._room * 2, SEGMENT_BYTES_MAX)
         room = max(self._room, size)
-        segment = Segment(self._pool.take(room) if room > POOLED_BYTES_MIN else bytearray(room), 0, base_offset)
+        segment = Segment(self._pool.take(room) if room >= POOLED_BYTES_MIN else bytearray(room), 0, base_offset)
         self.segments.append(segment)
         return segment
 

@@ -28,6 +28,10 @@ EXIT_FENCED = 3
 EXIT_SIGNAL = 128
 """Plus the signal's number: the end was asked for twice."""
 
+SWITCH_INTERVAL_S = 0.0002
+"""How long the WAL's thread waits for the interpreter after a write while the loop is busy, several times a group. Python's 5 ms
+would be more than the write itself; with much less, switching costs more than it gives."""
+
 SUPERVISED = "HEADGATE_SUPERVISED"
 """In the environment of a broker that is to end when its standard input does: its supervisor holds the other end, so a supervisor
 that is killed never leaves brokers behind."""
@@ -36,6 +40,7 @@ that is killed never leaves brokers behind."""
 def run(settings: Settings) -> int:
     """Run a broker until it is told to stop. Returns the exit code of the process; errors went to stderr, one line each."""
     gc.disable()  # the start only makes what stays; collecting in between is wasted
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_early)
     try:

@@ -10,6 +10,7 @@ from broker import __version__
 from broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics
 
 if TYPE_CHECKING:
+    from broker.engine.coordinator import Coordinator
     from broker.engine.engine import Engine
     from broker.server.kafka.listener import KafkaServer
 
@@ -70,3 +71,9 @@ def register_engine(metrics: Metrics, engine: Engine) -> None:
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
     counter("headgate_wal_durable_batches", "batches that are in the store", lambda: engine.wal_batches[1])
     gauge("headgate_wal_stalled_bool", "1 while nothing becomes durable", lambda: float(engine.stalled is not None))
+
+
+def register_groups(metrics: Metrics, groups: Coordinator) -> None:
+    """Consumer groups."""
+    metrics.counter("headgate_group_committed_offsets", "positions that were acked", lambda: groups.commits)
+    metrics.counter("headgate_group_rebalances", "join phases that were completed", lambda: groups.rebalances)

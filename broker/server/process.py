@@ -26,7 +26,7 @@ from broker.runtime.logging import get_logger
 from broker.runtime.metrics import Metrics
 from broker.server import ports
 from broker.server.kafka.listener import KafkaServer
-from broker.server.observe import LoopLag, register_engine, register_kafka, register_process
+from broker.server.observe import LoopLag, register_engine, register_groups, register_kafka, register_process
 
 if TYPE_CHECKING:
     from broker.engine.coordinator import Coordinator
@@ -139,6 +139,7 @@ class Process:
         finally:
             opening.cancel()
         register_engine(self.metrics, engine)
+        register_groups(self.metrics, groups)
         self._kafka.serve(engine, groups)
         await self._start_grpc(engine)
         if self._http is None:

@@ -13,6 +13,9 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 
+QUICK = {"HEADGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
+"""kafkajs reads in a group of one: it need not wait for other members."""
+
 EXTERNAL = os.environ.get("HEADGATE_COMPAT_BOOTSTRAP")
 
 
@@ -23,7 +26,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield EXTERNAL
         return
     home = tmp_path_factory.mktemp("compat")
-    with BrokerProcess(home / "store", home / "broker.log") as broker:
+    with BrokerProcess(home / "store", home / "broker.log", env=QUICK) as broker:
         broker.start()
         yield broker.bootstrap
         broker.check_alive()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.compat.conftest import EXTERNAL
+from tests.compat.conftest import EXTERNAL, QUICK
 from tests.compat.shapes import PARTITIONS, shapes
 from tests.compat.topics import create_topic, fresh
 from tests.support.broker_process import BrokerProcess
@@ -106,7 +106,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corpus]:
         yield Corpus(None, EXTERNAL, {})
         return
     home = tmp_path_factory.mktemp("roundtrip")
-    with BrokerProcess(home / "store", home / "broker.log") as broker:
+    with BrokerProcess(home / "store", home / "broker.log", env=QUICK) as broker:
         broker.start()
         yield Corpus(broker, broker.bootstrap, {})
         broker.check_alive()

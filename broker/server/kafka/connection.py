@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = get_logger("kafka")
 
-CARRY_BYTES_MAX = 64 << 10
+CARRY_BYTES_MAX = 32 << 10
 """A partial frame up to this size is carried as bytes; a larger one gets its own buffer."""
 SLOTS_MAX = 2000
 """Unanswered requests of one connection; more are left in the socket."""

@@ -145,7 +145,7 @@ async function consume(request) {
 }
 
 async function consumeInGroup(kafka, { topic, group }, take) {
-  const consumer = kafka.consumer({ groupId: group, maxWaitTimeInMs: 100, maxBytesPerPartition: MAX_BYTES, sessionTimeout: 30000 })
+  const consumer = kafka.consumer({ groupId: group, maxWaitTimeInMs: 10, maxBytesPerPartition: MAX_BYTES, sessionTimeout: 30000 })
   await consumer.connect()
   try {
     await consumer.subscribe({ topics: [topic], fromBeginning: true })
@@ -181,7 +181,7 @@ async function consumeAlone(kafka, { topic }, ends, take, finished) {
         const answer = await broker.fetch({
           replicaId: -1,
           isolationLevel: 0,
-          maxWaitTime: 100,
+          maxWaitTime: 10,
           minBytes: 1,
           maxBytes: 8 * MAX_BYTES,
           topics: [{

@@ -93,12 +93,14 @@ class Confluent:
                 "fetch.max.bytes": 8 * FETCH_BYTES,
                 "receive.message.max.bytes": 9 * FETCH_BYTES,
                 "check.crcs": True,
-                "fetch.wait.max.ms": 100,
+                "fetch.wait.max.ms": 10,
                 **QUICK_RECONNECT,
             }
         )
         found: dict[int, list[Read]] = {partition: [] for partition in partitions}
         try:
+            # An assignment made before the first metadata waits half a second for the next look.
+            consumer.list_topics(topic, timeout=30)
             consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
             unfinished = set(partitions)
             deadline = Deadline("confluent consume")

@@ -64,7 +64,7 @@ class KafkaPython:
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             max_partition_fetch_bytes=FETCH_BYTES,
-            fetch_max_wait_ms=100,
+            fetch_max_wait_ms=10,
             retry_backoff_ms=20,
         )
         assigned = [TopicPartition(topic, partition) for partition in partitions]

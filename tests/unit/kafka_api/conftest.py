@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -31,10 +31,10 @@ class Kafka:
         self.engine = Engine(
             store=store, settings=settings, clock=self.clock, incarnation_id="0" * 31 + "1", fail=self.failures.append
         )
+        self.groups = Coordinator(self.engine, settings, self.clock)
 
     async def open(self) -> None:
         await self.engine.open()
-        self.groups = Coordinator(self.engine, self.settings, self.clock)
         self.groups.start()
         await self.groups.loaded()
 
@@ -51,7 +51,7 @@ class Kafka:
         message, _ = decode(request.encode(version), 0, version)
         context = Context(
             engine=self.engine,
-            groups=cast(Any, None),  # none of these APIs may need it
+            groups=self.groups,
             settings=self.settings,
             client_id="test",
             client_host="127.0.0.1",

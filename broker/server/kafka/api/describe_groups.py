@@ -18,7 +18,7 @@ from broker.wire.kafka.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 
-NOT_FOUND_VERSION_MIN = 6
+NOT_FOUND_VERSION_MIN = MESSAGE_VERSION_MIN = 6
 
 
 async def handle(request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
@@ -30,7 +30,8 @@ def _describe(group_id: str, context: Context, operations: int) -> DescribedGrou
     try:
         group = context.groups.find(group_id)
     except HeadgateError as error:
-        return DescribedGroup(group_id=group_id, error_code=error_code(error), error_message=error_message(error))
+        message = error_message(error) if context.api_version >= MESSAGE_VERSION_MIN else None
+        return DescribedGroup(group_id=group_id, error_code=error_code(error), error_message=message)
     if group is None:
         unknown = DescribedGroup(group_id=group_id, group_state=State.DEAD.value, authorized_operations=operations)
         if context.api_version >= NOT_FOUND_VERSION_MIN:

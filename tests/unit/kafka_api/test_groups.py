@@ -1,0 +1,469 @@
+"""The handlers of consumer groups and positions, called through the wire's bytes in every version.
+
+What is asked is what a client of that age would ask; compared are the answers' fields with Apache Kafka's. A mismatch means that
+clients of some version see other errors, or positions that were not committed. The rules of groups are tested in unit/groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from broker.runtime.config import Settings
+from broker.server.kafka.apis import APIS
+from broker.server.kafka.errors import ErrorCode
+from broker.wire.kafka.messages.delete_groups import DeleteGroupsRequest
+from broker.wire.kafka.messages.describe_groups import DescribeGroupsRequest
+from broker.wire.kafka.messages.find_coordinator import FindCoordinatorRequest
+from broker.wire.kafka.messages.heartbeat import HeartbeatRequest
+from broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from broker.wire.kafka.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from broker.wire.kafka.messages.list_groups import ListGroupsRequest
+from broker.wire.kafka.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from broker.wire.kafka.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from broker.wire.kafka.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.unit.kafka_api.conftest import Kafka
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings.from_values({"broker_id": 7, "group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 3})
+
+
+@pytest_asyncio.fixture
+async def topic(kafka: Kafka) -> str:
+    await kafka.engine.create_topic("t", 4, {})
+    return "t"
+
+
+def versions(name: str) -> list[int]:
+    api = next(api for api in APIS.values() if api.name == name)
+    return list(range(api.min_version, api.max_version + 1))
+
+
+def join_request(group: str, version: int, member_id: str = "", **fields: Any) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group,
+        member_id=member_id,
+        protocol_type="consumer",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000 if version >= 1 else -1,
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"topics")],
+        **fields,
+    )
+
+
+async def join(kafka: Kafka, group: str, version: int = 9, **fields: Any) -> Any:
+    """A member that is alone in its group, after its handshake."""
+    answer = await kafka.call(join_request(group, version, **fields), version)
+    if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+        answer = await kafka.call(join_request(group, version, answer.member_id, **fields), version)
+    assert answer.error_code == 0
+    return answer
+
+
+async def stable(kafka: Kafka, group: str) -> str:
+    member_id: str = (await join(kafka, group)).member_id
+    request = SyncGroupRequest(
+        group_id=group,
+        member_id=member_id,
+        generation_id=1,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")],
+    )
+    assert (await kafka.call(request, 5)).error_code == 0
+    return member_id
+
+
+def commit_request(group: str, rows: list[tuple[str, int, int]], **fields: Any) -> OffsetCommitRequest:
+    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+    metadata = fields.pop("metadata", "")
+    for name, partition, offset in rows:
+        topics.setdefault(name, []).append(
+            OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata=metadata)
+        )
+    return OffsetCommitRequest(
+        group_id=group,
+        topics=[OffsetCommitRequestTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
+        **fields,
+    )
+
+
+async def commit(kafka: Kafka, group: str, rows: list[tuple[str, int, int]], version: int = 9, **fields: Any) -> list[int]:
+    """The error codes, in order."""
+    answer = await kafka.call(commit_request(group, rows, **fields), version)
+    return [partition.error_code for topic in answer.topics for partition in topic.partitions]
+
+
+async def fetch(kafka: Kafka, group: str, topics: list[tuple[str, list[int]]] | None, version: int) -> dict[tuple[str, int], int]:
+    if version >= 8:
+        asked = None if topics is None else [OffsetFetchRequestTopics(name=name, partition_indexes=rows) for name, rows in topics]
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=asked)])
+        (answer,) = (await kafka.call(request, version)).groups
+        assert answer.group_id == group
+    else:
+        asked_old = (
+            None if topics is None else [OffsetFetchRequestTopic(name=name, partition_indexes=rows) for name, rows in topics]
+        )
+        answer = await kafka.call(OffsetFetchRequest(group_id=group, topics=asked_old), version)
+    assert answer.error_code == 0
+    found = {}
+    for one in answer.topics:
+        for row in one.partitions:
+            assert row.error_code == 0
+            found[one.name, row.partition_index] = row.committed_offset
+    return found
+
+
+# -- finding the coordinator
+
+
+@pytest.mark.parametrize("version", versions("FindCoordinator"))
+async def test_this_broker_coordinates_every_group(kafka: Kafka, version: int) -> None:
+    if version < 4:
+        answer = await kafka.call(FindCoordinatorRequest(key="g"), version)
+        assert (answer.error_code, answer.node_id, answer.host, answer.port) == (0, 7, "broker.test", 9092)
+    else:
+        answer = await kafka.call(FindCoordinatorRequest(coordinator_keys=["g", "h"]), version)
+        assert [(row.key, row.error_code, row.node_id, row.host, row.port) for row in answer.coordinators] == [
+            ("g", 0, 7, "broker.test", 9092),
+            ("h", 0, 7, "broker.test", 9092),
+        ]
+
+
+async def test_coordinators_of_share_groups_are_refused(kafka: Kafka) -> None:
+    (answer,) = (await kafka.call(FindCoordinatorRequest(key_type=2, coordinator_keys=["g"]), 6)).coordinators
+    assert (answer.error_code, answer.node_id, answer.port) == (ErrorCode.INVALID_REQUEST, -1, -1)
+    assert (await kafka.call(FindCoordinatorRequest(key_type=1, key="tx"), 2)).error_code == 0
+
+
+# -- membership
+
+
+@pytest.mark.parametrize("version", versions("JoinGroup"))
+async def test_join(kafka: Kafka, version: int) -> None:
+    first = await kafka.call(join_request("g", version), version)
+    if version >= 4:
+        assert (first.error_code, first.generation_id) == (ErrorCode.MEMBER_ID_REQUIRED, -1) and first.member_id
+        first = await kafka.call(join_request("g", version, first.member_id), version)
+    assert (first.error_code, first.generation_id, first.leader) == (0, 1, first.member_id)
+    assert first.member_id.startswith("test-") and first.protocol_name == "range"
+    assert [(member.member_id, member.metadata) for member in first.members] == [(first.member_id, b"topics")]
+    if version >= 7:
+        assert first.protocol_type == "consumer"
+    group = kafka.groups.find("g")
+    assert group is not None
+    (member,) = group.members.values()
+    assert member.client_host == "/127.0.0.1" and member.client_id == "test"
+    assert member.rebalance_timeout_ms == (20_000 if version >= 1 else 10_000)
+
+
+@pytest.mark.parametrize("version", versions("JoinGroup"))
+async def test_joins_that_are_refused(kafka: Kafka, version: int) -> None:
+    rebalance_ms = 1 if version else -1
+    for request, code in (
+        (join_request("", version), ErrorCode.INVALID_GROUP_ID),
+        (join_request("g", version, "ghost"), ErrorCode.UNKNOWN_MEMBER_ID),
+        (
+            JoinGroupRequest(group_id="g", session_timeout_ms=1, rebalance_timeout_ms=rebalance_ms),
+            ErrorCode.INVALID_SESSION_TIMEOUT,
+        ),
+        (
+            JoinGroupRequest(group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=rebalance_ms),
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ),
+    ):
+        answer = await kafka.call(request, version)
+        assert (answer.error_code, answer.generation_id, answer.members, answer.leader) == (code, -1, [], "")
+        assert not answer.protocol_name
+    assert list(kafka.groups.list_groups()) == []
+
+
+@pytest.mark.parametrize("version", [5, 6, 7, 8, 9])
+async def test_a_static_leader_returns(kafka: Kafka, version: int) -> None:
+    old = await join(kafka, "g", version, group_instance_id="i")
+    assert old.member_id.startswith("i-")
+    sync = SyncGroupRequest(
+        group_id="g",
+        member_id=old.member_id,
+        group_instance_id="i",
+        generation_id=1,
+        assignments=[SyncGroupRequestAssignment(member_id=old.member_id, assignment=b"mine")],
+    )
+    assert (await kafka.call(sync, 3)).error_code == 0
+    new = await join(kafka, "g", version, group_instance_id="i")
+    assert (new.generation_id, new.skip_assignment) == (1, version >= 9)
+    assert new.leader == (new.member_id if version >= 9 else old.member_id)
+    fenced = await kafka.call(HeartbeatRequest(group_id="g", member_id=old.member_id, group_instance_id="i", generation_id=1), 4)
+    assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
+
+
+@pytest.mark.parametrize("version", versions("SyncGroup"))
+async def test_sync(kafka: Kafka, version: int) -> None:
+    member_id = (await join(kafka, "g")).member_id
+    named = {"protocol_type": "consumer", "protocol_name": "range"} if version >= 5 else {}
+    request = SyncGroupRequest(
+        group_id="g",
+        member_id=member_id,
+        generation_id=1,
+        assignments=[SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")],
+        **named,
+    )
+    answer = await kafka.call(request, version)
+    assert (answer.error_code, answer.assignment) == (0, b"mine")
+    if version >= 5:
+        assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+        request.protocol_name = "sticky"
+        assert (await kafka.call(request, version)).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    request.protocol_name = named.get("protocol_name")
+    request.generation_id = 2
+    assert (await kafka.call(request, version)).error_code == ErrorCode.ILLEGAL_GENERATION
+    request.member_id = "ghost"
+    assert (await kafka.call(request, version)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("version", versions("Heartbeat"))
+async def test_heartbeat(kafka: Kafka, version: int) -> None:
+    member_id = await stable(kafka, "g")
+    for group, member, generation, code in (
+        ("g", member_id, 1, ErrorCode.NONE),
+        ("g", member_id, 2, ErrorCode.ILLEGAL_GENERATION),
+        ("g", "ghost", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("h", member_id, 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", member_id, 1, ErrorCode.INVALID_GROUP_ID),
+    ):
+        request = HeartbeatRequest(group_id=group, member_id=member, generation_id=generation)
+        assert (await kafka.call(request, version)).error_code == code
+
+
+@pytest.mark.parametrize("version", versions("LeaveGroup"))
+async def test_leave(kafka: Kafka, version: int) -> None:
+    member_id = await stable(kafka, "g")
+    if version < 3:
+        assert (
+            await kafka.call(LeaveGroupRequest(group_id="g", member_id="ghost"), version)
+        ).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert (await kafka.call(LeaveGroupRequest(group_id="g", member_id=member_id), version)).error_code == 0
+    else:
+        members = [MemberIdentity(member_id=member_id), MemberIdentity(member_id="ghost"), MemberIdentity(group_instance_id="i")]
+        answer = await kafka.call(LeaveGroupRequest(group_id="g", members=members), version)
+        assert answer.error_code == 0
+        assert [(row.member_id, row.group_instance_id, row.error_code) for row in answer.members] == [
+            (member_id, None, 0),
+            ("ghost", None, ErrorCode.UNKNOWN_MEMBER_ID),
+            ("", "i", ErrorCode.UNKNOWN_MEMBER_ID),
+        ]
+    group = kafka.groups.find("g")
+    assert group is not None and not group.members
+
+
+# -- positions
+
+
+@pytest.mark.parametrize("version", versions("OffsetCommit"))
+async def test_commit_by_a_member(kafka: Kafka, topic: str, version: int) -> None:
+    member_id = await stable(kafka, "g")
+    rows = [("t", 0, 5), ("t", 3, 6), ("t", 4, 7), ("t", -1, 7), ("none", 0, 7), ("bad name", 0, 7)]
+    codes = await commit(kafka, "g", rows, version, member_id=member_id, generation_id_or_member_epoch=1)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes == [0, 0, unknown, unknown, unknown, ErrorCode.INVALID_TOPIC_EXCEPTION]
+    assert await fetch(kafka, "g", None, 9) == {("t", 0): 5, ("t", 3): 6}
+    for fields, code in (
+        ({"member_id": member_id, "generation_id_or_member_epoch": 2}, ErrorCode.ILLEGAL_GENERATION),
+        ({"member_id": "ghost", "generation_id_or_member_epoch": 1}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ):
+        assert await commit(kafka, "g", [("t", 0, 9)], version, **fields) == [code]
+
+
+@pytest.mark.parametrize("version", versions("OffsetCommit"))
+async def test_commit_without_a_group(kafka: Kafka, topic: str, version: int) -> None:
+    assert await commit(kafka, "g", [("t", 0, 5)], version, metadata="note") == [0]
+    assert await commit(kafka, "", [("t", 0, 6)], version) == [0], "Kafka allows the empty group for positions alone"
+    code = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+    assert await commit(kafka, "x", [("t", 0, 5)], version, member_id="m", generation_id_or_member_epoch=1) == [code]
+    assert await commit(kafka, "g", [("t", 1, 5)], version, metadata="x" * 4097) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+    assert await commit(kafka, "g", [("t", 1, 5)], version, metadata=None) == [0]
+    assert await commit(kafka, "g", [], version) == []
+    (row,) = [value for _, partition, value in kafka.groups.positions("g") if partition == 0]
+    assert (row.offset, row.metadata, row.leader_epoch) == (5, "note", -1)
+
+
+async def test_a_retention_that_the_client_asks_for(kafka: Kafka, topic: str) -> None:
+    await commit(kafka, "g", [("t", 0, 5)], 4, retention_time_ms=1_000)
+    (value,) = [value for *_, value in kafka.groups.positions("g")]
+    assert value.expire_ms == value.commit_ms + 1_000
+
+
+@pytest.mark.parametrize("version", versions("OffsetFetch"))
+async def test_fetch_positions(kafka: Kafka, topic: str, version: int) -> None:
+    await commit(kafka, "g", [("t", 0, 5), ("t", 2, 6)])
+    assert await fetch(kafka, "g", [("t", [0, 1, 2, 9]), ("none", [0])], version) == {
+        ("t", 0): 5,
+        ("t", 1): -1,
+        ("t", 2): 6,
+        ("t", 9): -1,
+        ("none", 0): -1,
+    }
+    assert await fetch(kafka, "unknown", [("t", [0])], version) == {("t", 0): -1}
+    if version >= 2:
+        assert await fetch(kafka, "g", None, version) == {("t", 0): 5, ("t", 2): 6}
+        assert await fetch(kafka, "unknown", None, version) == {}
+        assert await fetch(kafka, "g", [], version) == {}
+
+
+async def test_several_groups_at_once(kafka: Kafka, topic: str) -> None:
+    await commit(kafka, "g", [("t", 0, 5)])
+    await commit(kafka, "h", [("t", 0, 6)])
+    request = OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=group, topics=None) for group in ("g", "h", "unknown")], require_stable=True
+    )
+    answer = await kafka.call(request, 8)
+    assert [
+        (group.group_id, [row.committed_offset for topic in group.topics for row in topic.partitions]) for group in answer.groups
+    ] == [
+        ("g", [5]),
+        ("h", [6]),
+        ("unknown", []),
+    ]
+
+
+async def test_delete_positions(kafka: Kafka, topic: str) -> None:
+    await commit(kafka, "g", [("t", 0, 5), ("t", 1, 6)])
+    request = OffsetDeleteRequest(
+        group_id="g",
+        topics=[
+            OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=row) for row in (0, 3, 4)]),
+            OffsetDeleteRequestTopic(name="none", partitions=[OffsetDeleteRequestPartition(partition_index=0)]),
+        ],
+    )
+    answer = await kafka.call(request, 0)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert answer.error_code == 0
+    assert [row.error_code for one in answer.topics for row in one.partitions] == [0, 0, unknown, unknown]
+    assert await fetch(kafka, "g", None, 9) == {("t", 1): 6}
+    request.group_id = "unknown"
+    assert (await kafka.call(request, 0)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+# -- groups as a whole
+
+
+@pytest.mark.parametrize("version", versions("DeleteGroups"))
+async def test_delete_groups(kafka: Kafka, topic: str, version: int) -> None:
+    await stable(kafka, "full")
+    await commit(kafka, "empty", [("t", 0, 5)])
+    answer = await kafka.call(DeleteGroupsRequest(groups_names=["full", "empty", "unknown", "empty"]), version)
+    assert [(row.group_id, row.error_code) for row in answer.results] == [
+        ("full", ErrorCode.NON_EMPTY_GROUP),
+        ("empty", 0),
+        ("unknown", ErrorCode.GROUP_ID_NOT_FOUND),
+    ]
+    assert [row.group_id for row in kafka.groups.list_groups()] == ["full"]
+
+
+@pytest.mark.parametrize("version", versions("ListGroups"))
+async def test_list_groups(kafka: Kafka, topic: str, version: int) -> None:
+    assert (await kafka.call(ListGroupsRequest(), version)).groups == []
+    await stable(kafka, "full")
+    await commit(kafka, "simple", [("t", 0, 5)])
+    answer = await kafka.call(ListGroupsRequest(), version)
+    assert sorted((row.group_id, row.protocol_type) for row in answer.groups) == [("full", "consumer"), ("simple", "")]
+    if version >= 4:
+        assert {row.group_id: row.group_state for row in answer.groups} == {"full": "Stable", "simple": "Empty"}
+        only = await kafka.call(ListGroupsRequest(states_filter=["stable", "Dead"]), version)
+        assert [row.group_id for row in only.groups] == ["full"]
+    if version >= 5:
+        assert {row.group_type for row in answer.groups} == {"classic"}
+        assert len((await kafka.call(ListGroupsRequest(types_filter=["Classic"]), version)).groups) == 2
+        assert (await kafka.call(ListGroupsRequest(types_filter=["consumer"]), version)).groups == []
+
+
+@pytest.mark.parametrize("version", versions("DescribeGroups"))
+async def test_describe_groups(kafka: Kafka, version: int) -> None:
+    member_id = await stable(kafka, "g")
+    request = DescribeGroupsRequest(groups=["g", "unknown"], include_authorized_operations=version >= 3)
+    known, unknown = (await kafka.call(request, version)).groups
+    assert (known.error_code, known.group_state, known.protocol_type, known.protocol_data) == (0, "Stable", "consumer", "range")
+    (member,) = known.members
+    assert (member.member_id, member.client_id, member.client_host) == (member_id, "test", "/127.0.0.1")
+    assert (member.member_metadata, member.member_assignment) == (b"topics", b"mine")
+    assert unknown.group_state == "Dead" and unknown.members == []
+    assert unknown.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0)
+    if version >= 3:
+        assert known.authorized_operations == 328
+
+
+# -- a coordinator that is not there yet
+
+
+async def test_answers_while_groups_are_loaded(kafka: Kafka, topic: str) -> None:
+    kafka.groups._loaded = False
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert (await kafka.call(join_request("g", 9), 9)).error_code == loading
+    assert (await kafka.call(SyncGroupRequest(group_id="g"), 5)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert (await kafka.call(HeartbeatRequest(group_id="g"), 4)).error_code == 0
+    assert (await kafka.call(LeaveGroupRequest(group_id="g"), 5)).error_code == loading
+    assert (await kafka.call(LeaveGroupRequest(group_id="g"), 1)).error_code == loading
+    assert await commit(kafka, "g", [("t", 0, 1)]) == [loading]
+    for version in versions("OffsetFetch"):
+        if version >= 8:
+            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+            assert (await kafka.call(request, version)).groups[0].error_code == loading
+        else:
+            request = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+            answer = await kafka.call(request, version)
+            code = answer.error_code if version >= 2 else answer.topics[0].partitions[0].error_code
+            assert code == loading and answer.topics[0].partitions[0].committed_offset == -1
+    assert (await kafka.call(OffsetDeleteRequest(group_id="g"), 0)).error_code == loading
+    assert (await kafka.call(DeleteGroupsRequest(groups_names=["g"]), 2)).results[0].error_code == loading
+    assert (await kafka.call(ListGroupsRequest(), 5)).error_code == loading
+    for version in versions("DescribeGroups"):
+        (described,) = (await kafka.call(DescribeGroupsRequest(groups=["g"]), version)).groups
+        assert described.error_code == loading
+    kafka.groups._loaded = True
+
+
+async def test_ids_may_be_long(kafka: Kafka, topic: str) -> None:
+    """300 characters are fine, and so are 32,000: only what the protocol cannot carry is refused, and never by a crash."""
+    for length in (300, 32_000):
+        group = "g" * length
+        member_id = await stable(kafka, group)
+        assert await commit(kafka, group, [("t", 0, 1)], member_id=member_id, generation_id_or_member_epoch=1) == [0]
+        assert len((await join(kafka, f"{length}", group_instance_id="i" * length)).member_id) < 300
+
+
+async def test_two_members_meet(kafka: Kafka) -> None:
+    leader = await stable(kafka, "g")
+    newcomer = asyncio.create_task(join(kafka, "g"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (await kafka.call(HeartbeatRequest(group_id="g", member_id=leader, generation_id=1), 4)).error_code == (
+        ErrorCode.REBALANCE_IN_PROGRESS
+    )
+    again = await kafka.call(join_request("g", 9, leader), 9)
+    follower = await newcomer
+    assert (again.generation_id, again.leader, len(again.members)) == (2, leader, 2)
+    assert (follower.generation_id, follower.leader, follower.members) == (2, leader, [])
+    waiting = asyncio.create_task(kafka.call(SyncGroupRequest(group_id="g", member_id=follower.member_id, generation_id=2), 4))
+    shares = [SyncGroupRequestAssignment(member_id=row.member_id, assignment=row.member_id.encode()) for row in again.members]
+    await kafka.call(SyncGroupRequest(group_id="g", member_id=leader, generation_id=2, assignments=shares), 4)
+    assert (await waiting).assignment == follower.member_id.encode()

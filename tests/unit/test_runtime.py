@@ -1,0 +1,113 @@
+"""Clocks, log lines and metrics: what operators' tools parse.
+
+Runs the event log into a string, renders metrics and reads them back with Prometheus' own parser. A mismatch means that a line
+would be cut in two, a field lost, or a number shown wrongly.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.runtime import logging as event_logging
+from broker.runtime.clock import Clock, ManualClock
+from broker.runtime.metrics import LATENCY_BUCKETS_S, SIZE_BUCKETS_BYTES, Histogram, Metrics
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("broker")
+    before = (root.handlers[:], root.level, ours.level, logging.raiseExceptions)
+    yield
+    root.handlers[:], root.level, ours.level, logging.raiseExceptions = before
+
+
+def test_the_two_clocks_of_a_manual_clock() -> None:
+    clock = ManualClock(1000)
+    clock.advance(250)
+    assert (clock.now_ms(), clock.monotonic()) == (1250, 0.25)
+    clock.jump_wall(-1000)
+    assert (clock.now_ms(), clock.monotonic()) == (250, 0.25)
+
+
+def test_the_machine_s_clocks() -> None:
+    clock = Clock()
+    assert clock.now_ms() > 1_700_000_000_000
+    assert clock.monotonic() <= clock.monotonic()
+
+
+def test_text_lines() -> None:
+    out = io.StringIO()
+    event_logging.configure("info", "text", out)
+    log = event_logging.get_logger("wal")
+    log.debug("unseen")
+    log.info("chunk_sealed", chunk=7, path="/a b", text="x\ny", empty="", long="z" * 1000)
+    line = out.getvalue()
+    assert line.count("\n") == 1
+    assert line[23:].startswith("Z info    chunk_sealed chunk=7 path='/a b' text='x\\ny' empty='' long=zzz")
+    assert len(line) < 700
+
+
+def test_json_lines() -> None:
+    out = io.StringIO()
+    event_logging.configure("debug", "auto", out)
+    log = event_logging.get_logger("broker.engine")
+    log.debug("opened", count=3, ratio=0.5, error=ValueError("line\nbreak"), nothing=None, flag=True)
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError as error:
+        log.exception("failed", error)
+    logging.getLogger("botocore").warning("a %s", "stranger")
+    logging.getLogger("botocore").info("unheard")
+    first, second, third = map(json.loads, out.getvalue().splitlines())
+    assert {name: first[name] for name in ("level", "logger", "event", "count", "ratio", "error", "nothing", "flag")} == {
+        "level": "debug", "logger": "broker.engine", "event": "opened", "count": 3, "ratio": 0.5, "error": "line\nbreak",
+        "nothing": None, "flag": True,
+    }  # fmt: skip
+    assert second["level"] == "error" and "RuntimeError: boom" in second["exception"]
+    assert (third["event"], third["level"]) == ("a stranger", "warning")
+
+
+def test_metrics_are_what_prometheus_reads() -> None:
+    metrics, histogram = Metrics(), Histogram((0.1, 1.0))
+    for seconds in (0.05, 0.1, 0.5, 7):
+        histogram.observe(seconds)
+    metrics.counter("headgate_test_bytes", "a counter", lambda: 12)
+    metrics.gauge("headgate_test_topics", "by topic", lambda: {("a",): 1.0, ("b",): 2.5}, ("topic",))
+    metrics.histogram("headgate_test_seconds", "a histogram", histogram)
+    assert metrics.names() == ["headgate_test_bytes", "headgate_test_topics", "headgate_test_seconds"]
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+        if sample.name.startswith("headgate")
+    }
+    assert samples == {
+        ("headgate_test_bytes_total",): 12,
+        ("headgate_test_topics", "a"): 1,
+        ("headgate_test_topics", "b"): 2.5,
+        ("headgate_test_seconds_bucket", "0.1"): 2,
+        ("headgate_test_seconds_bucket", "1.0"): 3,
+        ("headgate_test_seconds_bucket", "+Inf"): 4,
+        ("headgate_test_seconds_count",): 4,
+        ("headgate_test_seconds_sum",): 7.65,
+    }
+
+
+def test_a_name_is_registered_once() -> None:
+    metrics = Metrics()
+    metrics.counter("headgate_once", "", lambda: 0)
+    with pytest.raises(AssertionError):
+        metrics.gauge("headgate_once", "", lambda: 0)
+    with pytest.raises(AssertionError):
+        metrics.gauge("kafka_once", "", lambda: 0)
+
+
+@pytest.mark.parametrize("bounds", [LATENCY_BUCKETS_S, SIZE_BUCKETS_BYTES])
+def test_bucket_bounds_rise(bounds: tuple[float, ...]) -> None:
+    assert Histogram(bounds).bounds == bounds
