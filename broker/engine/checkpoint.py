@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from broker.cluster.manifest import AddChunks, Chunk, Extent
+from broker.cluster.manifest import AddChunks, Chunk, Edit, Extent
 from broker.engine import keys
 from broker.engine.catalog import Catalog
 from broker.engine.partition import ChunkRef, PartitionLog
@@ -71,6 +71,7 @@ class Checkpointer:
         self._interval_s = interval_s
         self._rolled: list[Rolled] = []
         self._bytes = 0
+        self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
@@ -78,7 +79,6 @@ class Checkpointer:
         self.error: HeadgateError | None = None
 
     def start(self) -> None:
-        self._previous_producers_key = self._catalog.manifest.producers_key
         self._task = asyncio.create_task(self._run(), name="checkpointer")
 
     def add(self, rolled: Rolled) -> None:
@@ -113,16 +113,27 @@ class Checkpointer:
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
 
-    async def list_all(self) -> None:
-        """List every chunk that is complete now."""
-        rolled = list(self._rolled)
-        if not rolled:
-            return
+    async def list_all(self, *more: Edit) -> None:
+        """List every chunk that is complete now.
+
+        Args:
+            more: edits to be made in the same commit; they are made even if there is nothing to list.
+        """
+        async with self._lock:
+            rolled = list(self._rolled)
+            if rolled:
+                await self._list(rolled, more)
+            elif more:
+                await self._catalog.commit(*more)
+        if rolled:
+            self._listed()
+
+    async def _list(self, rolled: list[Rolled], more: tuple[Edit, ...]) -> None:
         chunks = [await self._describe(one) for one in rolled]
         producers_key = keys.producers(self._incarnation_id, rolled[-1].number + 1)
         await self._store.put(producers_key, self._producers())
         await self._catalog.commit(
-            AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key)
+            AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key), *more
         )
         for one, chunk in zip(rolled, chunks, strict=True):
             ref = ChunkRef(self._incarnation_id, chunk)
@@ -135,7 +146,6 @@ class Checkpointer:
         if previous is not None:
             await self._store.delete(previous)
         self.error = None
-        self._listed()
 
     def _producers(self) -> bytes:
         return encode_producers(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from broker.log.chunk import stream_key
 from broker.log.index import BatchIndex
 from broker.log.producers import ProducerInfo, ProducerState
 from broker.log.tail import Tail
+from broker.runtime.errors import HeadgateError
 
 
 class Appended(NamedTuple):
@@ -62,23 +63,18 @@ class SealedExtents:
             row += 1
         return row
 
-    def replace(self, incarnation_id: str, numbers: set[int], extent: Extent | None, ref: ChunkRef) -> int:
-        """Put `extent` (None: nothing) in the place of the extents in chunks that were folded; returns the bytes that went away."""
-        rows = [
-            row
-            for row, old in enumerate(self.refs)
-            if old.incarnation_id == incarnation_id and old.chunk.number in numbers
-        ]
-        if not rows:
+    def replace(self, extent: Extent, ref: ChunkRef) -> int:
+        """Put `extent` in the place of those that it is made of (their chunks were folded); returns the bytes that went away."""
+        first = bisect_left(self._bases, extent.base_offset)
+        end = bisect_left(self._bases, extent.end_offset)
+        if first == end:
             return 0
-        first, end = rows[0], rows[-1] + 1
-        assert len(rows) == end - first, "folded chunks are neighbours"
+        assert self.extents[end - 1].end_offset <= extent.end_offset, "extents are folded whole"
         freed = sum(old.data_bytes for old in self.extents[first:end])
-        new = [] if extent is None else [extent]
-        self._bases[first:end] = array("q", [one.base_offset for one in new])
-        self.extents[first:end] = new
-        self.refs[first:end] = [ref] * len(new)
-        return freed - sum(one.data_bytes for one in new)
+        self._bases[first:end] = array("q", [extent.base_offset])
+        self.extents[first:end] = [extent]
+        self.refs[first:end] = [ref]
+        return freed - extent.data_bytes
 
     def drop_below(self, offset: int) -> int:
         """Forget extents that end at or below `offset`; returns the bytes of batches in them."""
@@ -94,7 +90,7 @@ class SealedExtents:
 
 
 class PartitionLog:
-    """The log of one partition.
+    """The log of one partition, as long as this broker leads one segment with it.
 
     Offsets: ``log_start <= high_watermark <= next_offset``. Records in [log_start, high_watermark) are durable and may be read;
     those in [high_watermark, next_offset) are on their way to the store.
@@ -103,8 +99,8 @@ class PartitionLog:
     __slots__ = (
         "bytes_in",
         "bytes_out",
+        "closed",
         "config",
-        "deleted",
         "epochs",
         "high_watermark",
         "leader_epoch",
@@ -114,7 +110,10 @@ class PartitionLog:
         "open",
         "open_chunks",
         "producers_state",
+        "refusal",
+        "requests",
         "sealed",
+        "segment_id",
         "size_bytes",
         "stream",
         "tail",
@@ -122,11 +121,17 @@ class PartitionLog:
         "waiters",
     )
 
-    def __init__(self, topic: Topic, number: int, config: TopicConfig, leader_epoch: int, pool: BufferPool) -> None:
+    def __init__(
+        self, topic: Topic, number: int, config: TopicConfig, segment_id: int, leader_epoch: int, pool: BufferPool
+    ) -> None:
         self.topic = topic
         self.number = number
         self.config = config
-        self.deleted = False
+        self.segment_id = segment_id
+        self.refusal: HeadgateError | None = None
+        """Why nothing can be appended any more, or None: the segment is being handed over, or `closed`."""
+        self.closed: HeadgateError | None = None
+        """Why this broker has nothing to do with the partition any more, or None: the topic was deleted, or another broker leads."""
         self.stream = stream_key(topic.id.bytes, number)
         self.leader_epoch = leader_epoch
         self.log_start = 0
@@ -145,6 +150,15 @@ class PartitionLog:
         self.waiters: set[Callable[[], None]] = set()
         self.bytes_in = 0
         self.bytes_out = 0
+        self.requests = 0
+        """Appends and fetches with records, since the segment was opened."""
+
+    def close(self, error: HeadgateError) -> None:
+        """This broker does not lead the partition any more. Who waits for records is woken."""
+        self.refusal = self.closed = error
+        self.tail.clear()
+        for waiter in list(self.waiters):
+            waiter()
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.topic.name}-{self.number} [{self.log_start}, {self.high_watermark}, {self.next_offset}))"
