@@ -15,6 +15,9 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.npm import install, missing
+from tests.support.s3_server import s3_server
+
+__all__ = ["s3_server"]  # a fixture, found by its name
 
 BrokerFactory = Callable[..., BrokerProcess]
 

@@ -128,7 +128,11 @@ class Producer:
             view = await self._cluster.topic(topic, refresh=True)
         if self._closed:
             raise ClosedError(Reason.CLOSED, "the producer is closed")
-        return self._append(view, record, partition, size)
+        future, full = self._append(view, record, partition, size)
+        if full:
+            # A caller that sends without ever waiting for anything must not keep the batches from leaving.
+            await asyncio.sleep(0)
+        return future
 
     async def send_and_wait(
         self,
@@ -189,8 +193,8 @@ class Producer:
         if len(self._failures) < FAILURES_KEPT:
             self._failures.append((future, error))
 
-    def _append(self, view: TopicView, record: Record, partition: int | None, size: int) -> DeliveryFuture:
-        """Put a record into its partition's open batch."""
+    def _append(self, view: TopicView, record: Record, partition: int | None, size: int) -> tuple[DeliveryFuture, bool]:
+        """Put a record into its partition's open batch. Returns its future, and whether that filled a batch."""
         sender = self._sender
         loop = asyncio.get_running_loop()
         if sender is None:
@@ -207,11 +211,11 @@ class Producer:
                 self._sticky_partition(sender, view) if record.key is None else partition_for_key(record.key, len(view.leaders))
             )
         queue = sender.queue(TopicPartition(view.name, partition), self._cluster.leader(view, partition), view.batch_bytes_max)
-        batch = queue.open
+        batch, full = queue.open, False
         if batch is not None and batch.size_bytes + size > min(self._batch_bytes, view.batch_bytes_max - HEADER_BYTES):
             queue.close_open()
             sender.schedule(queue)
-            batch = None
+            batch, full = None, True
         if batch is None:
             batch = queue.open = Batch(loop.time() + self._delivery_timeout_ms / 1000, loop.create_future())
             batch.timer = loop.call_later(self._linger_s, sender.due, queue, batch)
@@ -222,7 +226,7 @@ class Producer:
         batch.futures.append(future)
         batch.size_bytes += size
         self._used_bytes += size
-        return future
+        return future, full
 
     def _sticky_partition(self, sender: Sender, view: TopicView) -> int:
         """The partition whose batch the last record without a key went into; the next one once that batch is closed."""

@@ -84,13 +84,15 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one broker process. Epochs of incarnations and segments come from one counter; no two are equal.
 
-    Host and ports are where others connect to; "" and 0 where it is not known.
+    `next_chunk`: every chunk below this number was listed, also where it was removed since: the unsealed tail begins here. Host and
+    ports are where others connect to; "" and 0 where it is not known.
     """
 
     id: str
     broker_id: int
     leader_epoch: int
     opened_ms: int
+    next_chunk: int = 0
     sealed: bool = False
     host: str = ""
     kafka_port: int = 0
@@ -282,7 +284,7 @@ class Manifest:
                     self.leader_epoch = max(self.leader_epoch, incarnation.leader_epoch)
                 case AddChunks(incarnation_id, chunks, producers_key):
                     if incarnation_id in self.incarnations:
-                        self.chunks[incarnation_id].update((chunk.number, chunk) for chunk in chunks)
+                        self._add_chunks(incarnation_id, chunks)
                         if producers_key is not None:
                             self.producers_keys[incarnation_id] = producers_key
                 case SealIncarnation(incarnation_id):
@@ -313,6 +315,12 @@ class Manifest:
                 case Committed(incarnation_id, number):
                     if incarnation_id in self.incarnations:
                         self.commits[incarnation_id] = number
+
+    def _add_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
+        self.chunks[incarnation_id].update((chunk.number, chunk) for chunk in chunks)
+        incarnation = self.incarnations[incarnation_id]
+        next_chunk = max([incarnation.next_chunk, *(chunk.last_number + 1 for chunk in chunks)])
+        self.incarnations[incarnation_id] = msgspec.structs.replace(incarnation, next_chunk=next_chunk)
 
     def _put_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
@@ -432,6 +440,9 @@ class Manifest:
             assert segment.leader_epoch <= self.leader_epoch and segment.id < self.next_segment_id
             assert not self.incarnations[segment.incarnation_id].sealed
         assert not set(self.segments) & set(self.sealed_segments)
+        for key, chunks in self.chunks.items():
+            assert all(number == chunk.number <= chunk.last_number for number, chunk in chunks.items())
+            assert all(chunk.last_number < self.incarnations[key].next_chunk for chunk in chunks.values())
 
 
 _NO_STARTS: Mapping[int, int] = {}

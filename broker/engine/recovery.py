@@ -84,7 +84,7 @@ async def recover(store: Store, manifest: Manifest) -> Recovered:
 async def _recover_incarnation(store: Store, manifest: Manifest, incarnation: Incarnation, recovered: Recovered) -> None:
     prefix = keys.wal_prefix(incarnation.id)
     await store.put_if_absent(keys.fence(incarnation.id), FENCE_OBJECT)
-    number = max((chunk.last_number for chunk in manifest.chunks[incarnation.id].values()), default=-1) + 1
+    number = incarnation.next_chunk
     if store.appender is None:
         await _fence_sequence(store, incarnation.id, number)
     chunks: list[Chunk] = []
@@ -144,14 +144,10 @@ async def sweep_leftovers(store: Store, manifest: Manifest, incarnation_id: str)
         last = objects[-1].key
 
 
-async def _list_chunk(
-    store: Store, incarnation: Incarnation, number: int, data: bytes, end: int, frames: list[Frame]
-) -> Chunk:
+async def _list_chunk(store: Store, incarnation: Incarnation, number: int, data: bytes, end: int, frames: list[Frame]) -> Chunk:
     rows: dict[bytes, BatchIndex] = {}
     for frame in frames:
-        rows.setdefault(frame.stream, BatchIndex()).add(
-            frame.header[0], frame.header[8], frame.position, frame.size_bytes
-        )
+        rows.setdefault(frame.stream, BatchIndex()).add(frame.header[0], frame.header[8], frame.position, frame.size_bytes)
     sections = [index.encode() for index in rows.values()]
     inline = data[end:] == b"".join(sections)
     if not inline:

@@ -49,7 +49,7 @@ class GroupWriter:
         synced: every write is durable when it returns (`wal.fsync=always`); then files are made ready with zeros, because a
             synchronous write into a block that was never written costs twice as much.
         chunk_bytes: a chunk is complete when it has grown to this.
-        chunk_ms: ... or when it was begun this long ago, so that retention can free it.
+        chunk_ms: ... or when its first group was written this long ago, so that retention can free it.
     """
 
     def __init__(
@@ -111,7 +111,10 @@ class GroupWriter:
 
     def _write_group(self, group: list[Pending]) -> None:
         self._appended_ms = now_ms = self._clock.now_ms()
-        if self._position >= self._limit or now_ms - self._begun_ms >= self._chunk_ms:
+        if self._position == CHUNK_HEADER_BYTES:
+            # However long an empty chunk was waiting, the next group goes into it: recovery takes the first one for the WAL's end.
+            self._begun_ms = now_ms
+        elif self._position >= self._limit or now_ms - self._begun_ms >= self._chunk_ms:
             self.seal()
             self._roll()
         file = self._file
@@ -234,5 +237,3 @@ class GroupWriter:
             if file is not None:
                 file.close()
         self._file = self._prepared = None
-
-

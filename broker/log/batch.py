@@ -121,11 +121,13 @@ def validate(buffer: memoryview, position: int, size_bytes_max: int) -> tuple[in
     if crc32c(buffer[position + CRC_START : position + LENGTH_OVERHEAD_BYTES + length]) != header[4]:
         raise _corrupt("does not match its CRC-32C", header[4])
     attributes = header[5]
-    if attributes & (CODEC_MASK | CONTROL | TRANSACTIONAL):
+    if attributes & (CODEC_MASK | LOG_APPEND_TIME | CONTROL | TRANSACTIONAL):
         if attributes & CODEC_MASK > CODEC_MAX:
             raise InvalidError(
                 Reason.UNSUPPORTED_COMPRESSION, f"record batch has an unknown codec. codec=`{attributes & CODEC_MASK}`"
             )
+        if attributes & LOG_APPEND_TIME:
+            raise InvalidError(Reason.INVALID_TIMESTAMP, "the timestamp type LogAppendTime is set by brokers only")
         if attributes & CONTROL:
             raise InvalidError(Reason.INVALID_RECORD, "control batches are written by brokers only")
         if attributes & TRANSACTIONAL:

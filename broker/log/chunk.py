@@ -35,6 +35,7 @@ CHUNK_HEADER_BYTES = _CHUNK.size
 _GROUP = struct.Struct("<4sI16sQQQI4x")
 _GROUP_MAGIC = b"HGgr"
 GROUP_HEADER_BYTES = _GROUP.size
+_GROUP_INCARNATION_AT = 8
 
 _STREAM = struct.Struct("<16sI")
 STREAM_KEY_BYTES = _STREAM.size
@@ -89,11 +90,16 @@ class ChunkScan:
     Attributes after the iteration:
         end: position behind the last whole group.
         sequence_next: the sequence that the next group has.
-        damage: None, or what stands behind `end` instead of zeros or the end of the data.
+        damage: None, or what stands behind `end` that was begun and is not whole.
+
+    Raises:
+        CorruptError: while it is iterated: the chunk is another's; or it is damaged and whole groups follow, though every group was
+            durable before the next one was begun. The medium lost acked data then, which must not pass for a torn end.
     """
 
     def __init__(self, data: bytes | memoryview, incarnation: bytes, number: int, sequence: int) -> None:
-        self._data = memoryview(data)
+        self._bytes = data if isinstance(data, bytes) else bytes(data)
+        self._data = memoryview(self._bytes)
         self._incarnation = incarnation
         self._number = number
         self.end = 0
@@ -115,6 +121,9 @@ class ChunkScan:
             return
         magic, version, flags, incarnation, number, _ = _CHUNK.unpack_from(data, 0)
         if magic != _CHUNK_MAGIC or incarnation != self._incarnation or number != self._number:
+            if self._is_torn(version, flags) and self._find_group(0, 0) is None:
+                self.damage = "chunk header is not whole"
+                return
             raise CorruptError(Reason.CORRUPT_STORE, f"chunk header is not what was written. number=`{self._number}`")
         if version > FORMAT_VERSION:
             raise CorruptError(Reason.CORRUPT_STORE, f"chunk was written by a newer version. format=`{version}`")
@@ -130,6 +139,9 @@ class ChunkScan:
         data = self._data
         found = self._group_header(position, self.sequence_next)
         if found is None:
+            if data[position : position + len(_GROUP_MAGIC)] == _GROUP_MAGIC:
+                self.damage = f"header of group {self.sequence_next} is not whole. position=`{position}`"
+            self._check_rest(position, position)
             return None
         appended_ms, size_bytes, count = found
         end = position + size_bytes
@@ -151,16 +163,42 @@ class ChunkScan:
             at += size
         if not whole or at != end:
             self.damage = f"group {self.sequence_next} is not whole. position=`{position}`"
-            if self.synced and end <= len(data) and self._group_header(end, self.sequence_next + 1) is not None:
-                raise CorruptError(
-                    Reason.CORRUPT_STORE,
-                    f"a batch in the WAL is damaged, and whole groups follow it: the medium lost acked data. "
-                    f"chunk=`{self._number}` position=`{position}`",
-                )
+            self._check_rest(position, end)
             return None
         self.end = end
         self.sequence_next += 1
         return frames
+
+    def _check_rest(self, position: int, start: int) -> None:
+        """There is no whole group at `position`: may there be one from `start` on?"""
+        later = self._find_group(start, self.sequence_next + 1)
+        if later is None:
+            return
+        self.damage = f"group {self.sequence_next} is missing, and another one follows. position=`{position}` next=`{later}`"
+        if self.synced:
+            raise CorruptError(
+                Reason.CORRUPT_STORE,
+                f"the WAL is damaged, and whole groups follow: the medium lost acked data. "
+                f"chunk=`{self._number}` position=`{position}` next=`{later}`",
+            )
+
+    def _find_group(self, start: int, sequence_min: int) -> int | None:
+        """Where the header of a group of this incarnation stands, from `start` on."""
+        data = self._bytes
+        at = data.find(self._incarnation, start + _GROUP_INCARNATION_AT)
+        while at >= 0:
+            position = at - _GROUP_INCARNATION_AT
+            if len(data) - position >= GROUP_HEADER_BYTES:
+                sequence: int = _GROUP.unpack_from(data, position)[3]
+                if sequence >= sequence_min and self._group_header(position, sequence) is not None:
+                    return position
+            at = data.find(self._incarnation, at + 1)
+        return None
+
+    def _is_torn(self, version: int, flags: int) -> bool:
+        """Whether the chunk's header is the beginning of the right one, and then zeros."""
+        right = _CHUNK.pack(_CHUNK_MAGIC, version, flags, self._incarnation, self._number, 0)
+        return right.startswith(bytes(self._data[:CHUNK_HEADER_BYTES]).rstrip(b"\0"))
 
     def _group_header(self, position: int, sequence: int) -> tuple[int, int, int] | None:
         data = self._data

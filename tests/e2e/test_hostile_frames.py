@@ -124,7 +124,6 @@ def test_other_protocols(broker: BrokerProcess) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 600,  # TLS ClientHello
         b"*1\r\n$4\r\nPING\r\n",
         b"SSH-2.0-OpenSSH_9.6\r\n",
-        b"\x00\x00\x00\x08\x04\xd2\x16\x2f",  # PostgreSQL SSLRequest
     ):
         with connect(broker) as connection:
             connection.send(greeting)

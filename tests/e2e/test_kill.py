@@ -26,10 +26,13 @@ import pytest
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import oracle
+from tests.support.batches import batch
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.clients.interface import Client
 from tests.support.history import check_log, check_reader, check_writer, gaps
+from tests.support.records import Record
+from tests.support.s3_server import S3Server
 from tests.support.wire import ClosedByPeer, RawConnection
 from tests.support.writers import (
     AiokafkaReader,
@@ -186,6 +189,12 @@ def test_rounds_on_a_directory(make_broker: BrokerFactory, report: Callable[[str
     run(make_broker(), int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "directory")
 
 
+@pytest.mark.timeout(900)
+def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Callable[[str], None]) -> None:
+    broker = make_broker(s3_server.url(s3_server.bucket(), "kill"), env=s3_server.environment)
+    run(broker, int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "S3")
+
+
 def test_a_long_poll_does_not_hold_up_sigterm(make_broker: BrokerFactory) -> None:
     """Fetches that wait for records are answered or closed when the broker is told to stop; the broker does not wait for them."""
     broker = make_broker()
@@ -220,16 +229,30 @@ def test_a_long_poll_does_not_hold_up_sigterm(make_broker: BrokerFactory) -> Non
     assert len(answers) == len(waiting)
 
 
-def test_sigterm_twice_and_sigint(make_broker: BrokerFactory) -> None:
-    """An impatient user does no harm."""
+@pytest.mark.parametrize(
+    ("signals", "exit_codes"),
+    [
+        pytest.param((signal.SIGINT,), {0}, id="ctrl-c"),
+        # A second signal may cut the end short: then the exit code names it.
+        pytest.param((signal.SIGINT, signal.SIGINT), {0, 128 + signal.SIGINT}, id="ctrl-c-twice"),
+        pytest.param((signal.SIGTERM, signal.SIGINT), {0, 128 + signal.SIGTERM, 128 + signal.SIGINT}, id="both"),
+        pytest.param((signal.SIGHUP,), {-signal.SIGHUP, 0}, id="hangup"),
+    ],
+)
+def test_impatient_signals(make_broker: BrokerFactory, signals: tuple[int, ...], exit_codes: set[int]) -> None:
+    """However it is told to stop, the broker goes, and what it acked is there when it comes back."""
     broker = make_broker()
-    for signals in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT,), (signal.SIGINT, signal.SIGTERM)):
-        broker.start()
-        assert broker.running
-        for number in signals:
-            broker.signal(number)
-        assert broker.wait_exit() == 0
     broker.start()
+    client = CLIENTS["confluent"]
+    topic = create_topic(broker.bootstrap, TOPIC, 1)
+    records = [Record(partition=0, key=None, value=b"%d" % number, timestamp_ms=1) for number in range(100)]
+    assert client.produce(broker.bootstrap, topic, records) == list(range(100))
+    for number in signals:
+        if broker.running:
+            broker.signal(number)
+    assert broker.wait_exit() in exit_codes
+    broker.start()
+    assert [read.value for read in client.consume(broker.bootstrap, topic, [0])[0]] == [record.value for record in records]
 
 
 def test_start_after_much_was_written(make_broker: BrokerFactory, report: Callable[[str], None]) -> None:
@@ -239,8 +262,6 @@ def test_start_after_much_was_written(make_broker: BrokerFactory, report: Callab
     topic = create_topic(broker.bootstrap, TOPIC, 64)
     value = random.Random(SEED).randbytes(900_000)
     with RawConnection(HOST, broker.kafka_port, timeout_s=60) as connection:
-        from tests.support.batches import batch
-
         records = batch([value])
         for number in range(220):
             data = {"name": topic, "partition_data": ({"index": number % 64, "records": records},)}

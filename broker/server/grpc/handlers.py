@@ -20,12 +20,17 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.server.grpc.errors import REASON_KEY, STATUS, shown
 from broker.wire.grpc.methods import Method, methods
 
 log = get_logger(__name__)
+
+
+class StalledError(RetryError):
+    """The client does not take what it is sent. The stream cannot go on, and even its status waits until the client reads."""
+
 
 Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -97,7 +102,11 @@ async def _abort(method: Method, context: Context, error: Exception) -> None:
     if not isinstance(error, HeadgateError):
         log.exception("grpc_call_failed", error, method=method.path)
         error = HeadgateError(Reason.INTERNAL, "unexpected error, see the broker's log")
-    await context.abort(STATUS[error.reason], shown(error), ((REASON_KEY, error.reason.value),))
+    try:
+        # Of a stream whose client does not read this returns only when it does, or is gone: by now we hold nothing for it.
+        await context.abort(STATUS[error.reason], shown(error), ((REASON_KEY, error.reason.value),))
+    except grpc.aio.InternalError as failure:
+        raise asyncio.CancelledError from failure
 
 
 def _snake(name: str) -> str:

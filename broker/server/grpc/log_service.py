@@ -16,6 +16,8 @@ from broker.wire.grpc import payload
 from broker.wire.grpc.headgate.v1 import log_pb2
 
 QUERIES_MAX = 10_000
+BATCH_BYTES_MAX = 64 << 20
+"""No topic allows a larger batch."""
 
 
 class LogService:
@@ -43,6 +45,8 @@ class LogService:
         if wait_ms:
             await self._wait(partition, request.offset, min(max(request.min_bytes, 1), max_bytes), wait_ms)
         await budget.room()
+        if partition.deleted:
+            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{request.topic}`")
         # Reserved before the read, which may take time; given back when the answer is on the wire.
         reserved = max_bytes
         budget.take(reserved)
@@ -65,7 +69,8 @@ class LogService:
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while not (self._shared.stopping or partition.deleted):
-                    slices = self._engine.read_tail(partition, offset, min_bytes)
+                    # A read stops before its limit, so that with `min_bytes` as the limit it may give less though more is there.
+                    slices = self._engine.read_tail(partition, offset, min_bytes + BATCH_BYTES_MAX)
                     # None: older than what is in memory, so there is enough.
                     if slices is None or sum(map(len, slices)) >= min_bytes:
                         return

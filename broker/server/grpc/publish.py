@@ -20,9 +20,9 @@ import grpc
 
 from broker.cluster.topic_config import is_internal
 from broker.engine.partition import PartitionLog
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from broker.server.grpc.errors import error_message
-from broker.server.grpc.handlers import Call, decode
+from broker.server.grpc.handlers import Call, StalledError, decode
 from broker.server.grpc.shared import Budget, Shared
 from broker.wire.grpc import payload
 from broker.wire.grpc.headgate.v1 import log_pb2
@@ -37,11 +37,12 @@ KNOWN_PARTITIONS_MAX = 10_000
 class _Batch:
     """One batch of the stream that is not acked yet."""
 
-    __slots__ = ("append_time_ms", "base_offset", "cost_bytes", "error", "sequence")
+    __slots__ = ("append_time_ms", "base_offset", "cost_bytes", "error", "sequence", "shared_bytes")
 
     def __init__(self, sequence: int, cost_bytes: int) -> None:
         self.sequence = sequence
-        self.cost_bytes = cost_bytes
+        self.cost_bytes = self.shared_bytes = cost_bytes
+        """What it holds of the stream's budget, and of the broker's: of that only the overhead, once its own bytes are gone."""
         self.base_offset = -1
         self.append_time_ms = -1
         self.error: HeadgateError | None = None
@@ -98,7 +99,7 @@ class Publisher:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             for batch in (*self._undecided, *self._decided):
-                self._shared.budget.give(batch.cost_bytes)
+                self._shared.budget.give(batch.shared_bytes)
             self._undecided.clear()
             self._decided.clear()
 
@@ -173,7 +174,10 @@ class Publisher:
     def _decide(self) -> None:
         undecided, decided = self._undecided, self._decided
         while undecided and (undecided[0].error is not None or undecided[0].sequence <= self._durable):
-            decided.append(undecided.popleft())
+            batch = undecided.popleft()
+            decided.append(batch)
+            self._shared.budget.give(batch.shared_bytes - OVERHEAD_BYTES)
+            batch.shared_bytes = OVERHEAD_BYTES
         if not decided:
             return
         if len(decided) >= self._ack_batches or self._no_more:
@@ -215,8 +219,8 @@ class Publisher:
             async with asyncio.timeout(self._timeout_s):
                 await self._call.write(response.SerializeToString())
         except TimeoutError as error:
-            raise RetryError(Reason.TIMED_OUT, f"acks were not read in time. timeout_s=`{self._timeout_s:g}`") from error
+            raise StalledError(Reason.TIMED_OUT, f"acks were not read in time. timeout_s=`{self._timeout_s:g}`") from error
         finally:
             for batch in batches:
                 self._budget.give(batch.cost_bytes)
-                self._shared.budget.give(batch.cost_bytes)
+                self._shared.budget.give(batch.shared_bytes)

@@ -18,9 +18,9 @@ import grpc
 
 from broker.engine.partition import PartitionLog
 from broker.log.batch import parse_header, split
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from broker.server.grpc.errors import error_message
-from broker.server.grpc.handlers import Call, decode
+from broker.server.grpc.handlers import Call, StalledError, decode
 from broker.server.grpc.positions import resolve
 from broker.server.grpc.shared import Shared
 from broker.wire.grpc import payload
@@ -144,7 +144,7 @@ class Subscriber:
             else:
                 await self._give(subscription, subscription.partition)
         except HeadgateError as error:
-            if isinstance(error, _Stalled):
+            if isinstance(error, StalledError):
                 raise
             if self._current(subscription):
                 self._remove(subscription)
@@ -197,10 +197,6 @@ class Subscriber:
             async with asyncio.timeout(self._timeout_s):
                 await self._call.write(payload.join(response, batches))
         except TimeoutError as error:
-            raise _Stalled(
+            raise StalledError(
                 Reason.TIMED_OUT, f"the client gave credit but does not read. timeout_s=`{self._timeout_s:g}`"
             ) from error
-
-
-class _Stalled(RetryError):
-    """The stream itself, not one subscription, cannot go on."""

@@ -138,7 +138,8 @@ class KafkaServer:
         """Fill `slot` with the answer to a request. Raises Malformed, DecodeError where there is none."""
         key, version, correlation_id = read_key_version(frame, 0)
         api = APIS.get(key)
-        if api is None or not (api.serves(version) or key in (PRODUCE, API_VERSIONS)):
+        refusable = key == API_VERSIONS or (key == PRODUCE and 0 <= version < produce.VERSION_MIN)
+        if api is None or not (api.serves(version) or refusable):
             raise produce.Malformed(f"request is not served here. api_key=`{key}` version=`{version}`")
         if len(frame) > REQUEST_BYTES_MAX and key not in (PRODUCE, FETCH):
             raise produce.Malformed(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{REQUEST_BYTES_MAX}`")

@@ -1,0 +1,314 @@
+"""Brokers that die on purpose, over a medium that outlives them, and the list of what was acked.
+
+`Machine` is one disk or bucket. `Machine.start` begins an incarnation on it; `Machine.crash` ends one as SIGKILL does: from that
+moment nothing reaches the medium any more, not even what was on its way. `Machine.check` reads everything back and compares it with
+what was acked: invariants 1 to 4 of the design.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from broker.engine.engine import Engine
+from broker.engine.partition import PartitionLog
+from broker.log.batch import crc_matches, parse_header
+from broker.log.records import Record, encode_batch, iter_records
+from broker.runtime.clock import Clock, ManualClock
+from broker.runtime.config import Settings
+from broker.runtime.errors import FatalError, HeadgateError, Reason
+from broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
+
+NOW_MS = 1_700_000_000_000
+EVERYTHING = 1 << 30
+
+_incarnations = itertools.count(1)
+
+
+def settings(**changes: object) -> Settings:
+    """Settings for tests: small chunks, listed at once. Some values are smaller than a user may choose."""
+    values: dict[str, object] = {
+        "wal_chunk_bytes": 64 << 10,
+        "wal_checkpoint_interval_ms": 10,
+        "wal_checkpoint_chunks": 1,
+        "wal_flush_interval_ms": 1,
+        "retention_check_interval_ms": 24 * 3600 * 1000,
+        "num_partitions": 1,
+        **changes,
+    }
+    return dataclasses.replace(Settings(), **values)  # type: ignore[arg-type]
+
+
+class MortalStore:
+    """What one process has of a medium. After `kill` it can do nothing more to it.
+
+    Args:
+        url: decides which WAL the engine takes: `memory:` the one on the loop, anything else the one with a thread.
+    """
+
+    def __init__(self, store: Store, url: str = "test:") -> None:
+        self._store = store
+        self._url = url
+        self.dead = False
+        self.calls = 0
+        self.kill_at_call: int | None = None
+        """The process dies when it makes this call, before it has an effect."""
+        self._appender = None if store.appender is None else _MortalAppender(self, store.appender)
+
+    def kill(self) -> None:
+        self.dead = True
+
+    def check(self) -> None:
+        """Count a call. Raises FatalError if the process is dead."""
+        self.calls += 1
+        if self.kill_at_call is not None and self.calls >= self.kill_at_call:
+            self.dead = True
+        if self.dead:
+            raise FatalError(Reason.CLOSED, "this process is dead")
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def appender(self) -> Appender | None:
+        return self._appender
+
+    async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        self.check()
+        return await self._store.put_if_absent(key, data)
+
+    async def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
+        self.check()
+        await self._store.put(key, data)
+
+    async def get(self, key: str) -> bytes:
+        self.check()
+        return await self._store.get(key)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.check()
+        return await self._store.get_range(key, start, length)
+
+    async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
+        self.check()
+        return await self._store.list(prefix, start_after, limit)
+
+    async def delete(self, key: str) -> None:
+        self.check()
+        await self._store.delete(key)
+
+    async def close(self) -> None:
+        """The medium stays open."""
+
+
+class _MortalAppender:
+    def __init__(self, owner: MortalStore, appender: Appender) -> None:
+        self._owner = owner
+        self._appender = appender
+
+    def create(self, key: str, size_bytes: int) -> AppendFile:
+        self._owner.check()
+        return _MortalFile(self._owner, self._appender.create(key, size_bytes))
+
+    def exists(self, key: str) -> bool:
+        self._owner.check()
+        return self._appender.exists(key)
+
+
+class _MortalFile:
+    def __init__(self, owner: MortalStore, file: AppendFile) -> None:
+        self._owner = owner
+        self._file = file
+
+    @property
+    def alignment_bytes(self) -> int:
+        return self._file.alignment_bytes
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        self._owner.check()
+        self._file.write(position, buffers)
+
+    def truncate(self, size_bytes: int) -> None:
+        self._owner.check()
+        self._file.truncate(size_bytes)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclasses.dataclass(slots=True)
+class Incarnation:
+    """One run of a broker."""
+
+    engine: Engine
+    store: MortalStore
+    failures: list[HeadgateError]
+
+    def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
+        return self.engine.partition(self.engine.topic(topic), partition)
+
+
+class Machine:
+    """See the module's text.
+
+    Args:
+        open_store: another store over the same medium at every call.
+        inline: the WAL that writes on the loop, where the medium has append.
+    """
+
+    def __init__(self, open_store: Callable[[], Store], clock: Clock | None = None, *, inline: bool = False) -> None:
+        self._open_store = open_store
+        self._url = "memory:" if inline else "test:"
+        self.clock = clock if clock is not None else ManualClock(NOW_MS)
+        self.acked: dict[tuple[str, int], dict[int, bytes]] = {}
+        """By topic and partition: offset and value of every record that a producer was told of."""
+        self.sent: dict[tuple[str, int], list[bytes]] = {}
+        """Every value that was ever appended, in order; what is not acked may or may not be there."""
+        self._running: list[Incarnation] = []
+
+    async def start(self, settings: Settings = settings(), kill_at_call: int | None = None) -> Incarnation:  # noqa: B008
+        """Begin an incarnation. Raises what `Engine.open` raises."""
+        store = MortalStore(self._open_store(), self._url)
+        store.kill_at_call = kill_at_call
+        failures: list[HeadgateError] = []
+        engine = Engine(
+            store=store,
+            settings=settings,
+            clock=self.clock,
+            incarnation_id=f"{next(_incarnations):032x}",
+            fail=failures.append,
+        )
+        broker = Incarnation(engine, store, failures)
+        self._running.append(broker)
+        await engine.open()
+        return broker
+
+    async def crash(self, broker: Incarnation) -> None:
+        """End it without a goodbye, and give its threads back."""
+        broker.store.kill()
+        await self._end(broker)
+
+    async def stop(self, broker: Incarnation) -> None:
+        """End it as SIGTERM does."""
+        await broker.engine.close()
+        self._running.remove(broker)
+        assert not broker.failures
+
+    async def close(self) -> None:
+        """Whatever still runs crashes."""
+        for broker in list(self._running):
+            await self.crash(broker)
+
+    async def _end(self, broker: Incarnation) -> None:
+        with suppress(HeadgateError):
+            await broker.engine.close()
+        self._running.remove(broker)
+
+    def send(
+        self,
+        broker: Incarnation,
+        values: Sequence[bytes],
+        topic: str = "t",
+        partition: int = 0,
+        *,
+        timestamp_ms: int = NOW_MS,
+        producer: tuple[int, int, int] = (-1, -1, -1),
+    ) -> asyncio.Future[int]:
+        """Append a batch; the future has its first offset once it is durable. `producer`: id, epoch, sequence."""
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(lambda future: future.cancelled() or future.exception())
+        producer_id, epoch, sequence = producer
+        data = encode_batch(
+            [Record(0, timestamp_ms, b"k", value) for value in values],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        log = broker.log(topic, partition)
+        before = log.next_offset
+        appended = broker.engine.append(log, memoryview(bytearray(data)))
+        if log.next_offset != before:
+            self.sent.setdefault((topic, partition), []).extend(values)
+
+        def durable(error: HeadgateError | None) -> None:
+            if done.done():
+                return
+            if error is not None:
+                done.set_exception(error)
+                return
+            acked = self.acked.setdefault((topic, partition), {})
+            for at, value in enumerate(values):
+                assert acked.setdefault(appended.base_offset + at, value) == value, "two records were acked at one offset"
+            done.set_result(appended.base_offset)
+
+        broker.engine.on_durable(durable)
+        return done
+
+    async def check(self, broker: Incarnation, *, exact: bool = False) -> None:
+        """Everything that was acked is there once, at its offset, and the offsets have no gap.
+
+        Args:
+            exact: nothing else is there.
+        """
+        for (topic, partition), acked in self.acked.items():
+            records = await read_all(broker, topic, partition)
+            offsets = [record.offset for record in records]
+            start = broker.log(topic, partition).log_start
+            assert offsets == list(range(start, start + len(offsets))), f"offsets have gaps. topic=`{topic}`"
+            there = {record.offset: record.value for record in records}
+            lost = {offset: value for offset, value in acked.items() if offset >= start and there.get(offset) != value}
+            assert not lost, f"acked records are not there. topic=`{topic}` partition=`{partition}` lost=`{lost}`"
+            values = [record.value for record in records]
+            assert len(set(values)) == len(values), f"records are there twice. topic=`{topic}`"
+            sent = {value: at for at, value in enumerate(self.sent.get((topic, partition), []))}
+            order = [sent[value] for value in values if value is not None]
+            assert order == sorted(order), f"records changed their order. topic=`{topic}`"
+            if exact:
+                assert values == [acked[offset] for offset in sorted(acked) if offset >= start]
+        for log in broker.engine.all_logs():
+            log.check_invariants()
+        broker.engine.manifest.check_invariants()
+
+
+async def read_batches(broker: Incarnation, topic: str = "t", partition: int = 0, max_bytes: int = EVERYTHING) -> list[memoryview]:
+    """Every batch from the log's start to the high watermark, through `Engine.read`."""
+    log = broker.log(topic, partition)
+    batches: list[memoryview] = []
+    offset, end = log.log_start, log.high_watermark
+    while offset < end:
+        slices = await broker.engine.read(log, offset, max_bytes)
+        assert slices, f"nothing is there. offset=`{offset}` end=`{end}`"
+        for one in slices:
+            position = 0
+            while position < len(one):
+                header = parse_header(one, position)
+                batch = one[position : position + header.size_bytes]
+                assert crc_matches(batch)
+                assert header.next_offset > offset
+                assert not batches or header.base_offset >= parse_header(batches[-1]).next_offset
+                batches.append(batch)
+                position += header.size_bytes
+                offset = header.next_offset
+    assert offset <= broker.log(topic, partition).high_watermark
+    return batches
+
+
+async def read_all(broker: Incarnation, topic: str = "t", partition: int = 0, max_bytes: int = EVERYTHING) -> list[Record]:
+    """Every readable record."""
+    start = broker.log(topic, partition).log_start
+    batches = await read_batches(broker, topic, partition, max_bytes)
+    return [record for batch in batches for record in iter_records(batch) if record.offset >= start]
+
+
+async def read_values(broker: Incarnation, topic: str = "t", partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in await read_all(broker, topic, partition)]
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Give other tasks and threads turns until `condition` holds; the test's time-out ends it."""
+    while not condition():
+        await asyncio.sleep(0.001)

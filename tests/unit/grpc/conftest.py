@@ -1,0 +1,168 @@
+"""A real gRPC server over a real engine over a store in memory; and raw calls, to send what no client of ours would."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import pytest_asyncio
+from google.protobuf.message import Message
+
+from broker.engine.engine import Engine
+from broker.log.records import Record, encode_batch
+from broker.runtime.clock import Clock
+from broker.runtime.config import Settings, Value
+from broker.runtime.errors import HeadgateError
+from broker.server.grpc.server import GrpcServer
+from broker.store.memory import MemoryObjects, MemoryStore
+from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
+from broker.wire.grpc.methods import methods
+
+METHODS = {
+    f"{service.name}.{name}": method
+    for file in (admin_pb2, log_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for name, method in methods(service).items()
+}
+WAIT_S = 20
+"""No test waits longer for anything; all of it takes milliseconds."""
+
+
+class RawStream:
+    """A bidirectional stream of messages."""
+
+    def __init__(self, call: Any, response: type[Message]) -> None:
+        self.call = call
+        self._response = response
+
+    async def write(self, message: Message | bytes) -> None:
+        await self.call.write(message if isinstance(message, bytes) else message.SerializeToString())
+
+    async def read(self) -> Any:
+        """The next message; None at the end. Raises AioRpcError."""
+        async with asyncio.timeout(WAIT_S):
+            data = await self.call.read()
+        return None if data is grpc.aio.EOF else self._response.FromString(data)
+
+    async def rest(self) -> list[Any]:
+        """Half-close, then everything up to the end."""
+        await self.call.done_writing()
+        found = []
+        while (message := await self.read()) is not None:
+            found.append(message)
+        return found
+
+    async def status(self) -> tuple[grpc.StatusCode, str, str]:
+        """(code, reason, details) of the end; reads what is left."""
+        try:
+            while await self.read() is not None:
+                pass
+        except grpc.aio.AioRpcError as error:
+            return status_of(error)
+        return await self.call.code(), "", ""
+
+
+class Served:
+    """One broker with a gRPC door. `stop` and `start` are a restart: what it stored outlives it."""
+
+    def __init__(self, values: dict[str, Value]) -> None:
+        self.settings = Settings.from_values({"grpc_port": 0, "wal_flush_interval_ms": 1, "num_partitions": 2, **values})
+        self.objects = MemoryObjects()
+        self.failures: list[HeadgateError] = []
+        self.port = 0
+        self._channel: grpc.aio.Channel | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self.address, options=[("grpc.max_receive_message_length", -1)])
+        return self._channel
+
+    async def start(self) -> None:
+        self.engine = Engine(
+            store=MemoryStore(self.objects),
+            settings=self.settings,
+            clock=Clock(),
+            incarnation_id=os.urandom(16).hex(),
+            fail=self.failures.append,
+        )
+        await self.engine.open()
+        if self.port:
+            self.settings = Settings.from_values(
+                {**{name: getattr(self.settings, name) for name in self.settings.__dataclass_fields__}, "grpc_port": self.port}
+            )
+        self.server = GrpcServer(self.engine, self.settings)
+        self.port = await self.server.start()
+
+    async def stop(self, grace_s: float = 5) -> None:
+        await self.server.close(grace_s)
+        await self.engine.close()
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+        await self.stop()
+
+    async def call(self, name: str, message: Message | bytes) -> Any:
+        """A unary call such as ``Log.Fetch``. Raises AioRpcError."""
+        method = METHODS[name]
+        data = message if isinstance(message, bytes) else message.SerializeToString()
+        return method.response.FromString(await self.channel.unary_unary(method.path)(data, timeout=WAIT_S))
+
+    def stream(self, name: str) -> RawStream:
+        method = METHODS[name]
+        return RawStream(self.channel.stream_stream(method.path)(), method.response)
+
+    async def create(self, name: str, partitions: int = 2, **config: str) -> None:
+        await self.engine.create_topic(name, partitions, {key.replace("_", "."): value for key, value in config.items()})
+
+    async def fill(self, topic: str, partition: int, *batches: bytes) -> None:
+        """Write batches past gRPC."""
+        log = self.engine.partition(self.engine.topic(topic), partition)
+        for batch in batches:
+            self.engine.append(log, memoryview(bytearray(batch)))
+        await self.engine.durable()
+
+
+Start = Callable[..., Any]
+
+
+@pytest_asyncio.fixture
+async def start() -> AsyncIterator[Start]:
+    """``await start(setting=value)`` gives a served broker; all end with the test, and none may have failed."""
+    made: list[Served] = []
+
+    async def make(**values: Value) -> Served:
+        served = Served(values)
+        await served.start()
+        made.append(served)
+        return served
+
+    yield make
+    for served in made:
+        await served.close()
+        assert served.failures == []
+
+
+@pytest_asyncio.fixture
+async def served(start: Start) -> Served:
+    broker: Served = await start()
+    return broker
+
+
+def batch(*values: bytes | None, timestamp_ms: int = 1_700_000_000_000, **producer: int) -> bytes:
+    """A batch with one record per value."""
+    return encode_batch([Record(0, timestamp_ms, None, value) for value in values], **producer)
+
+
+def status_of(error: grpc.aio.AioRpcError) -> tuple[grpc.StatusCode, str, str]:
+    """(code, reason, details) of a failed call."""
+    metadata = error.trailing_metadata()
+    return error.code(), str(metadata.get("headgate-reason") or ""), error.details() or ""

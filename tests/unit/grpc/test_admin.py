@@ -1,0 +1,218 @@
+"""The Admin service, over real gRPC: topics through their life, status, and every wrong request with its status."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from broker import __version__
+from broker.cluster.topic_config import KEYS
+from broker.wire.grpc.headgate.v1 import admin_pb2 as pb
+from tests.unit.grpc.conftest import Served, Start, batch, status_of
+
+
+async def refused(served: Served, name: str, message: object) -> tuple[grpc.StatusCode, str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await served.call(name, message)  # type: ignore[arg-type]
+    return status_of(caught.value)
+
+
+async def described(served: Served, name: str) -> pb.TopicDescription:
+    response: pb.DescribeTopicsResponse = await served.call("Admin.DescribeTopics", pb.DescribeTopicsRequest(names=[name]))
+    return response.topics[0]
+
+
+async def test_the_life_of_a_topic(served: Served) -> None:
+    request = pb.CreateTopicRequest(name="clicks", partitions=3, config={"retention.ms": "1000"})
+    made = (await served.call("Admin.CreateTopic", request)).topic
+    assert (made.name, made.partitions, len(made.id)) == ("clicks", 3, 16)
+    await served.call("Admin.CreateTopic", pb.CreateTopicRequest(name="a"))
+    listed = (await served.call("Admin.ListTopics", pb.ListTopicsRequest())).topics
+    assert [(topic.name, topic.partitions) for topic in listed] == [("a", 2), ("clicks", 3)]
+
+    await served.fill("clicks", 1, batch(b"x", b"y"), batch(b"z"))
+    row = await described(served, "clicks")
+    assert row.topic == made and not row.HasField("error")
+    assert [(part.partition, part.leader, part.log_start, part.high_watermark) for part in row.partitions] == [
+        (0, 1, 0, 0),
+        (1, 1, 0, 3),
+        (2, 1, 0, 0),
+    ]
+    assert row.partitions[1].size_bytes > 0
+    config = {entry.name: entry for entry in row.config}
+    assert list(config) == list(KEYS)
+    assert (config["retention.ms"].value, config["retention.ms"].is_default) == ("1000", False)
+    assert config["retention.bytes"].is_default and config["retention.bytes"].documentation
+    assert config["max.message.bytes"].value == str(served.settings.message_bytes_max)
+
+    alter = pb.AlterTopicConfigRequest(name="clicks", set={"max.message.bytes": "5000"}, unset=["retention.ms", "flush.ms"])
+    await served.call("Admin.AlterTopicConfig", alter)
+    assert served.engine.topic("clicks").config == {"max.message.bytes": "5000"}
+
+    await served.call("Admin.CreatePartitions", pb.CreatePartitionsRequest(name="clicks", total=5))
+    assert len((await described(served, "clicks")).partitions) == 5
+
+    cuts = [
+        pb.DeleteRecordsRequest.Cut(partition=1, before_offset=2),
+        pb.DeleteRecordsRequest.Cut(partition=0),
+        pb.DeleteRecordsRequest.Cut(partition=9),
+        pb.DeleteRecordsRequest.Cut(partition=1, before_offset=-1),
+        pb.DeleteRecordsRequest.Cut(partition=1, before_offset=4),
+        pb.DeleteRecordsRequest.Cut(partition=1),
+    ]
+    results = (await served.call("Admin.DeleteRecords", pb.DeleteRecordsRequest(topic="clicks", cuts=cuts))).results
+    assert [(row.partition, row.log_start, row.error.reason) for row in results] == [
+        (1, 2, ""),
+        (0, 0, ""),
+        (9, -1, "unknown_topic"),
+        (1, -1, "offset_out_of_range"),
+        (1, -1, "offset_out_of_range"),
+        (1, 3, ""),
+    ]
+
+    await served.call("Admin.DeleteTopic", pb.DeleteTopicRequest(name="clicks"))
+    assert (await described(served, "clicks")).error.reason == "unknown_topic"
+    again = (await served.call("Admin.CreateTopic", pb.CreateTopicRequest(name="clicks"))).topic
+    assert again.id != made.id
+
+
+async def test_validate_only_changes_nothing(served: Served) -> None:
+    await served.create("there")
+    before = served.engine.topics()
+    await served.call("Admin.CreateTopic", pb.CreateTopicRequest(name="new", validate_only=True))
+    await served.call("Admin.CreatePartitions", pb.CreatePartitionsRequest(name="there", total=9, validate_only=True))
+    await served.call(
+        "Admin.AlterTopicConfig",
+        pb.AlterTopicConfigRequest(name="there", set={"retention.ms": "5"}, validate_only=True),
+    )
+    assert served.engine.topics() == before
+
+
+async def test_status(start: Start) -> None:
+    served: Served = await start(message_bytes_max=5000, kafka_port=19092, http_port=19090)
+    await served.create("b", 3)
+    await served.create("a", 1)
+    await served.fill("b", 0, batch(b"1", b"2"))
+    response: pb.StatusResponse = await served.call("Admin.Status", pb.StatusRequest())
+    assert response.cluster_id == served.engine.cluster_id
+    assert [broker.id for broker in response.brokers] == [response.broker_id] == [1]
+    broker = response.brokers[0]
+    assert (broker.host, broker.kafka_port, broker.grpc_port, broker.http_port) == ("127.0.0.1", 19092, served.port, 19090)
+    assert (broker.version, broker.incarnation_id, broker.trouble) == (__version__, served.engine.incarnation_id, "")
+    assert broker.memory_bytes > 1 << 20 and broker.uptime_ms >= 0
+    assert [(topic.name, topic.partitions, topic.records) for topic in response.topics] == [("a", 1, 0), ("b", 3, 2)]
+    assert response.topics[1].size_bytes > 0
+    assert not response.topics[0].HasField("records_in_per_second")
+
+
+async def test_rates(served: Served) -> None:
+    await served.create("a")
+    response: pb.StatusResponse = await served.call("Admin.Status", pb.StatusRequest(rate_window_ms=1))
+    assert response.topics[0].HasField("records_in_per_second")
+    assert response.topics[0].records_in_per_second == response.topics[0].bytes_in_per_second == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "code", "reason"),
+    [
+        ("CreateTopic", pb.CreateTopicRequest(name="there"), grpc.StatusCode.ALREADY_EXISTS, "topic_exists"),
+        ("CreateTopic", pb.CreateTopicRequest(name="no spaces"), grpc.StatusCode.INVALID_ARGUMENT, "invalid_topic"),
+        ("CreateTopic", pb.CreateTopicRequest(), grpc.StatusCode.INVALID_ARGUMENT, "invalid_topic"),
+        ("CreateTopic", pb.CreateTopicRequest(name="x" * 10**6), grpc.StatusCode.INVALID_ARGUMENT, "invalid_topic"),
+        ("CreateTopic", pb.CreateTopicRequest(name="n", partitions=0), grpc.StatusCode.INVALID_ARGUMENT, "invalid_partitions"),
+        (
+            "CreateTopic",
+            pb.CreateTopicRequest(name="n", partitions=2**32 - 1),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "invalid_partitions",
+        ),
+        (
+            "CreateTopic",
+            pb.CreateTopicRequest(name="n", config={"no.such": "1"}),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "invalid_config",
+        ),
+        ("AlterTopicConfig", pb.AlterTopicConfigRequest(name="none"), grpc.StatusCode.NOT_FOUND, "unknown_topic"),
+        (
+            "AlterTopicConfig",
+            pb.AlterTopicConfigRequest(name="there", set={"retention.ms": "soon"}),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "invalid_config",
+        ),
+        (
+            "AlterTopicConfig",
+            pb.AlterTopicConfigRequest(name="there", unset=["no.such"]),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "invalid_config",
+        ),
+        (
+            "AlterTopicConfig",
+            pb.AlterTopicConfigRequest(name="there", set={"retention.ms": "1"}, unset=["retention.ms"]),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "invalid_request",
+        ),
+        (
+            "CreatePartitions",
+            pb.CreatePartitionsRequest(name="there", total=2),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "invalid_partitions",
+        ),
+        ("CreatePartitions", pb.CreatePartitionsRequest(name="none", total=2), grpc.StatusCode.NOT_FOUND, "unknown_topic"),
+        ("DeleteTopic", pb.DeleteTopicRequest(name="none"), grpc.StatusCode.NOT_FOUND, "unknown_topic"),
+        ("DeleteTopic", pb.DeleteTopicRequest(name="\x00" * 5000), grpc.StatusCode.NOT_FOUND, "unknown_topic"),
+        ("DeleteRecords", pb.DeleteRecordsRequest(topic="none"), grpc.StatusCode.NOT_FOUND, "unknown_topic"),
+        ("Status", pb.StatusRequest(rate_window_ms=10_001), grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
+        ("DescribeTopics", pb.DescribeTopicsRequest(names=["x"] * 1001), grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
+        ("CreateTopic", b"\xff\xff\xff", grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
+        ("CreateTopic", b"\x0a\x02\xff\xfe", grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
+    ],
+)
+async def test_wrong_requests(served: Served, name: str, message: object, code: grpc.StatusCode, reason: str) -> None:
+    await served.create("there")
+    assert (await refused(served, f"Admin.{name}", message))[:2] == (code, reason)
+    # The next request is served.
+    assert len((await served.call("Admin.ListTopics", pb.ListTopicsRequest())).topics) == 1
+
+
+async def test_the_clusters_own_topics_stay(served: Served) -> None:
+    if "__consumer_offsets" not in served.engine.manifest.topics:
+        await served.create("__consumer_offsets", 1)
+    code, reason, _ = await refused(served, "Admin.DeleteTopic", pb.DeleteTopicRequest(name="__consumer_offsets"))
+    assert (code, reason) == (grpc.StatusCode.PERMISSION_DENIED, "policy_violation")
+
+
+async def test_an_rpc_and_a_service_that_are_not_there(served: Served) -> None:
+    for path in ("/headgate.v1.Admin/Explode", "/headgate.v2.Admin/Status"):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await served.channel.unary_unary(path)(b"")
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_message_larger_than_the_limit(start: Start) -> None:
+    served: Served = await start(frame_bytes_max=2 << 20)
+    code, _, _ = await refused(served, "Admin.DeleteTopic", pb.DeleteTopicRequest(name="x" * (2 << 20)))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await served.call("Admin.ListTopics", pb.ListTopicsRequest())
+
+
+async def test_an_error_nobody_foresaw_tells_nothing_and_is_logged(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(served.engine, "topics", broken)
+    code, reason, details = await refused(served, "Admin.ListTopics", pb.ListTopicsRequest())
+    assert (code, reason) == (grpc.StatusCode.INTERNAL, "internal")
+    assert "secret" not in details
+    assert "grpc_call_failed" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+async def test_a_port_that_is_taken_is_one_line(served: Served, start: Start) -> None:
+    from broker.runtime.errors import FatalError
+    from broker.server.grpc.server import GrpcServer
+
+    await served.stop()
+    await served.start()
+    with pytest.raises(FatalError, match=r"--grpc-port .*127\.0\.0\.1:\d+"):
+        await GrpcServer(served.engine, served.settings).start()
