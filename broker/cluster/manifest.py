@@ -75,6 +75,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     last_number: int
     generation: int = 0
+    folded_by: str = ""
     size_bytes: int
     appended_ms: int
     index_inline: bool

@@ -7,7 +7,7 @@ partitions, and the successors of sealed segments. What a leader that died left 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from broker.cluster.manifest import (
@@ -17,6 +17,7 @@ from broker.cluster.manifest import (
     Manifest,
     OpenIncarnation,
     OpenSegment,
+    SealIncarnation,
     SealSegment,
     SetPartitions,
 )
@@ -140,6 +141,28 @@ def open_successors(
             )
         )
     return opened
+
+
+def lead_everything(incarnation_id: str) -> Callable[[Manifest, list[Edit]], list[Edit]]:
+    """How commits of a broker that is alone are completed: it leads whatever has no lead, until it seals itself."""
+
+    def complete(manifest: Manifest, edits: list[Edit]) -> list[Edit]:
+        if any(isinstance(edit, SealIncarnation) and edit.incarnation_id == incarnation_id for edit in edits):
+            return []
+        opens = any(isinstance(edit, OpenIncarnation) for edit in edits)
+        gaps = find_gaps(manifest, edits, everywhere=opens)
+        successors = [
+            Successor(
+                topic_id=gap.topic_id,
+                first_partition=gap.first_partition,
+                end_partition=gap.end_partition,
+                incarnation_id=incarnation_id,
+            )
+            for gap in gaps
+        ]
+        return open_successors(manifest, edits, gaps, successors)
+
+    return complete
 
 
 def _touched(manifest: Manifest, edits: Iterable[Edit]) -> set[uuid.UUID]:

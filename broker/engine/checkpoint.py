@@ -15,7 +15,7 @@ from broker.cluster.manifest import AddChunks, Chunk, Edit, Extent
 from broker.engine import keys
 from broker.engine.catalog import Catalog
 from broker.engine.partition import ChunkRef, PartitionLog
-from broker.engine.recovery import encode_producers
+from broker.engine.recovery import encode_states
 from broker.runtime.errors import FencedError, HeadgateError
 from broker.runtime.logging import get_logger
 from broker.store.interface import Store
@@ -131,7 +131,7 @@ class Checkpointer:
     async def _list(self, rolled: list[Rolled], more: tuple[Edit, ...]) -> None:
         chunks = [await self._describe(one) for one in rolled]
         producers_key = keys.producers(self._incarnation_id, rolled[-1].number + 1)
-        await self._store.put(producers_key, self._producers())
+        await self._store.put(producers_key, encode_states(self._logs()))
         await self._catalog.commit(
             AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key), *more
         )
@@ -146,15 +146,6 @@ class Checkpointer:
         if previous is not None:
             await self._store.delete(previous)
         self.error = None
-
-    def _producers(self) -> bytes:
-        return encode_producers(
-            {
-                partition.stream: (partition.high_watermark, partition.producers_state.encode(partition.high_watermark))
-                for partition in self._logs()
-                if len(partition.producers_state)
-            }
-        )
 
     async def _describe(self, rolled: Rolled) -> Chunk:
         extents: list[Extent] = []

@@ -356,11 +356,10 @@ class Coordinator:
                         yield listing.group_id, topic, partition, behind
 
     def lag(self, topic: str, partition: int, offset: int) -> int | None:
-        """Records from `offset` to the end of what can be read; None if there is no such partition."""
+        """Records from `offset` to the end of what can be read; None if there is no such partition here."""
         logs = self._engine.logs.get(topic, ())
-        if not 0 <= partition < len(logs):
-            return None
-        return max(logs[partition].high_watermark - max(offset, logs[partition].log_start), 0)
+        log = logs[partition] if 0 <= partition < len(logs) else None
+        return None if log is None else max(log.high_watermark - max(offset, log.log_start), 0)
 
     # -- the small steps
 

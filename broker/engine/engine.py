@@ -10,31 +10,32 @@ import asyncio
 import json
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.cluster.manifest import (
-    AddChunks,
     CreateTopic,
     DeleteTopic,
     Edit,
-    Extent,
     Incarnation,
     Manifest,
     OpenIncarnation,
-    ReserveProducerIds,
     SealIncarnation,
+    SealSegment,
     SetLogStart,
     SetPartitions,
     SetTopicConfig,
     Topic,
 )
+from broker.cluster.segments import SegmentInfo
+from broker.cluster.succession import lead_everything
 from broker.cluster.topic_config import TopicConfig, validate_topic_name
 from broker.engine import keys, lookup
-from broker.engine.catalog import Catalog
+from broker.engine.catalog import Catalog, LocalCatalog
 from broker.engine.checkpoint import Checkpointer, Rolled
-from broker.engine.partition import Appended, ChunkRef, PartitionLog
+from broker.engine.leads import Leads
+from broker.engine.partition import Appended, PartitionLog
 from broker.engine.reader import Reader
-from broker.engine.recovery import encode_producers, recover, sweep_leftovers
+from broker.engine.recovery import encode_states, recover, sweep_leftovers
 from broker.engine.retention import Sweeper
 from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
@@ -44,7 +45,7 @@ from broker.log.buffers import BufferPool
 from broker.log.tail import Segment
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
-from broker.runtime.errors import ClosedError, FatalError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.errors import ClosedError, FatalError, FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.store.interface import Store
 
@@ -53,7 +54,7 @@ log = get_logger("engine")
 FORMAT_VERSION = 1
 ADOPT_BYTES_MIN = 32 << 10
 """A batch from this size on is kept in the buffer that it came in; smaller ones are copied together: a fetch is then one slice."""
-PRODUCER_ID_BLOCK = 1000
+RESIGN_RETRY_S = 0.2
 STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
 CHECKPOINT_BYTES_MAX = 64 << 20
@@ -86,14 +87,17 @@ class Engine:
         self.clock = clock
         self.incarnation_id = incarnation_id
         self.broker_id = settings.broker_id
+        self.controller_id = settings.broker_id
+        """The broker that leads the cluster."""
         self.cluster_id = ""
         self.leader_epoch = -1
         self.failed: HeadgateError | None = None
         self.ready = False
-        self.logs: dict[str, list[PartitionLog]] = {}
-        """All and only the live partitions, by topic name."""
-        self.logs_by_id: dict[uuid.UUID, list[PartitionLog]] = {}
-        """The same partitions, by topic id."""
+        self.leads = Leads(self)
+        self.logs = self.leads.logs
+        """A slot for every partition of every topic, by topic name; None where this broker does not lead."""
+        self.logs_by_id = self.leads.by_id
+        """The same slots, by topic id."""
         self.tail_bytes = 0
         """Memory in segments that the tails hold."""
         self.pool = BufferPool(settings.tail_bytes // 4)
@@ -101,69 +105,89 @@ class Engine:
         self._fail_process = fail
         self._segments: deque[tuple[PartitionLog, Segment]] = deque()
         self._tail_bytes_max = settings.tail_bytes
-        self._catalog = Catalog(store, self.wal_failed)
+        self._catalog: Catalog = LocalCatalog(
+            store,
+            incarnation_id,
+            applied=self.applied,
+            complete=lead_everything(incarnation_id),
+            fail=self.wal_failed,
+        )
         self._reader = Reader(store, incarnation_id, settings.read_cache_bytes)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}
         self._wal: Wal
         self._checkpointer: Checkpointer
         self._sweeper: Sweeper
-        self._producer_ids: Iterable[int] = iter(())
-        self._producer_ids_lock = asyncio.Lock()
+        self._producer_ids: Iterator[int] = iter(())
         self._topics_lock = asyncio.Lock()
 
     # -- life
 
     async def open(self) -> None:
-        """Fence who was here before, recover what it acked, and serve.
+        """Serve alone: fence who was here before, recover what it acked, and lead everything.
 
         Raises:
             FatalError: the store is not usable or not ours. CorruptError: it is damaged. RetryError: it does not answer.
         """
-        await self._open_cluster()
-        await self._catalog.load()
-        started = self.clock.monotonic()
-        recovered = await recover(self.store, self.manifest)
-        self.leader_epoch = self.manifest.leader_epoch + 1
-        producers_key = keys.producers(self.incarnation_id, 0)
-        await self.store.put(
-            producers_key,
-            encode_producers({key: (offset, state.encode(offset)) for key, (offset, state) in recovered.producers.items()}),
-        )
-        incarnation = Incarnation(
+        await self.identify()
+        catalog = self._catalog
+        assert isinstance(catalog, LocalCatalog)
+        await catalog.load()
+        lost = [incarnation for incarnation in self.manifest.incarnations.values() if not incarnation.sealed]
+        recovered = await recover(self.store, self.manifest, lost)
+        mine = Incarnation(
             id=self.incarnation_id,
             broker_id=self.broker_id,
-            leader_epoch=self.leader_epoch,
+            leader_epoch=self.manifest.leader_epoch + 1,
             opened_ms=self.clock.now_ms(),
         )
-        await self._catalog.commit(
-            *recovered.edits,
-            OpenIncarnation(incarnation),
-            AddChunks(incarnation_id=self.incarnation_id, chunks=[], producers_key=producers_key),
-        )
-        for edit in recovered.edits:
-            if isinstance(edit, SealIncarnation):
-                await sweep_leftovers(self.store, self.manifest, edit.incarnation_id)
-        for topic in self.manifest.topics.values():
-            self._add_topic(topic)
-        self._load_extents()
-        for logs in self.logs.values():
-            for partition in logs:
-                known = recovered.producers.get(partition.stream)
-                if known is not None:
-                    partition.producers_state = known[1]
+        await catalog.commit(*recovered.edits, OpenIncarnation(mine))
+        await self.sweep_lost(lost)
+        await self.start(catalog)
+
+    async def start(self, catalog: Catalog) -> None:
+        """Lead what the manifest gives to this incarnation, which is open there. `catalog` tells `applied` of every change."""
+        self._catalog = catalog
+        self.leader_epoch = self.manifest.incarnations[self.incarnation_id].leader_epoch
+        # Epochs are never given twice, so ids made from them are not either. Epochs have 31 bits, ids 63.
+        self._producer_ids = iter(range(self.leader_epoch << 32, self.leader_epoch + 1 << 32))
+        started = self.clock.monotonic()
         self._start_wal()
         self.ready = True
+        self.leads.sync()
+        await self.leads.settled()
         log.info(
             "engine_open",
             cluster=self.cluster_id,
             incarnation=self.incarnation_id,
             leader_epoch=self.leader_epoch,
             topics=len(self.logs),
-            recovered_records=recovered.records,
+            segments=len(self.leads.segments()),
             seconds=round(self.clock.monotonic() - started, 3),
         )
 
-    async def _open_cluster(self) -> None:
+    def applied(self, edits: Sequence[Edit]) -> None:
+        """The manifest has just taken these edits in."""
+        if not self.ready:
+            return
+        for edit in edits:
+            if isinstance(edit, SealIncarnation) and edit.incarnation_id == self.incarnation_id:
+                self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+        self.leads.applied(edits)
+
+    def replaced(self) -> None:
+        """The catalog's manifest is another one, newer by any number of edits."""
+        mine = self.manifest.incarnations.get(self.incarnation_id)
+        if mine is None or mine.sealed:
+            self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+        self.leads.sync()
+
+    async def sweep_lost(self, lost: Iterable[Incarnation]) -> None:
+        """Delete what incarnations that were recovered had prepared, and what only their recovery needed."""
+        for incarnation in lost:
+            await sweep_leftovers(self.store, self.manifest, incarnation.id)
+
+    async def identify(self) -> None:
+        """Find out whose store this is; make it ours where it is new. Raises FatalError where it is another's."""
         mine = {
             "format": FORMAT_VERSION,
             "cluster_id": self.settings.cluster_name or uuid.UUID(hex=self.incarnation_id).hex[:22],
@@ -190,27 +214,6 @@ class Engine:
                 f"expected=`{self.settings.cluster_name}`",
             )
         self.cluster_id = cluster_id
-
-    def _load_extents(self) -> None:
-        for incarnation_id, chunks in self.manifest.chunks.items():
-            for number in sorted(chunks):
-                ref = ChunkRef(incarnation_id, chunks[number])
-                for extent in ref.chunk.extents:
-                    self._load_extent(extent, ref)
-        for topic_id, logs in self.logs_by_id.items():
-            for partition in logs:
-                start = self.manifest.log_start(topic_id, partition.number)
-                end = partition.sealed.extents[-1].end_offset if len(partition.sealed) else 0
-                partition.next_offset = partition.high_watermark = max(end, start)
-                partition.set_log_start(start)
-
-    def _load_extent(self, extent: Extent, ref: ChunkRef) -> None:
-        logs = self.logs_by_id.get(extent.topic_id)
-        if logs is not None and extent.partition < len(logs):
-            partition = logs[extent.partition]
-            partition.sealed.add(extent, ref)
-            partition.size_bytes += extent.data_bytes
-            partition.note_epoch(extent.leader_epoch, extent.base_offset)
 
     def _start_wal(self) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
@@ -240,7 +243,7 @@ class Engine:
             store=self.store,
             catalog=self._catalog,
             incarnation_id=self.incarnation_id,
-            logs=self.all_logs,
+            logs=self.leads.all,
             listed=lambda: self._sweeper.chunks_listed(),
             fail=self.wal_failed,
             chunks_max=settings.wal_checkpoint_chunks,
@@ -252,18 +255,60 @@ class Engine:
         self._checkpointer.start()
         self._sweeper.start()
 
+    async def resign(self, segment_ids: Iterable[int]) -> None:
+        """Hand segments over: take no more records for them, make durable and list what was taken, and seal them.
+
+        Only their writers wait meanwhile. Once begun it can only be finished; it is tried until it succeeds or this broker fails.
+
+        Raises:
+            FencedError: this broker was replaced. InvalidError: one of them is not this broker's.
+        """
+        await self.leads.settled()
+        wanted = set(segment_ids)
+        segments = [segment for segment in self.leads.segments() if segment.id in wanted]
+        logs = [log for segment in segments for log in self.leads.of_segment(segment)]
+        refusal = RetryError(Reason.NOT_LEADER, "the partition is being handed over to another broker")
+        for partition in logs:
+            partition.refusal = refusal
+        await self.durable()
+        await self._wal.roll()
+        while self.failed is None:
+            try:
+                await self._seal(segments)
+                return
+            except RetryError as error:
+                log.warning("resign_waits", segments=len(segments), error=error.message)
+                await asyncio.sleep(RESIGN_RETRY_S)
+
+    async def _seal(self, segments: Iterable[SegmentInfo], *more: Edit) -> None:
+        """Seal segments whose records are all durable and in complete chunks."""
+        seals: list[Edit] = []
+        origins: set[str] = set()
+        for segment in segments:
+            if segment.id not in self.manifest.segments:
+                continue  # the topic was deleted, or an earlier try succeeded
+            logs = self.leads.of_segment(segment)
+            assert len(logs) == len(segment.partitions), "a segment is sealed once it is open"
+            key = keys.segment_producers(self.incarnation_id, segment.id)
+            await self.store.put(key, encode_states(logs))
+            seals.append(SealSegment(segment.id, [partition.next_offset for partition in logs], key))
+            origins.update(segment.origins)
+        await self._checkpointer.list_all(*seals, *more)
+        for origin in origins - self.manifest.producers_objects():
+            await self.store.delete(origin)
+
     async def close(self) -> None:
         """Make what waits durable, list it and seal this incarnation, so that the next start has nothing to recover."""
         if not self.ready:
             return
+        await self.leads.settled()
         self.ready = False
         await self._sweeper.close()
         await self._wal.close()
         await asyncio.sleep(0)
         await self._checkpointer.close()
         if self.failed is None:
-            await self._checkpointer.list_all()
-            await self._catalog.commit(SealIncarnation(self.incarnation_id))
+            await self._seal(self.leads.segments(), SealIncarnation(self.incarnation_id))
             await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
         log.info("engine_closed", incarnation=self.incarnation_id)
 
@@ -277,7 +322,7 @@ class Engine:
                 last = partition
                 if not partition.open_chunks or partition.open_chunks[-1][1] != chunk_number:
                     partition.begin_chunk(chunk_number)
-                    partition.note_epoch(self.leader_epoch, base_offset)
+                    partition.note_epoch(partition.leader_epoch, base_offset)
                     self._chunk_logs.setdefault(chunk_number, {})[partition] = None
                 if partition.waiters:
                     wake[partition] = None
@@ -302,6 +347,11 @@ class Engine:
         self.failed = error
         log.error("engine_failed", reason=error.reason.value, error=error.message)
         self._fail_process(error)
+
+    def leads_lost(self, logs: Sequence[PartitionLog]) -> None:
+        """Called by `leads`: let go of what memory holds of them."""
+        self._segments = deque(pair for pair in self._segments if pair[0].closed is None)
+        self.tail_bytes = sum(len(segment.buffer) for _, segment in self._segments)
 
     # -- topics
 
@@ -328,11 +378,30 @@ class Engine:
         logs = self.logs_by_id.get(topic.id)
         if logs is None or not 0 <= number < len(logs):
             raise InvalidError(Reason.UNKNOWN_TOPIC, f"partition does not exist. topic=`{topic.name}` partition=`{number}`")
-        return logs[number]
+        partition = logs[number]
+        if partition is None:
+            raise RetryError(
+                Reason.NOT_LEADER, f"this broker does not lead the partition. topic=`{topic.name}` partition=`{number}`"
+            )
+        return partition
 
-    def all_logs(self) -> Iterable[PartitionLog]:
-        for logs in self.logs.values():
-            yield from logs
+    def lead(self, topic_id: uuid.UUID, number: int) -> tuple[Incarnation, int] | None:
+        """Who leads a partition, here or elsewhere, and its leader epoch; None where nobody does at the moment."""
+        leads = self.manifest.leads.get(topic_id, ())
+        segment = leads[number] if 0 <= number < len(leads) else None
+        return None if segment is None else (self.manifest.incarnations[segment.incarnation_id], segment.leader_epoch)
+
+    def brokers(self) -> list[Incarnation]:
+        """The live brokers, by id; of one that was just replaced by a new run, the new one."""
+        newest: dict[int, Incarnation] = {}
+        for incarnation in self.manifest.incarnations.values():
+            if not incarnation.sealed:
+                newest[incarnation.broker_id] = incarnation
+        return [newest[broker_id] for broker_id in sorted(newest)]
+
+    def all_logs(self) -> Iterator[PartitionLog]:
+        """The partitions that this broker leads."""
+        return self.leads.all()
 
     async def create_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str], *, validate_only: bool = False
@@ -354,7 +423,6 @@ class Engine:
             )
             if not validate_only:
                 await self._catalog.commit(CreateTopic(topic))
-                self._add_topic(topic)
             return topic
 
     def _check_partitions(self, total: int) -> None:
@@ -364,26 +432,14 @@ class Engine:
                 Reason.INVALID_PARTITIONS, f"number of partitions is out of range. partitions=`{total}` min=`1` max=`{limit}`"
             )
 
-    def _add_topic(self, topic: Topic) -> None:
-        config = self._parse_config(topic)
-        logs = [PartitionLog(topic, number, config, self.leader_epoch, self.pool) for number in range(topic.partitions)]
-        self.logs[topic.name] = self.logs_by_id[topic.id] = logs
-
-    def _parse_config(self, topic: Topic) -> TopicConfig:
+    def parse_config(self, topic: Topic) -> TopicConfig:
+        """A topic's settings; what it does not say is as this broker's settings say."""
         return TopicConfig.parse({"max.message.bytes": str(self.settings.message_bytes_max), **topic.config})
 
     async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic and its records. A topic of the same name that is created later has another id."""
         async with self._topics_lock:
             await self._catalog.commit(DeleteTopic(topic.id))
-            self.logs.pop(topic.name, None)
-            for partition in self.logs_by_id.pop(topic.id, []):
-                partition.deleted = True
-                partition.tail.clear()
-                for waiter in list(partition.waiters):
-                    waiter()
-            self._segments = deque(pair for pair in self._segments if not pair[0].deleted)
-            self.tail_bytes = sum(len(segment.buffer) for _, segment in self._segments)
         self._sweeper.wake()
 
     async def create_partitions(self, topic: Topic, total: int, *, validate_only: bool = False) -> Topic:
@@ -399,14 +455,7 @@ class Engine:
             if validate_only:
                 return topic
             await self._catalog.commit(SetPartitions(topic.id, total))
-            changed = self.topic_by_id(topic.id)
-            logs = self.logs_by_id[topic.id]
-            config = logs[0].config
-            logs.extend(
-                PartitionLog(changed, number, config, self.leader_epoch, self.pool) for number in range(len(logs), total)
-            )
-            self._update_topic(changed)
-            return changed
+            return self.topic_by_id(topic.id)
 
     async def alter_topic_config(
         self, topic: Topic, config: Mapping[str, str] | Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False
@@ -425,15 +474,7 @@ class Engine:
             if validate_only:
                 return topic
             await self._catalog.commit(SetTopicConfig(topic.id, dict(config)))
-            changed = self.topic_by_id(topic.id)
-            self._update_topic(changed)
-            return changed
-
-    def _update_topic(self, topic: Topic) -> None:
-        config = self._parse_config(topic)
-        for partition in self.logs_by_id[topic.id]:
-            partition.topic = topic
-            partition.config = config
+            return self.topic_by_id(topic.id)
 
     async def delete_records(self, partition: PartitionLog, before_offset: int) -> int:
         """Make records below `before_offset` (-1: the high watermark) unreadable for ever.
@@ -459,18 +500,10 @@ class Engine:
             by_topic.setdefault(partition.topic.id, {})[partition.number] = offset
         edits: list[Edit] = [SetLogStart(topic_id, offsets) for topic_id, offsets in by_topic.items()]
         await self._catalog.commit(*edits)
-        for partition, offset in starts.items():
-            partition.set_log_start(offset)
 
     async def allocate_producer_id(self) -> int:
         """A producer id that was never given out in this cluster."""
-        async with self._producer_ids_lock:
-            for producer_id in self._producer_ids:
-                return producer_id
-            first = self.manifest.next_producer_id
-            await self._catalog.commit(ReserveProducerIds(first + PRODUCER_ID_BLOCK))
-            self._producer_ids = iter(range(first + 1, first + PRODUCER_ID_BLOCK))
-            return first
+        return next(self._producer_ids)
 
     # -- writing
 
@@ -497,7 +530,7 @@ class Engine:
             InvalidError: the batch is wrong; nothing was changed. RetryError: not now.
         """
         wal = self._wal
-        if wal.stalled is not None or self.failed is not None or partition.deleted:
+        if wal.stalled is not None or self.failed is not None or partition.refusal is not None:
             self._refuse(partition)
         config = partition.config
         header = validate(batch, 0, config.max_message_bytes)
@@ -549,8 +582,8 @@ class Engine:
             self._evict()
 
     def _refuse(self, partition: PartitionLog) -> None:
-        if partition.deleted:
-            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{partition.topic.name}`")
+        if partition.refusal is not None:
+            raise partition.refusal
         if self.failed is not None:
             raise RetryError(Reason.NOT_LEADER, f"this broker stopped leading the partition: {self.failed.message}")
         stalled = self._wal.stalled

@@ -58,20 +58,25 @@ def choose(manifest: Manifest) -> tuple[str, list[Chunk]] | None:
     return None
 
 
-async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: list[Chunk]) -> FoldChunks:
+async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: list[Chunk], *, by: str) -> FoldChunks:
     """Write the chunk that replaces `chunks`.
+
+    Args:
+        by: a name that only one fold ever has; stands in the object's key, so that two folds never write the same object.
 
     Returns:
         The edit that puts it in their place; until that is committed the new object means nothing.
     """
     created_ms = chunks[-1].appended_ms
     header = chunk_header(uuid.UUID(hex=incarnation_id).bytes, chunks[0].number, created_ms, FLAG_SYNCED)
-    streams: dict[tuple[uuid.UUID, int], list[tuple[Extent, BatchIndex, memoryview]]] = {}
+    streams: dict[tuple[uuid.UUID, int, int], list[tuple[Extent, BatchIndex, memoryview]]] = {}
     for chunk in chunks:
         data = memoryview(await store.get(keys.chunk_object(incarnation_id, chunk)))
         for extent in _live(chunk.extents, manifest):
             index = await read_index(store, incarnation_id, chunk, extent)
-            streams.setdefault((extent.topic_id, extent.partition), []).append((extent, index, data))
+            # Of one leader epoch: between two of them other incarnations may have written.
+            stream = (extent.topic_id, extent.partition, extent.leader_epoch)
+            streams.setdefault(stream, []).append((extent, index, data))
     parts: list[bytes | memoryview] = [header]
     indexes: list[tuple[list[Extent], BatchIndex]] = []
     position = CHUNK_HEADER_BYTES
@@ -98,6 +103,7 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
         number=chunks[0].number,
         last_number=chunks[-1].last_number,
         generation=chunks[0].generation + 1,
+        folded_by=by,
         size_bytes=position,
         appended_ms=created_ms,
         index_inline=True,

@@ -6,7 +6,7 @@
     cluster/manifest/...                  the journal of the manifest (store/journal.py)
     wal/<incarnation>/<chunk>             a chunk (log/chunk.py); numbers have 20 digits, so that keys sort as numbers do
     wal/<incarnation>/<chunk>.index       its index, where it is not inline
-    wal/<incarnation>/<chunk>.fold-<n>    chunks from <chunk> on that were folded into one, of generation n (fold.py)
+    wal/<incarnation>/<chunk>.fold-<n>-<by>  chunks from <chunk> on that were folded into one, of generation n (fold.py)
     wal/<incarnation>/fence               the incarnation may never ack again
     wal/<incarnation>/producers-<chunk>   producer state after all chunks before <chunk>
     wal/<incarnation>/producers-segment-<id>  ... of a segment when it was sealed; `last` for all of an incarnation that was lost
@@ -35,7 +35,7 @@ def chunk(incarnation_id: str, number: int) -> str:
 def chunk_object(incarnation_id: str, chunk_listed: Chunk) -> str:
     """The object of a chunk that the manifest lists."""
     key = chunk(incarnation_id, chunk_listed.number)
-    return f"{key}.fold-{chunk_listed.generation}" if chunk_listed.generation else key
+    return f"{key}.fold-{chunk_listed.generation}-{chunk_listed.folded_by}" if chunk_listed.generation else key
 
 
 def index_object(incarnation_id: str, chunk_listed: Chunk) -> str:

@@ -131,7 +131,7 @@ class PartitionLog:
         self.refusal: HeadgateError | None = None
         """Why nothing can be appended any more, or None: the segment is being handed over, or `closed`."""
         self.closed: HeadgateError | None = None
-        """Why this broker has nothing to do with the partition any more, or None: the topic was deleted, or another broker leads."""
+        """Why this broker has nothing to do with the partition any more, or None: topic deleted, or led by another broker."""
         self.stream = stream_key(topic.id.bytes, number)
         self.leader_epoch = leader_epoch
         self.log_start = 0

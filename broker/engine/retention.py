@@ -15,7 +15,7 @@ from broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, Rem
 from broker.engine import keys
 from broker.engine.catalog import Catalog
 from broker.engine.fold import choose, fold
-from broker.engine.partition import ChunkRef, PartitionLog
+from broker.engine.partition import PartitionLog
 from broker.engine.recovery import is_fence
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
@@ -72,6 +72,7 @@ class Sweeper:
         self._catalog = catalog
         self._wake = asyncio.Event()
         self._closing = False
+        self._folds = 0
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
         self.chunks_folded = 0
@@ -139,20 +140,9 @@ class Sweeper:
         engine = self._engine
         while not self._closing and (chosen := choose(engine.manifest)) is not None:
             incarnation_id, chunks = chosen
-            edit = await fold(engine.store, engine.manifest, incarnation_id, chunks)
+            self._folds += 1
+            edit = await fold(engine.store, engine.manifest, incarnation_id, chunks, by=f"{engine.incarnation_id}-{self._folds}")
             await self._catalog.commit(edit)
-            ref = ChunkRef(incarnation_id, edit.chunk)
-            numbers = set(edit.numbers)
-            extents = {(extent.topic_id, extent.partition): extent for extent in edit.chunk.extents}
-            for topic_id, partition_number in {
-                (extent.topic_id, extent.partition) for chunk in chunks for extent in chunk.extents
-            }:
-                logs = engine.logs_by_id.get(topic_id, [])
-                if partition_number < len(logs):
-                    partition = logs[partition_number]
-                    extent = extents.get((topic_id, partition_number))
-                    partition.size_bytes -= partition.sealed.replace(incarnation_id, numbers, extent, ref)
-                    partition.set_log_start(partition.log_start)
             await self._delete_chunks(incarnation_id, chunks)
             self.chunks_folded += len(chunks)
 
@@ -165,7 +155,7 @@ class Sweeper:
 
     async def _delete_incarnation(self, incarnation_id: str) -> None:
         """Remove everything that is left of an incarnation but its fences: a zombie that wakes up must still find them."""
-        kept = (self._engine.manifest.producers_key,)
+        kept = self._engine.manifest.producers_objects()
         last = ""
         while objects := await self._engine.store.list(keys.wal_prefix(incarnation_id), last):
             for found in objects:

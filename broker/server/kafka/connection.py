@@ -251,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
                 shape is not None
                 and shape.version == version
                 and buffer[key_at : key_at + len(shape.key)] == shape.key
-                and not shape.log.deleted
+                and shape.log.closed is None
             ):
                 acks = shape.acks
                 response, failed = produce.produce_again(

@@ -25,6 +25,7 @@ TOPIC_IDS = 13
 
 ACKS_VALID = (-1, 0, 1)
 INVALID_REQUIRED_ACKS = 21
+NOT_LEADER_OR_FOLLOWER = 6
 UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 
 _I16 = struct.Struct(">h").unpack_from
@@ -221,14 +222,15 @@ def produce(
             # The common request: one partition.
             (number,) = _I32(frame, position)
             records_at = position + 4
-            if logs is not None and 0 <= number < len(logs) and acks in ACKS_VALID:
+            log = logs[number] if logs is not None and 0 <= number < len(logs) else None
+            if log is not None and acks in ACKS_VALID:
                 key = bytes(frame[key_at:records_at])
-                shape = Shape(version, key, acks, logs[number], *_constant_parts(version, name, number))
+                shape = Shape(version, key, acks, log, *_constant_parts(version, name, number))
                 response, failed = produce_again(
                     engine, shape, frame, records_at, len(frame), correlation_id, now_ms, adopt
                 )
                 return acks, response, failed, shape
-            code = INVALID_REQUIRED_ACKS if acks not in ACKS_VALID else _unknown_topic(version)
+            code = INVALID_REQUIRED_ACKS if acks not in ACKS_VALID else _no_log(logs, number, version)
             return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, code, None)])]), True, None
         rows: list[bytes] = []
         for _ in range(partitions):
@@ -254,14 +256,15 @@ def produce(
 
 
 def _append_row(
-    engine: Engine, logs: list[PartitionLog] | None, number: int, batch: memoryview, version: int, acks: int, now_ms: int
+    engine: Engine, logs: list[PartitionLog | None] | None, number: int, batch: memoryview, version: int, acks: int, now_ms: int
 ) -> tuple[bytes, bool]:
     if acks not in ACKS_VALID:
         return _error_row(version, number, INVALID_REQUIRED_ACKS, None), True
-    if logs is None or not 0 <= number < len(logs):
-        return _error_row(version, number, _unknown_topic(version), None), True
+    log = logs[number] if logs is not None and 0 <= number < len(logs) else None
+    if log is None:
+        return _error_row(version, number, _no_log(logs, number, version), None), True
     try:
-        done = engine.append(logs[number], batch, now_ms=now_ms)
+        done = engine.append(log, batch, now_ms=now_ms)
     except HeadgateError as error:
         return _error_row(version, number, _code(error), error.message), True
     return _row(version, number, 0, done.base_offset, done.timestamp_ms, done.log_start, None), False
@@ -298,7 +301,10 @@ def _code(error: HeadgateError) -> int:
     return error_code(error)
 
 
-def _unknown_topic(version: int) -> int:
+def _no_log(logs: list[PartitionLog | None] | None, number: int, version: int) -> int:
+    """Why there is no log to append to: no such partition, or another broker leads it."""
+    if logs is not None and 0 <= number < len(logs):
+        return NOT_LEADER_OR_FOLLOWER
     return 100 if version >= TOPIC_IDS else 3
 
 
