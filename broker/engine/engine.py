@@ -142,10 +142,14 @@ class Engine:
         )
         await catalog.commit(*recovered.edits, OpenIncarnation(mine))
         await self.sweep_lost(lost)
-        await self.start(catalog)
+        await self.start(catalog, recovered.records)
 
-    async def start(self, catalog: Catalog) -> None:
-        """Lead what the manifest gives to this incarnation, which is open there. `catalog` tells `applied` of every change."""
+    async def start(self, catalog: Catalog, recovered_records: int = 0) -> None:
+        """Lead what the manifest gives to this incarnation, which is open there. `catalog` tells `applied` of every change.
+
+        Args:
+            recovered_records: found in the tails of incarnations that this broker took over from; for the log.
+        """
         self._catalog = catalog
         self.leader_epoch = self.manifest.incarnations[self.incarnation_id].leader_epoch
         # Epochs are never given twice, so ids made from them are not either. Epochs have 31 bits, ids 63.
@@ -162,6 +166,7 @@ class Engine:
             leader_epoch=self.leader_epoch,
             topics=len(self.logs),
             segments=len(self.leads.segments()),
+            recovered_records=recovered_records,
             seconds=round(self.clock.monotonic() - started, 3),
         )
 
