@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 topic_app = typer.Typer(help="Create, list, describe, alter and delete topics.", rich_markup_mode=None)
 app.add_typer(topic_app, name="topic")
+group_app = typer.Typer(help="List, describe, reset and delete consumer groups.", rich_markup_mode=None)
+app.add_typer(group_app, name="group")
 
 Cluster = Annotated[
     str,
@@ -34,6 +36,7 @@ Cluster = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+GroupIds = Annotated[list[str], typer.Argument(metavar="GROUP...", help="One or more groups.")]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.")]
 Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")]
 
@@ -41,7 +44,7 @@ Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME
 def run(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit code; every error is one line on stderr."""
     given = list(arguments)
-    if given in ([], ["topic"]):
+    if given in ([], ["topic"], ["group"]):
         given.append("--help")
     command = " ".join(["headgate", *_command_words(given)])
     try:
@@ -75,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _command_words(arguments: Sequence[str]) -> list[str]:
     words = [word for word in arguments[:2] if not word.startswith("-")]
-    return words[:2] if words[:1] == ["topic"] else words[:1] if words and arguments[0] == words[0] else []
+    return words[:2] if words[:1] in (["topic"], ["group"]) else words[:1] if words and arguments[0] == words[0] else []
 
 
 def _drop_closed_output() -> None:
@@ -183,9 +186,7 @@ def consume(
         str | None,
         typer.Option("--timestamp", "-t", metavar="WHEN", help="Start at ms since 1970, ISO 8601 (UTC), or 15m, 2h, 7d ago."),
     ] = None,
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
-    ] = None,
+    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")] = None,
     count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after so many records.")] = None,
     exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="End at what is the end now.")] = False,
     key_separator: Annotated[
@@ -274,6 +275,71 @@ def topic_delete(
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
         typer.confirm(f"Delete {', '.join(topics)} and all records in it?", abort=True)
     output.run(topic.delete(cluster, topics))
+
+
+@group_app.command("list")
+def group_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
+    """List the groups, and how far each is behind."""
+    from broker.cli import group
+
+    output.check_reachable(cluster)
+    output.run(group.list_all(cluster, json))
+
+
+@group_app.command("describe")
+def group_describe(groups: GroupIds, cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
+    """Show members, positions and lag of groups."""
+    from broker.cli import group
+
+    output.check_reachable(cluster)
+    output.run(group.describe(cluster, groups, json))
+
+
+@group_app.command("reset")
+def group_reset(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group; it must have no members.")],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset, or the nearest there is.")] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option("--to-time", metavar="WHEN", help="To ms since 1970, ISO 8601 (UTC), or 15m, 2h, 7d ago."),
+    ] = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Default: all that it has positions in.")] = None,
+    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; otherwise only show what would be done.")] = False,
+    json: Json = False,
+) -> None:
+    """Move the positions of a group. Shows what would change; --execute does it."""
+    from broker.cli import group as commands
+    from broker.cli.consume import parse_time_ms
+    from broker.client.types import Start, Timestamp
+    from broker.runtime.clock import Clock
+
+    places: list[Start] = ["earliest"] if to_earliest else []
+    places += ["latest"] if to_latest else []
+    places += [] if to_offset is None else [to_offset]
+    places += [] if to_time is None else [Timestamp(parse_time_ms(to_time, Clock().now_ms()))]
+    if len(places) != 1:
+        raise InvalidError(Reason.INVALID_REQUEST, "give one of --to-earliest, --to-latest, --to-offset and --to-time")
+    output.check_reachable(cluster)
+    output.run(commands.reset(cluster, group, topic or [], partition or [], places[0], execute, json))
+
+
+@group_app.command("delete")
+def group_delete(
+    groups: GroupIds,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Forget groups without members, and their positions. Asks first on a terminal."""
+    from broker.cli import group
+
+    output.check_reachable(cluster)
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        typer.confirm(f"Delete {', '.join(groups)} and all their positions?", abort=True)
+    output.run(group.delete(cluster, groups))
 
 
 def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:

@@ -20,6 +20,8 @@ CONNECT_S = 3.0
 
 _HINTS = {
     Reason.UNKNOWN_TOPIC: "`headgate topic list` shows the topics, `headgate topic create` makes one",
+    Reason.GROUP_ID_NOT_FOUND: "`headgate group list` shows the groups",
+    Reason.NON_EMPTY_GROUP: "`headgate group describe` shows its members; one that died is dropped when its session ends",
     Reason.TOPIC_EXISTS: "`headgate topic describe` shows it; --if-not-exists makes this no error",
     Reason.OFFSET_OUT_OF_RANGE: "`headgate topic describe` shows the offsets that can be read",
     Reason.INVALID_CONFIG: "`headgate topic describe --all` lists the settings",

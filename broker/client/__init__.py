@@ -1,7 +1,11 @@
-"""The Python client: `Admin`, `Producer`, `Consumer`, all asyncio, over gRPC. Errors are those of `broker.runtime.errors`."""
+"""The Python client, all asyncio, over gRPC: `Admin`, `GroupAdmin`, `Producer`, `Consumer`.
+
+Errors are those of `broker.runtime.errors`.
+"""
 
 from broker.client.admin import Admin
 from broker.client.consumer import Consumer
+from broker.client.groups import GroupAdmin, GroupDescription, GroupMember, GroupPosition, GroupSummary
 from broker.client.producer import Producer
 from broker.client.types import (
     DEFAULT_CLUSTER,
@@ -29,6 +33,11 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "Delivery",
+    "GroupAdmin",
+    "GroupDescription",
+    "GroupMember",
+    "GroupPosition",
+    "GroupSummary",
     "OffsetAndTimestamp",
     "Partition",
     "Producer",

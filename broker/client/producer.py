@@ -210,12 +210,13 @@ class Producer:
             partition = (
                 self._sticky_partition(sender, view) if record.key is None else partition_for_key(record.key, len(view.leaders))
             )
-        queue = sender.queue(TopicPartition(view.name, partition), self._cluster.leader(view, partition), view.batch_bytes_max)
-        batch, full = queue.open, False
-        if batch is not None and batch.size_bytes + size > min(self._batch_bytes, view.batch_bytes_max - HEADER_BYTES):
-            queue.close_open()
-            sender.schedule(queue)
-            batch, full = None, True
+        queue = self._queue(sender, view, partition)
+        full = self._make_room(sender, queue, size)
+        if full and sticky:
+            partition = (partition + 1) % len(view.leaders)
+            queue = self._queue(sender, view, partition)
+            self._make_room(sender, queue, size)
+        batch = queue.open
         if batch is None:
             batch = queue.open = Batch(loop.time() + self._delivery_timeout_ms / 1000, loop.create_future())
             batch.timer = loop.call_later(self._linger_s, sender.due, queue, batch)
@@ -227,6 +228,19 @@ class Producer:
         batch.size_bytes += size
         self._used_bytes += size
         return future, full
+
+    def _queue(self, sender: Sender, view: TopicView, partition: int) -> Queue:
+        link = self._cluster.leader(view, partition)
+        return sender.queue(TopicPartition(view.name, partition), link, view.batch_bytes_max)
+
+    def _make_room(self, sender: Sender, queue: Queue, size: int) -> bool:
+        """Close the open batch if a record of `size` would make it too large. Returns whether it did."""
+        batch_bytes_max = min(self._batch_bytes, queue.batch_bytes_max - HEADER_BYTES)
+        if queue.open is None or queue.open.size_bytes + size <= batch_bytes_max:
+            return False
+        queue.close_open()
+        sender.schedule(queue)
+        return True
 
     def _sticky_partition(self, sender: Sender, view: TopicView) -> int:
         """The partition whose batch the last record without a key went into; the next one once that batch is closed."""

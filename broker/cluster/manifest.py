@@ -256,11 +256,12 @@ class Manifest:
         """The greatest leader epoch ever given to an incarnation or a segment."""
 
     def apply(self, edits: Iterable[Edit]) -> None:
-        """Fold edits into the state. Edits about topics or incarnations that are gone have no effect."""
+        """Fold edits into the state. Edits about what is gone, or is done already, have no effect."""
         for edit in edits:
             match edit:
                 case CreateTopic(topic):
-                    self._put_topic(topic)
+                    if topic.name not in self.topics:
+                        self._put_topic(topic)
                 case DeleteTopic(topic_id):
                     topic_gone = self.topics_by_id.pop(topic_id, None)
                     if topic_gone is not None:
@@ -318,10 +319,12 @@ class Manifest:
                         self.commits[incarnation_id] = number
 
     def _add_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
-        self.chunks[incarnation_id].update((chunk.number, chunk) for chunk in chunks)
         incarnation = self.incarnations[incarnation_id]
-        next_chunk = max([incarnation.next_chunk, *(chunk.last_number + 1 for chunk in chunks)])
-        self.incarnations[incarnation_id] = msgspec.structs.replace(incarnation, next_chunk=next_chunk)
+        fresh = [chunk for chunk in chunks if chunk.number >= incarnation.next_chunk]
+        if fresh:
+            self.chunks[incarnation_id].update((chunk.number, chunk) for chunk in fresh)
+            next_chunk = max(chunk.last_number for chunk in fresh) + 1
+            self.incarnations[incarnation_id] = msgspec.structs.replace(incarnation, next_chunk=next_chunk)
 
     def _put_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = topic

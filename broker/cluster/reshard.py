@@ -11,8 +11,8 @@ Theory of operation. Once a second `observe` folds the loads into averages (`loa
     merge    two neighbours were together below the average and far from a split for `merge_after_ms`.
 
 What keeps it from swinging: what is moved takes at most two thirds of the gap (`placement.py`); a split is worth it only if it
-brings two brokers closer by `gain_share_min`; the limits to split and to merge lie far apart; merges never leave a broker empty, nor
-a topic with fewer segments than brokers (it would be divided again); a segment whose writers just had to wait is left alone for a
+brings two brokers closer by `gain_share_min`; the limits to split and to merge lie far apart; merges never leave a broker empty,
+nor a topic with fewer segments than brokers (it would be divided again); a segment whose writers just had to wait is left alone for a
 time that doubles when it happens again soon; a broker that gained or lost something is not judged until its averages followed.
 """
 
@@ -510,6 +510,7 @@ class _Pass:
         return topics
 
     def _rates(self, segment: SegmentHistory) -> str:
+        load = self._history.load(segment)
         return (
             f"{load.bytes_in_per_s / 1e6:.1f} MB/s in, {load.bytes_out_per_s / 1e6:.1f} MB/s out, "
             f"{load.requests_per_s:.0f} requests/s"

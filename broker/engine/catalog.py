@@ -8,7 +8,7 @@ that it was replaced.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol, TypeAlias
 
 from broker.cluster.manifest import Committed, Edit, Manifest, check, decode_edits, encode_edits
@@ -48,6 +48,12 @@ class Catalog(Protocol):
             RetryError: the store or the leader does not answer. The edits may or may not be in.
         """
 
+    async def settle(self) -> None:
+        """Wait for the commits that are under way, also for one that gave up. Then `manifest` is what the next edit will change.
+
+        Raises as `commit`.
+        """
+
 
 class LocalCatalog:
     """The leader's: all that the store holds, after every commit that returned.
@@ -57,6 +63,8 @@ class LocalCatalog:
         applied: called with every commit's edits once `manifest` has them.
         complete: what a commit needs besides its edits.
         fail: told of an error after which no commit can ever succeed (fenced, store gone, store damaged), whoever asked for it.
+        follow: given the edits that `manifest` has just taken, in order. They may be of a commit whose caller has gone, or was told
+            that the store does not answer: what must agree with the manifest is changed here, not behind `commit`.
     """
 
     def __init__(
@@ -98,10 +106,21 @@ class LocalCatalog:
 
     async def commit_for(self, incarnation_id: str, edits: Sequence[Edit]) -> None:
         """`commit` on behalf of another broker. Errors about the edits are its errors, not this broker's."""
-        committing = asyncio.create_task(self._commit(incarnation_id, edits), name="commit")
-        committing.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may be left to look at it
+        await self._uncancelled(self._commit(incarnation_id, edits))
+
+    async def settle(self) -> None:
+        """Wait for the commits that are under way, also for one that gave up. Then `manifest` is what the next edit will change.
+
+        Raises as `commit`.
+        """
+        await self._uncancelled(self._commit(self._incarnation_id, ()))
+
+    @staticmethod
+    async def _uncancelled(committing: Coroutine[object, object, None]) -> None:
         # Half of a commit would block all that follow.
-        await asyncio.shield(committing)
+        task = asyncio.create_task(committing, name="commit")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to look at it
+        await asyncio.shield(task)
 
     async def _commit(self, incarnation_id: str, asked: Sequence[Edit]) -> None:
         async with self._lock:
@@ -113,7 +132,7 @@ class LocalCatalog:
             except (FencedError, FatalError, CorruptError) as error:
                 self._failed(error)
                 raise
-            if self._is_done(asked):
+            if not asked or self._is_done(asked):
                 return
             for edit in asked:
                 check(self._manifest, edit, incarnation_id)

@@ -75,7 +75,6 @@ class Checkpointer:
         self._wake = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
-        self._previous_producers_key: str | None = None
         self.error: HeadgateError | None = None
 
     def start(self) -> None:
@@ -111,6 +110,7 @@ class Checkpointer:
                 if self._closing:
                     return
                 await asyncio.sleep(RETRY_S)
+            if self._rolled:
                 self._wake.set()
 
     async def list_all(self, *more: Edit) -> None:
@@ -120,6 +120,7 @@ class Checkpointer:
             more: edits to be made in the same commit; they are made even if there is nothing to list.
         """
         async with self._lock:
+            await self._catalog.settle()
             rolled = list(self._rolled)
             if rolled:
                 await self._list(rolled, more)
@@ -130,22 +131,27 @@ class Checkpointer:
 
     async def _list(self, rolled: list[Rolled], more: tuple[Edit, ...]) -> None:
         chunks = [await self._describe(one) for one in rolled]
+        previous = self._catalog.manifest.producers_keys.get(self._incarnation_id)
         producers_key = keys.producers(self._incarnation_id, rolled[-1].number + 1)
         await self._store.put(producers_key, encode_states(self._logs()))
         await self._catalog.commit(
             AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key), *more
         )
-        for one, chunk in zip(rolled, chunks, strict=True):
+        if previous is not None:
+            await self._store.delete(previous)
+        self.error = None
+
+    def follow(self, chunks: Iterable[Chunk]) -> None:
+        """The manifest lists these chunks: their rows leave memory."""
+        for chunk in chunks:
+            if not self._rolled or self._rolled[0].number != chunk.number:
+                continue
+            one = self._rolled.pop(0)
+            self._bytes -= one.size_bytes
             ref = ChunkRef(self._incarnation_id, chunk)
             for partition, extent in zip(one.logs, chunk.extents, strict=True):
                 partition.seal_oldest(extent, ref)
                 partition.set_log_start(partition.log_start)
-        del self._rolled[: len(rolled)]
-        self._bytes = sum(one.size_bytes for one in self._rolled)
-        previous, self._previous_producers_key = self._previous_producers_key, producers_key
-        if previous is not None:
-            await self._store.delete(previous)
-        self.error = None
 
     async def _describe(self, rolled: Rolled) -> Chunk:
         extents: list[Extent] = []

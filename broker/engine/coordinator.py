@@ -346,6 +346,15 @@ class Coordinator:
         for slot in self._slots:
             yield from slot.shard.list_groups()
 
+    def count_states(self) -> dict[tuple[str, ...], float]:
+        """How many groups are in each state; nothing while they are loaded."""
+        counts: dict[tuple[str, ...], float] = {}
+        if self._loaded and not self._closed:
+            for listing in self.list_groups():
+                key = (listing.state.value,)
+                counts[key] = counts.get(key, 0) + 1
+        return counts
+
     def lags(self) -> Iterator[tuple[str, str, int, int]]:
         """How many records each committed position is behind: group, topic, partition, records."""
         if self._loaded and not self._closed:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.cluster.manifest import (
+    AddChunks,
     CreateTopic,
     DeleteTopic,
     Edit,
@@ -93,6 +94,7 @@ class Engine:
         self.leader_epoch = -1
         self.failed: HeadgateError | None = None
         self.ready = False
+        self._following = False
         self.leads = Leads(self)
         self.logs = self.leads.logs
         """A slot for every partition of every topic, by topic name; None where this broker does not lead."""
@@ -156,7 +158,7 @@ class Engine:
         self._producer_ids = iter(range(self.leader_epoch << 32, self.leader_epoch + 1 << 32))
         started = self.clock.monotonic()
         self._start_wal()
-        self.ready = True
+        self.ready = self._following = True
         self.leads.sync()
         await self.leads.settled()
         log.info(
@@ -171,12 +173,15 @@ class Engine:
         )
 
     def applied(self, edits: Sequence[Edit]) -> None:
-        """The manifest has just taken these edits in."""
-        if not self.ready:
+        """Make what is served agree with the manifest, which has just taken these edits."""
+        if not self._following:
             return
         for edit in edits:
-            if isinstance(edit, SealIncarnation) and edit.incarnation_id == self.incarnation_id:
-                self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+            match edit:
+                case AddChunks(incarnation_id, chunks, _) if incarnation_id == self.incarnation_id and chunks:
+                    self._checkpointer.follow(chunks)
+                case SealIncarnation(incarnation_id) if incarnation_id == self.incarnation_id and self.ready:
+                    self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
         self.leads.applied(edits)
 
     def replaced(self) -> None:
@@ -184,6 +189,9 @@ class Engine:
         mine = self.manifest.incarnations.get(self.incarnation_id)
         if mine is None or mine.sealed:
             self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+            return
+        chunks = self.manifest.chunks[self.incarnation_id]
+        self._checkpointer.follow([chunks[number] for number in sorted(chunks)])
         self.leads.sync()
 
     async def sweep_lost(self, lost: Iterable[Incarnation]) -> None:
@@ -296,7 +304,7 @@ class Engine:
             assert len(logs) == len(segment.partitions), "a segment is sealed once it is open"
             key = keys.segment_producers(self.incarnation_id, segment.id)
             await self.store.put(key, encode_states(logs))
-            seals.append(SealSegment(segment.id, [partition.next_offset for partition in logs], key))
+            seals.append(SealSegment(segment.id, [partition.high_watermark for partition in logs], key))
             origins.update(segment.origins)
         await self._checkpointer.list_all(*seals, *more)
         for origin in origins - self.manifest.producers_objects():
@@ -312,10 +320,11 @@ class Engine:
         await self._wal.close()
         await asyncio.sleep(0)
         await self._checkpointer.close()
-        if self.failed is None:
+        # Else the next start reads the last chunks: to seal what is not listed would be to forget it.
+        if self.failed is None and self._wal.complete:
             await self._seal(self.leads.segments(), SealIncarnation(self.incarnation_id))
             await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
-        log.info("engine_closed", incarnation=self.incarnation_id)
+        log.info("engine_closed", incarnation=self.incarnation_id, sealed=self.manifest.incarnations[self.incarnation_id].sealed)
 
     # -- what the WAL reports
 
@@ -417,15 +426,14 @@ class Engine:
             InvalidError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG.
         """
         async with self._topics_lock:
+            await self._catalog.settle()
             validate_topic_name(name, self.manifest.topics)
             if name in self.manifest.topics:
                 raise InvalidError(Reason.TOPIC_EXISTS, f"topic exists already. topic=`{name}`")
             total = self.settings.num_partitions if partitions is None else partitions
             self._check_partitions(total)
             TopicConfig.parse(config)
-            topic = Topic(
-                id=uuid.uuid4(), name=name, partitions=total, config=dict(config), created_ms=self.clock.now_ms()
-            )
+            topic = Topic(id=uuid.uuid4(), name=name, partitions=total, config=dict(config), created_ms=self.clock.now_ms())
             if not validate_only:
                 await self._catalog.commit(CreateTopic(topic))
             return topic
@@ -442,14 +450,19 @@ class Engine:
         return TopicConfig.parse({"max.message.bytes": str(self.settings.message_bytes_max), **topic.config})
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic and its records. A topic of the same name that is created later has another id."""
+        """Delete a topic and its records. A topic of the same name that is created later has another id.
+
+        Raises InvalidError(UNKNOWN_TOPIC_ID) where it was deleted before.
+        """
         async with self._topics_lock:
-            await self._catalog.commit(DeleteTopic(topic.id))
+            await self._catalog.settle()
+            await self._catalog.commit(DeleteTopic(self.topic_by_id(topic.id).id))
         self._sweeper.wake()
 
     async def create_partitions(self, topic: Topic, total: int, *, validate_only: bool = False) -> Topic:
         """Give a topic more partitions. Raises InvalidError(INVALID_PARTITIONS) where `total` is not more than it has."""
         async with self._topics_lock:
+            await self._catalog.settle()
             topic = self.topic_by_id(topic.id)
             self._check_partitions(total)
             if total <= topic.partitions:
@@ -472,6 +485,7 @@ class Engine:
                 another.
         """
         async with self._topics_lock:
+            await self._catalog.settle()
             topic = self.topic_by_id(topic.id)
             if callable(config):
                 config = config(topic)

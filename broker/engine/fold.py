@@ -117,8 +117,7 @@ def _live(extents: Iterable[Extent], manifest: Manifest) -> list[Extent]:
     return [
         extent
         for extent in extents
-        if extent.topic_id in manifest.topics_by_id
-        and extent.end_offset > manifest.log_start(extent.topic_id, extent.partition)
+        if extent.topic_id in manifest.topics_by_id and extent.end_offset > manifest.log_start(extent.topic_id, extent.partition)
     ]
 
 

@@ -220,8 +220,7 @@ class Leads:
             slots = self.by_id.get(extent.topic_id, [])
             log = slots[extent.partition] if extent.partition < len(slots) else None
             if log is not None:
-                log.size_bytes -= log.sealed.replace(extent, ref)
-                log.set_log_start(log.log_start)
+                log.replace_sealed(extent, ref)
 
     def _rebuild_extents(self) -> None:
         """Of logs that stay: chunks may have been folded. What stands in chunks that were not listed yet stays where it is."""

@@ -64,17 +64,17 @@ class SealedExtents:
         return row
 
     def replace(self, extent: Extent, ref: ChunkRef) -> int:
-        """Put `extent` in the place of those that it is made of (their chunks were folded); returns the bytes that went away."""
+        """Put `extent` in the place of those that it is made of; returns the bytes by which it has more."""
         first = bisect_left(self._bases, extent.base_offset)
         end = bisect_left(self._bases, extent.end_offset)
         if first == end:
             return 0
         assert self.extents[end - 1].end_offset <= extent.end_offset, "extents are folded whole"
-        freed = sum(old.data_bytes for old in self.extents[first:end])
+        replaced = sum(old.data_bytes for old in self.extents[first:end])
         self._bases[first:end] = array("q", [extent.base_offset])
         self.extents[first:end] = [extent]
         self.refs[first:end] = [ref]
-        return freed - extent.data_bytes
+        return extent.data_bytes - replaced
 
     def drop_below(self, offset: int) -> int:
         """Forget extents that end at or below `offset`; returns the bytes of batches in them."""
@@ -218,6 +218,10 @@ class PartitionLog:
         self.open.drop(rows)
         self.open_chunks = [(row - rows, chunk_number) for row, chunk_number in self.open_chunks]
         self.sealed.add(extent, ref)
+
+    def replace_sealed(self, extent: Extent, ref: ChunkRef) -> None:
+        """Chunks were folded into one, which has their rows of this partition in `extent`."""
+        self.size_bytes += self.sealed.replace(extent, ref)
 
     def set_log_start(self, offset: int) -> None:
         """Records below `offset` are gone for readers."""

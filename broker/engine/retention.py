@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = get_logger("retention")
 
+
 def expired_offset(partition: PartitionLog, now_ms: int) -> int:
     """Where the partition's log should start: behind every extent that is older than `retention.ms` or beyond `retention.bytes`."""
     config = partition.config
@@ -73,6 +74,7 @@ class Sweeper:
         self._wake = asyncio.Event()
         self._closing = False
         self._folds = 0
+        self._folding = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
         self.chunks_folded = 0
@@ -137,7 +139,12 @@ class Sweeper:
 
     async def fold(self) -> None:
         """Fold chunks until there is nothing to fold."""
+        async with self._folding:
+            await self._fold()
+
+    async def _fold(self) -> None:
         engine = self._engine
+        await self._catalog.settle()
         while not self._closing and (chosen := choose(engine.manifest)) is not None:
             incarnation_id, chunks = chosen
             self._folds += 1

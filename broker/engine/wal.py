@@ -43,6 +43,8 @@ class Wal(Protocol):
     """Why nothing becomes durable at the moment, or None."""
     stalled_since: float
     """The loop's time when that began; meaningless while nothing is stalled."""
+    complete: bool
+    """After `close`: whether everything that was acked stands in chunks that were reported as complete."""
 
     @property
     def appended_batches(self) -> int: ...
@@ -121,10 +123,12 @@ class AppendWal:
         self._flush_scheduled = False
         self._ended = asyncio.Event()
         self.stalled: HeadgateError | None = None
+        self.complete = False
         self.stalled_since = 0.0
         writer.on_group = lambda group, number, position: self._report(self._committed, group, number, position)
         writer.on_rolled = lambda number, size, appended_ms: self._report(owner.wal_rolled, number, size, appended_ms, None)
         writer.on_stalled = lambda error: self._report(self._stall, error)
+        writer.on_resumed = lambda: self._report(self._resume)
         # Shared with the thread, under the lock.
         self._lock = threading.Lock()
         self._queue: list[Pending] = []
@@ -181,7 +185,6 @@ class AppendWal:
         await done.wait()
 
     def _committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
-        self.stalled = None
         self._owner.wal_committed(group, chunk_number, position)
         self._acks.advance(len(group))
 
@@ -195,6 +198,9 @@ class AppendWal:
         self.stalled = error
         if self._closing:
             self._writer.give_up.set()
+
+    def _resume(self) -> None:
+        self.stalled = None
 
     async def close(self) -> None:
         if not self._thread.is_alive():
@@ -223,6 +229,7 @@ class AppendWal:
             while self._serve():
                 pass
             self._writer.seal()
+            self.complete = True
         except HeadgateError as error:
             self._report(self._failed, error)
         finally:
@@ -269,6 +276,7 @@ class InlineWal:
         self._fresh: list[Pending] = []
         self._flush_scheduled = False
         self.stalled: HeadgateError | None = None
+        self.complete = False
         self.stalled_since = 0.0
         writer.on_group = self._committed
         writer.on_rolled = lambda number, size, appended_ms: owner.wal_rolled(number, size, appended_ms, None)
@@ -297,6 +305,8 @@ class InlineWal:
     def _flush(self) -> None:
         self._flush_scheduled = False
         fresh, self._fresh = self._fresh, []
+        if self._acks.error is not None:
+            return
         try:
             self._writer.write(fresh)
         except HeadgateError as error:
@@ -311,8 +321,9 @@ class InlineWal:
         self._writer.roll()
 
     async def close(self) -> None:
+        self._flush()
         if self._acks.error is None:
-            self._flush()
             self._writer.seal()
+            self.complete = True
             self._acks.fail(ClosedError(Reason.CLOSED, "the broker is closing"))
         self._writer.release()

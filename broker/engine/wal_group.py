@@ -36,6 +36,8 @@ Pending: TypeAlias = tuple[PartitionLog, memoryview, int, int, int]
 
 GROUP_BYTES_MAX = 16 << 20
 """What one commit writes at the most, but for a single larger batch: bounds the staging buffer and the wait of the first."""
+BLOCK_BYTES = 4096
+"""Files are made ready in whole blocks, as O_DIRECT needs them, whatever size was chosen."""
 FIRST_CHUNK_BYTES = 16 << 20
 """The first chunk of an incarnation is small, so that a start does not wait for zeros to be written."""
 RETRY_MS_MIN = 20
@@ -67,7 +69,7 @@ class GroupWriter:
         self._incarnation = uuid.UUID(hex=incarnation_id).bytes
         self._fence_key = keys.fence(incarnation_id)
         self._synced = synced
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = -(-chunk_bytes // BLOCK_BYTES) * BLOCK_BYTES
         self._chunk_ms = chunk_ms
         self._clock = clock
         self.on_group: Callable[[list[Pending], int, int], object] = lambda group, number, position: None
@@ -75,7 +77,9 @@ class GroupWriter:
         self.on_rolled: Callable[[int, int, int], object] = lambda number, size, appended_ms: None
         """A chunk is complete: (number, size in bytes, time of its last group in ms)."""
         self.on_stalled: Callable[[HeadgateError], object] = lambda error: None
-        """A write failed and will be tried again."""
+        """Something failed and will be tried again."""
+        self.on_resumed: Callable[[], object] = lambda: None
+        """What had failed has succeeded."""
         self.give_up = threading.Event()
         """Set by others: stop trying again."""
         self._file: AppendFile | None = None
@@ -169,10 +173,15 @@ class GroupWriter:
 
     def _retry(self, call: Callable[[], _T]) -> _T:
         pause_ms = RETRY_MS_MIN
+        stalled = False
         while True:
             try:
-                return call()
+                result = call()
+                if stalled:
+                    self.on_resumed()
+                return result
             except RetryError as error:
+                stalled = True
                 self.on_stalled(error)
                 if self.give_up.wait(pause_ms / 1000):
                     raise ClosedError(error.reason, f"records that were not acked could not be written: {error.message}") from error

@@ -68,6 +68,7 @@ class PutWal:
         self._idle = asyncio.Event()
         self._idle.set()
         self.stalled: HeadgateError | None = None
+        self.complete = True
         self.stalled_since = 0.0
 
     @property

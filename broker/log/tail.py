@@ -44,11 +44,13 @@ class Segment:
 class Tail:
     """The segments of one partition, oldest first; contiguous offsets from `start_offset` on."""
 
-    __slots__ = ("_pool", "_room", "segments")
+    __slots__ = ("_pool", "_room", "_starts", "segments")
 
     def __init__(self, pool: BufferPool) -> None:
         self._pool = pool
         self.segments: list[Segment] = []
+        self._starts: list[int] = []
+        """The first offset of each segment."""
         self._room = SEGMENT_BYTES_MIN
 
     @property
@@ -84,22 +86,25 @@ class Tail:
         room = max(self._room, size)
         segment = Segment(self._pool.take(room) if room >= POOLED_BYTES_MIN else bytearray(room), 0, base_offset)
         self.segments.append(segment)
+        self._starts.append(base_offset)
         return segment
 
     def adopt(self, buffer: bytearray, position: int, size: int, base_offset: int, next_offset: int) -> Segment:
         """Make a batch that stands in a buffer of its own a segment, without copying it. The buffer is the tail's from now on."""
+        self._room = SEGMENT_BYTES_MIN  # what is copied next may stay alone between two that are not: it gets no room to grow
         segment = Segment(buffer, position, base_offset)
         segment.offsets.append(base_offset)
         segment.positions.append(position)
         segment.end = position + size
         segment.next_offset = next_offset
         self.segments.append(segment)
+        self._starts.append(base_offset)
         return segment
 
     def evict(self, segment: Segment) -> bool:
         """Forget the oldest segment, if that is `segment`; False where it was gone already."""
         if self.segments and self.segments[0] is segment:
-            del self.segments[0]
+            del self.segments[0], self._starts[0]
             if not self.segments:
                 self._room = SEGMENT_BYTES_MIN
             return True
@@ -107,6 +112,7 @@ class Tail:
 
     def clear(self) -> None:
         self.segments.clear()
+        self._starts.clear()
 
     def read(self, offset: int, end_offset: int, max_bytes: int) -> list[memoryview] | None:
         """Whole batches from the one that contains `offset` up to `end_offset` (exclusive, a batch boundary).
@@ -120,9 +126,7 @@ class Tail:
         segments = self.segments
         if offset >= end_offset:
             return []
-        index = len(segments) - 1
-        while index >= 0 and segments[index].offsets[0] > offset:
-            index -= 1
+        index = bisect_right(self._starts, offset) - 1
         if index < 0:
             return None
         slices: list[memoryview] = []

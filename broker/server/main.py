@@ -123,5 +123,3 @@ def _hint(error: HeadgateError) -> str:
 def _exit_early(number: int, frame: FrameType | None) -> None:
     """A signal before the loop runs: nothing was promised to anybody yet."""
     sys.exit(EXIT_OK)
-
-

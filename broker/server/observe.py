@@ -38,7 +38,26 @@ class LoopLag:
         self._timer = self._loop.call_at(self._due_s, self._sample)
 
 
-def register_process(metrics: Metrics, broker_id: int, not_ready: Callable[[], str | None], lag: LoopLag) -> None:
+class Observer:
+    """The metrics of one broker; parts are added as they come."""
+
+    def __init__(self, broker_id: int, not_ready: Callable[[], str | None], kafka: KafkaServer) -> None:
+        self.metrics = Metrics()
+        self._lag = LoopLag(asyncio.get_running_loop())
+        _register_process(self.metrics, broker_id, not_ready, self._lag)
+        _register_kafka(self.metrics, kafka)
+
+    def engine_opened(self, engine: Engine, groups: Coordinator) -> None:
+        """The engine is there, and what depends on it."""
+        _register_engine(self.metrics, engine)
+        _register_groups(self.metrics, groups)
+
+    def close(self) -> None:
+        """Stop measuring."""
+        self._lag.close()
+
+
+def _register_process(metrics: Metrics, broker_id: int, not_ready: Callable[[], str | None], lag: LoopLag) -> None:
     """The broker as a whole. Prometheus' own `process_*` add its memory, processor time and open files."""
     info: dict[Labels, float] = {(str(broker_id), __version__): 1}
     metrics.gauge("headgate_broker_info", "1; the labels say which broker this is", lambda: info, ("broker_id", "version"))
@@ -46,7 +65,7 @@ def register_process(metrics: Metrics, broker_id: int, not_ready: Callable[[], s
     metrics.histogram("headgate_loop_lag_seconds", "how late the event loop ran a timer, once a second", lag.seconds)
 
 
-def register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
+def _register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
     """The Kafka door."""
     gauge, counter = metrics.gauge, metrics.counter
     gauge("headgate_kafka_open_connections", "open connections of Kafka clients", lambda: len(kafka.connections))
@@ -56,12 +75,13 @@ def register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
     gauge("headgate_kafka_outgoing_bytes", "answers that clients have not taken", lambda: kafka.outgoing_bytes)
 
 
-def register_engine(metrics: Metrics, engine: Engine) -> None:
+def _register_engine(metrics: Metrics, engine: Engine) -> None:
     """Topics, memory and the write-ahead log."""
 
     def by_topic(name: str) -> Callable[[], dict[Labels, float]]:
-        def total(logs: Iterable[PartitionLog | None]) -> float:
-            return sum(getattr(partition, name) for partition in logs if partition is not None)
+        def total(logs: Iterable[PartitionLog | None]) -> int:
+            counts: Iterable[int] = (getattr(partition, name) for partition in logs if partition is not None)
+            return sum(counts)
 
         return lambda: {(topic,): total(logs) for topic, logs in engine.logs.items()}
 
@@ -77,7 +97,14 @@ def register_engine(metrics: Metrics, engine: Engine) -> None:
     gauge("headgate_wal_stalled_bool", "1 while nothing becomes durable", lambda: float(engine.stalled is not None))
 
 
-def register_groups(metrics: Metrics, groups: Coordinator) -> None:
+def _register_groups(metrics: Metrics, groups: Coordinator) -> None:
     """Consumer groups."""
     metrics.counter("headgate_group_committed_offsets", "positions that were acked", lambda: groups.commits)
     metrics.counter("headgate_group_rebalances", "join phases that were completed", lambda: groups.rebalances)
+    metrics.gauge("headgate_group_groups", "groups, by state", groups.count_states, ("state",))
+    metrics.gauge(
+        "headgate_group_lag_records",
+        "records behind a committed position",
+        lambda: {(group, topic, str(partition)): behind for group, topic, partition, behind in groups.lags()},
+        ("group", "topic", "partition"),
+    )

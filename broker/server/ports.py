@@ -50,7 +50,9 @@ def shown(host: str, port: int) -> str:
 def _bind(host: str, port: int, setting: str) -> socket.socket:
     bound: socket.socket | None = None
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        # As bytes, an ordinary name does not make Python load its tables for international ones.
+        name = host.encode() if host.isascii() else host
+        family, kind, protocol, _, where = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         bound = socket.socket(family, kind, protocol)
         # A broker that was killed leaves connections in TIME_WAIT; they must not keep its successor from the port.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -23,21 +23,22 @@ from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
 from broker.runtime.logging import get_logger
-from broker.runtime.metrics import Metrics
 from broker.server import ports
 from broker.server.kafka.listener import KafkaServer
-from broker.server.observe import LoopLag, register_engine, register_groups, register_kafka, register_process
 
 if TYPE_CHECKING:
     from broker.engine.coordinator import Coordinator
     from broker.engine.engine import Engine
     from broker.server.grpc.server import GrpcServer
     from broker.server.http.server import HttpServer
+    from broker.server.observe import Observer
     from broker.store.interface import Store
     from broker.store.local_append import Fsync
 
 log = get_logger(__name__)
 
+GREETING_TURNS = 20
+"""Turns of the loop for clients that knocked while the modules were read: enough to accept, read and answer ApiVersions."""
 HTTP_WAIT_S = 1.0
 """How long the engine has the processor for itself before the health port is opened beside it: a long recovery must be visible."""
 WILDCARDS = ("0.0.0.0", "::", "")
@@ -54,7 +55,6 @@ class Process:
     def __init__(self, settings: Settings, *, kafka: socket.socket, http: socket.socket) -> None:
         self.settings = settings
         self.clock = Clock()
-        self.metrics = Metrics()
         self.phase: Literal["starting", "serving", "stopping", "ended"] = "starting"
         self.stuck = False
         """True after `run` if a part did not let go in time: nobody may wait for its threads."""
@@ -64,12 +64,10 @@ class Process:
         self._kafka_address, self._http_address = ports.address(kafka), ports.address(http)
         self._grpc_port = settings.grpc_port
         self._kafka = KafkaServer(settings, self.clock, self._advertised())
-        self._lag = LoopLag(self._loop)
-        register_process(self.metrics, settings.broker_id, self.not_ready, self._lag)
-        register_kafka(self.metrics, self._kafka)
         self._store: Store | None = None
         self._engine: Engine | None = None
         self._groups: Coordinator | None = None
+        self._observer: Observer | None = None
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
 
@@ -103,7 +101,8 @@ class Process:
         self.stop()
         log.info("broker_stopping", reason="asked" if error is None else error.reason.value)
         error = await self._close(error)
-        self._lag.close()
+        if self._observer is not None:
+            self._observer.close()
         self.phase = "ended"
         return error
 
@@ -130,6 +129,10 @@ class Process:
 
     async def _start(self, on_ready: Callable[[str], None]) -> None:
         await self._kafka.start(self._kafka_socket)
+        for _ in range(GREETING_TURNS):
+            await asyncio.sleep(0)
+        observe = await self._import("broker.server.observe")
+        self._observer = observe.Observer(self.settings.broker_id, self.not_ready, self._kafka)
         opening = self._loop.create_task(self._open_engine(), name="engine")
         try:
             await asyncio.wait((opening,), timeout=HTTP_WAIT_S)
@@ -138,10 +141,9 @@ class Process:
             engine, groups = await opening
         finally:
             opening.cancel()
-        register_engine(self.metrics, engine)
-        register_groups(self.metrics, groups)
+        self._observer.engine_opened(engine, groups)
         self._kafka.serve(engine, groups)
-        await self._start_grpc(engine)
+        await self._start_grpc(engine, groups)
         if self._http is None:
             await self._start_http()
         self.phase = "serving"
@@ -149,11 +151,10 @@ class Process:
         on_ready(self.line())
 
     async def _open_engine(self) -> tuple[Engine, Coordinator]:
-        from broker.engine.coordinator import Coordinator
-        from broker.engine.engine import Engine
-        from broker.store.wrappers import MeteredStore
-
         settings = self.settings
+        coordinator = await self._import("broker.engine.coordinator")
+        engines = await self._import("broker.engine.engine")
+        wrappers = await self._import("broker.store.wrappers")
         opening = await self._import("broker.store.open")
         # Opening may import boto3 and may wait for a disk.
         store = await self._loop.run_in_executor(
@@ -167,20 +168,27 @@ class Process:
                 ),
             ),
         )
-        self._store = MeteredStore(store, self.clock)
-        self._store.register(self.metrics)
-        engine = Engine(
-            store=self._store, settings=settings, clock=self.clock, incarnation_id=os.urandom(16).hex(), fail=self.stop
+        metered = wrappers.MeteredStore(store, self.clock)
+        self._store = metered
+        assert self._observer is not None
+        metered.register(self._observer.metrics)
+        engine: Engine = engines.Engine(
+            store=metered, settings=settings, clock=self.clock, incarnation_id=os.urandom(16).hex(), fail=self.stop
         )
         await engine.open()
         self._engine = engine
-        self._groups = Coordinator(engine, settings, self.clock)
-        self._groups.start()
-        return engine, self._groups
+        groups: Coordinator = coordinator.Coordinator(engine, settings, self.clock)
+        self._groups = groups
+        groups.start()
+        return engine, groups
 
-    async def _start_grpc(self, engine: Engine) -> None:
+    async def _start_grpc(self, engine: Engine, groups: Coordinator) -> None:
         module = await self._import("broker.server.grpc.server")
-        server: GrpcServer = module.GrpcServer(engine, self.settings, kafka=self._advertised(), http_port=self._http_address[1])
+        server: GrpcServer = module.GrpcServer(
+            engine, self.settings, groups, kafka=self._advertised(), http_port=self._http_address[1]
+        )
+        assert self._observer is not None
+        server.register(self._observer.metrics)
         self._grpc_port = await server.start()
         self._grpc = server
 
@@ -188,7 +196,8 @@ class Process:
         app = await self._import("broker.server.http.app")
         server = await self._import("broker.server.http.server")
         await self._import("prometheus_client")
-        self._http = server.HttpServer(app.create_app(self.metrics, self.not_ready, self.line), self._http_socket)
+        assert self._observer is not None
+        self._http = server.HttpServer(app.create_app(self._observer.metrics, self.not_ready, self.line), self._http_socket)
         self._http.start()
 
     async def _import(self, name: str) -> Any:

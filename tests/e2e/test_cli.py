@@ -190,15 +190,18 @@ def test_consume_follows_and_survives_a_reader_that_leaves(broker: BrokerProcess
         [sys.executable, "-m", "broker.cli.main", "consume", "follow", "-b"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment(broker),
     ) as consumer:  # fmt: skip
-        assert consumer.stdout is not None and consumer.stderr is not None
-        headgate(broker, "produce", "follow", stdin=b"first\n")
-        assert consumer.stdout.readline() == b"first\n"
-        headgate(broker, "produce", "follow", stdin=b"second\n")
-        assert consumer.stdout.readline() == b"second\n"
-        consumer.stdout.close()
-        headgate(broker, "produce", "follow", stdin=b"third\n")
-        assert consumer.wait(TIMEOUT_S) == 0
-        assert consumer.stderr.read() == b""
+        try:
+            assert consumer.stdout is not None and consumer.stderr is not None
+            headgate(broker, "produce", "follow", stdin=b"first\n")
+            assert consumer.stdout.readline() == b"first\n"
+            headgate(broker, "produce", "follow", stdin=b"second\n")
+            assert consumer.stdout.readline() == b"second\n"
+            consumer.stdout.close()
+            headgate(broker, "produce", "follow", stdin=b"third\n")
+            assert consumer.wait(TIMEOUT_S) == 0
+            assert consumer.stderr.read() == b""
+        finally:
+            consumer.kill()
 
 
 # -- a terminal
@@ -295,5 +298,3 @@ def test_times(text: str, expected: int) -> None:
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(InvalidError, match="not a time"):
         parse_time_ms(text, now_ms=0)
-
-

@@ -32,6 +32,7 @@ from tests.support.clients.all import CLIENTS
 from tests.support.clients.interface import Client
 from tests.support.history import check_log, check_reader, check_writer, gaps
 from tests.support.records import Record
+from tests.support.s3_chaos import S3Chaos
 from tests.support.s3_server import S3Server
 from tests.support.wire import ClosedByPeer, RawConnection
 from tests.support.writers import (
@@ -191,8 +192,13 @@ def test_rounds_on_a_directory(make_broker: BrokerFactory, report: Callable[[str
 
 @pytest.mark.timeout(900)
 def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Callable[[str], None]) -> None:
-    broker = make_broker(s3_server.url(s3_server.bucket(), "kill"), env=s3_server.environment)
-    run(broker, int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "S3")
+    """Through a proxy that is slow and fails: PUTs of a dead broker land after its successor has started."""
+    with S3Chaos(s3_server, f"{SEED}-S3") as s3:
+        store = f"s3://{s3_server.bucket()}/kill?endpoint={s3.endpoint}"
+        broker = make_broker(store, env=s3_server.environment)
+        run(broker, int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "S3")
+        report(f"kill S3: {sum(s3.requests.values()):,} S3 requests, {s3.faults:,} of them broken")
+        broker.kill()
 
 
 def test_a_long_poll_does_not_hold_up_sigterm(make_broker: BrokerFactory) -> None:

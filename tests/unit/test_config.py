@@ -110,7 +110,12 @@ def test_a_wrong_file(tmp_path: Path, text: str, part: str) -> None:
 
 
 def test_the_environment_may_hold_what_is_not_ours() -> None:
-    environment = {"HEADGATE_CLUSTER": "10.0.0.1:9095", "HEADGATE_KAFKA_PORT": "tcp://10.0.0.1:9092", "HEADGATE_STORE": "", "PATH": "/"}
+    environment = {
+        "HEADGATE_CLUSTER": "10.0.0.1:9095",
+        "HEADGATE_KAFKA_PORT": "tcp://10.0.0.1:9092",
+        "HEADGATE_STORE": "",
+        "PATH": "/",
+    }
     assert Settings.load([], environment) == Settings()
 
 

@@ -3,6 +3,7 @@
 A service is an object with one coroutine per rpc, named in snake_case:
 
 - unary: ``async def fetch(request, context) -> Message | bytes``; bytes are an encoded message.
+- server-streaming: ``async def watch(request, context) -> AsyncIterator[Message | bytes]``, a generator.
 - bidirectional: ``async def publish(call: Call) -> None``, which reads and writes raw messages until it returns.
 
 Bytes that are no message of the declared type give INVALID_ARGUMENT. HeadgateError gives its status; anything else is logged and
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, Protocol, TypeAlias
 
 import grpc
@@ -22,6 +24,7 @@ from google.protobuf.message import DecodeError, Message
 
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
+from broker.runtime.metrics import Labels
 from broker.server.grpc.errors import REASON_KEY, STATUS, shown
 from broker.wire.grpc.methods import Method, methods
 
@@ -47,15 +50,46 @@ class Call(Protocol):
         ...
 
 
-def service_handler(service: ServiceDescriptor, implementation: object) -> grpc.GenericRpcHandler:
+class CallCounts:
+    """What became of the calls of one server."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        """Calls and streams under way."""
+        self.ended: dict[Labels, float] = {}
+        """How many ended, by method and status, such as (`Log/Fetch`, `ok`). A client that went away is `cancelled`."""
+
+    @contextmanager
+    def call(self, method: Method) -> Iterator[None]:
+        """Around one call."""
+        status = "cancelled"
+        self.open += 1
+        try:
+            yield
+            status = "ok"
+        except HeadgateError as error:
+            status = STATUS[error.reason].name.lower()
+            raise
+        except Exception:
+            status = "internal"
+            raise
+        finally:
+            self.open -= 1
+            key = (method.path.rpartition(".")[2], status)
+            self.ended[key] = self.ended.get(key, 0) + 1
+
+
+def service_handler(service: ServiceDescriptor, implementation: object, counts: CallCounts) -> grpc.GenericRpcHandler:
     """The handlers of a whole service. Raises AttributeError where `implementation` lacks one."""
     table: dict[str, Any] = {}
     for method in methods(service).values():
         call = getattr(implementation, _snake(method.name))
         if method.client_streaming:
-            table[method.name] = grpc.stream_stream_rpc_method_handler(_stream(method, call))
+            table[method.name] = grpc.stream_stream_rpc_method_handler(_stream(method, call, counts))
+        elif method.server_streaming:
+            table[method.name] = grpc.unary_stream_rpc_method_handler(_answers(method, call, counts))
         else:
-            table[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, call))
+            table[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, call, counts))
     return grpc.method_handlers_generic_handler(service.full_name, table)
 
 
@@ -70,11 +104,12 @@ def decode(kind: type[Message], data: bytes) -> Any:
 
 
 def _unary(
-    method: Method, call: Callable[[Any, Context], Awaitable[Message | bytes]]
+    method: Method, call: Callable[[Any, Context], Awaitable[Message | bytes]], counts: CallCounts
 ) -> Callable[[bytes, Context], Awaitable[bytes]]:
     async def handle(data: bytes, context: Context) -> bytes:
         try:
-            response = await call(decode(method.request, data), context)
+            with counts.call(method):
+                response = await call(decode(method.request, data), context)
         except Exception as error:  # every error becomes a status
             await _abort(method, context, error)
             raise
@@ -83,10 +118,28 @@ def _unary(
     return handle
 
 
-def _stream(method: Method, call: Callable[[Call], Awaitable[None]]) -> Callable[[object, Context], Awaitable[None]]:
+def _answers(
+    method: Method, call: Callable[[Any, Context], AsyncGenerator[Message | bytes, None]], counts: CallCounts
+) -> Callable[[bytes, Context], Awaitable[None]]:
+    async def handle(data: bytes, context: Context) -> None:
+        try:
+            with counts.call(method):
+                async with aclosing(call(decode(method.request, data), context)) as answers:
+                    async for answer in answers:
+                        await context.write(answer if isinstance(answer, bytes) else answer.SerializeToString())
+        except Exception as error:  # noqa: BLE001  # every error becomes a status
+            await _abort(method, context, error)
+
+    return handle
+
+
+def _stream(
+    method: Method, call: Callable[[Call], Awaitable[None]], counts: CallCounts
+) -> Callable[[object, Context], Awaitable[None]]:
     async def handle(_requests: object, context: Context) -> None:
         try:
-            await call(context)
+            with counts.call(method):
+                await call(context)
         except Exception as error:  # noqa: BLE001  # every error becomes a status
             await _abort(method, context, error)
 

@@ -19,7 +19,8 @@ from functools import partial
 import grpc
 
 from broker.cluster.topic_config import is_internal
-from broker.engine.partition import PartitionLog
+from broker.engine.engine import ADOPT_BYTES_MIN
+from broker.engine.partition import Appended, PartitionLog
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from broker.server.grpc.errors import error_message
 from broker.server.grpc.handlers import Call, StalledError, decode
@@ -63,6 +64,8 @@ class Publisher:
         self._decided: deque[_Batch] = deque()
         self._known: dict[tuple[str, int], PartitionLog] = {}
         self._topic = ""
+        self._scratch = memoryview(b"")
+        """Where small batches are stamped before the log copies them."""
         self._ack_batches = 1
         self._ack_interval_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -131,15 +134,25 @@ class Publisher:
         self._undecided.append(entry)
         try:
             partition = self._partition(self._topic, request.partition)
-            # A copy that may be stamped, in a buffer that the log may keep: gRPC's bytes are read-only.
-            copy = bytearray(batch)
-            appended = self._engine.append(partition, memoryview(copy), adopt=copy)
+            appended = self._append(partition, batch)
         except HeadgateError as error:
             entry.error = error
             self._decide()
             return
         entry.base_offset, entry.append_time_ms = appended.base_offset, appended.timestamp_ms
         self._engine.on_durable(partial(self._on_durable, entry.sequence))
+
+    def _append(self, partition: PartitionLog, batch: memoryview) -> Appended:
+        """gRPC's bytes are read-only, and a batch is stamped: a large one in a buffer that the log may keep, others in ours."""
+        size = len(batch)
+        if size >= ADOPT_BYTES_MIN:
+            copy = bytearray(batch)
+            return self._engine.append(partition, memoryview(copy), adopt=copy)
+        if size > len(self._scratch):
+            self._scratch = memoryview(bytearray(size))
+        scratch = self._scratch[:size]
+        scratch[:] = batch
+        return self._engine.append(partition, scratch)
 
     def _set_options(self, options: log_pb2.PublishOptions) -> None:
         if options.ack_interval_ms > ACK_INTERVAL_MS_MAX:

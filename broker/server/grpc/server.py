@@ -6,14 +6,19 @@ import socket
 
 import grpc
 
+from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, Reason
+from broker.runtime.metrics import Metrics
 from broker.server.grpc.admin_service import Addresses, AdminService
-from broker.server.grpc.handlers import service_handler
+from broker.server.grpc.capacity_service import CapacityService, CapacityView, ExternalScalerService
+from broker.server.grpc.forward import Forwarder
+from broker.server.grpc.groups_service import GroupsService
+from broker.server.grpc.handlers import CallCounts, service_handler
 from broker.server.grpc.log_service import LogService
 from broker.server.grpc.shared import Shared
-from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
+from broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, externalscaler_pb2, groups_pb2, log_pb2
 
 CONCURRENT_CALLS_MAX = 10_000
 """Calls and streams of all clients; one more is answered RESOURCE_EXHAUSTED."""
@@ -29,12 +34,21 @@ class GrpcServer:
     """Serves `headgate.v1` over an open engine.
 
     Args:
+        groups: of this broker.
         kafka: (host, port) that Kafka clients are told; default: what the settings say.
         http_port: the port of the HTTP door; default: what the settings say.
+        capacity: what the control plane tells; None: there are no reservations, and nothing for KEDA.
     """
 
     def __init__(
-        self, engine: Engine, settings: Settings, *, kafka: tuple[str, int] | None = None, http_port: int | None = None
+        self,
+        engine: Engine,
+        settings: Settings,
+        groups: Coordinator,
+        *,
+        kafka: tuple[str, int] | None = None,
+        http_port: int | None = None,
+        capacity: CapacityView | None = None,
     ) -> None:
         self._settings = settings
         self._shared = Shared(engine, settings)
@@ -46,15 +60,32 @@ class GrpcServer:
             http_port=settings.http_port if http_port is None else http_port,
         )
         self._admin = AdminService(self._shared, self._addresses)
+        self._groups = GroupsService(self._shared, groups)
+        self._capacity = capacity
+        self._forwarder = Forwarder()
+        self._counts = CallCounts()
         self._server: grpc.aio.Server | None = None
+
+    def register(self, metrics: Metrics) -> None:
+        """Show what this door does under ``headgate_grpc_*``."""
+        counts = self._counts
+        metrics.gauge("headgate_grpc_open_calls", "calls and streams under way", lambda: counts.open)
+        metrics.counter("headgate_grpc_calls", "calls and streams that ended", lambda: counts.ended, ("method", "status"))
+        metrics.gauge(
+            "headgate_grpc_inflight_bytes",
+            "messages received and not acked, or being sent",
+            lambda: self._shared.budget.used_bytes,
+        )
 
     async def start(self) -> int:
         """Listen and serve. Returns the port. Raises FatalError(INVALID_CONFIG) where it cannot be taken."""
         settings = self._settings
         server = grpc.aio.server(
             handlers=[
-                service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self._admin),
-                service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._shared)),
+                service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self._admin, self._counts),
+                service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._shared), self._counts),
+                service_handler(groups_pb2.DESCRIPTOR.services_by_name["Groups"], self._groups, self._counts),
+                *self._capacity_handlers(),
             ],
             options=[
                 # Two brokers that share a port by accident would answer for each other.
@@ -89,11 +120,23 @@ class GrpcServer:
         )
         return port
 
+    def _capacity_handlers(self) -> list[grpc.GenericRpcHandler]:
+        if self._capacity is None:
+            return []
+        given = self._shared, self._capacity, self._forwarder
+        return [
+            service_handler(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"], CapacityService(*given), self._counts),
+            service_handler(
+                externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"], ExternalScalerService(*given), self._counts
+            ),
+        ]
+
     async def close(self, grace_s: float) -> None:
         """No new calls; streams ack what they have and end; what is left after `grace_s` is cut off. Do it before the engine's."""
         if self._server is not None:
             self._shared.stop()
             await self._server.stop(grace_s)
+            await self._forwarder.close()
 
 
 def _advertised_host(settings: Settings) -> str:

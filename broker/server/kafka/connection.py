@@ -52,13 +52,17 @@ PARSE_ERRORS = (Malformed, DecodeError, struct.error, IndexError, UnicodeDecodeE
 
 
 class Slot:
-    """The place of one answer. `data` is None until it is there; `cost` is what admission counts for it."""
+    """The place of one answer. `data` is None until it is there; `cost` is what admission counts for it.
 
-    __slots__ = ("cost", "data")
+    `size` is what the connection counts as held for its client: the bytes of a fetch's answer, 0 for others, which are small.
+    """
+
+    __slots__ = ("cost", "data", "size")
 
     def __init__(self, cost: int) -> None:
         self.data: list[bytes | memoryview] | None = None
         self.cost = cost
+        self.size = 0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -68,25 +72,31 @@ class Connection(asyncio.BufferedProtocol):
         "_carry",
         "_cold",
         "_cold_task",
+        "_counted",
         "_filled",
         "_flush_scheduled",
         "_frame",
         "_frame_view",
+        "_held",
         "_inflight",
         "_now_ms",
         "_produced",
         "_reading",
+        "_room_waiters",
         "_server",
         "_shape",
         "_slots",
+        "_taken",
         "_tasks",
         "_transport",
         "_unanswered",
         "_waiting",
         "_writable",
+        "_written",
         "active_at",
         "frame_since",
         "peer",
+        "taken_at",
     )
 
     def __init__(self, server: KafkaServer) -> None:
@@ -110,7 +120,16 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._writable = True
         self._flush_scheduled = False
+        self._held = 0
+        """Bytes of fetch answers that are built, or being read from the store, and not handed to the transport."""
+        self._counted = 0
+        """What of the server's `outgoing_bytes` is this connection's."""
+        self._room_waiters: list[asyncio.Future[None]] = []
+        """Fetches that wait until the client has taken earlier answers."""
+        self._written = self._taken = 0
         self.active_at = 0.0
+        self.taken_at = 0.0
+        """When the client last took bytes of an answer, or had none to take."""
         self.frame_since: float | None = None
         """When the first byte of a frame came that is not whole yet; None where there is none."""
         self.peer = ""
@@ -129,15 +148,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        inflight, self._inflight = self._inflight, 0
+        self._server.inflight_bytes -= inflight
         self._server.forget(self)
         for task in self._tasks:
             task.cancel()
         if self._cold_task is not None:
             self._cold_task.cancel()
         self._slots.clear()
+        self._held = 0
+        self.count_outgoing()
         self._frame = self._frame_view = None
-        inflight, self._inflight = self._inflight, 0
-        self._server.inflight_bytes -= inflight
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -145,6 +166,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        self.count_outgoing()
+        self._wake_fetches()
         self._resume()
 
     def eof_received(self) -> bool:
@@ -313,11 +336,11 @@ class Connection(asyncio.BufferedProtocol):
         assert engine is not None
         server.requests["fetch"] += 1
         slot = self._open_slot(0)
-        max_bytes = min(request.max_bytes, server.fetch_room())
-        if max_bytes > 0 or request.max_bytes <= 0:
+        max_bytes = self._answer_room(request, slot)
+        if max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
             total, failed, cold = fetch.collect(engine, request, max_bytes)
             if not cold and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
-                self.fill(slot, fetch.respond(request, correlation_id))
+                self._fill_fetch(slot, fetch.respond(request, correlation_id))
                 return
         task = server.loop.create_task(self.fetch_later(request, correlation_id, slot))
         self._tasks.add(task)
@@ -329,11 +352,16 @@ class Connection(asyncio.BufferedProtocol):
         assert engine is not None
         deadline = server.now() + min(request.max_wait_ms, server.settings.fetch_wait_max_ms) / 1000
         while True:
-            max_bytes = min(request.max_bytes, server.fetch_room())
+            max_bytes = self._answer_room(request, slot)
+            if max_bytes is None:
+                waiter = server.loop.create_future()
+                self._room_waiters.append(waiter)
+                await waiter
+                continue
             if max_bytes > 0 or request.max_bytes <= 0:
                 total, failed, cold = fetch.collect(engine, request, max_bytes)
                 if cold:
-                    total, cold_failed = await fetch.collect_cold(engine, cold, total, max_bytes)
+                    total, cold_failed = await self._collect_cold(cold, total, max_bytes)
                     failed = failed or cold_failed
                 if failed or total >= request.min_bytes:
                     break
@@ -342,7 +370,44 @@ class Connection(asyncio.BufferedProtocol):
                 break
             logs = [wanted.log for wanted in request.wanted() if wanted.log is not None]
             await fetch.Poll(logs, server.loop).wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
-        self.fill(slot, fetch.respond(request, correlation_id))
+        self._fill_fetch(slot, fetch.respond(request, correlation_id))
+
+    async def _collect_cold(self, cold: list[fetch.Wanted], total: int, max_bytes: int) -> tuple[int, bool]:
+        """Read from the store; what may come is counted before it is there, for others read meanwhile."""
+        engine = self._server.engine
+        assert engine is not None
+        reserved = max(0, min(max_bytes - total, sum([wanted.max_bytes for wanted in cold])))
+        self._held += reserved
+        self.count_outgoing()
+        try:
+            return await fetch.collect_cold(engine, cold, total, max_bytes)
+        finally:
+            if self._transport is not None:
+                self._held -= reserved
+                self.count_outgoing()
+
+    def _answer_room(self, request: fetch.FetchRequest, slot: Slot) -> int | None:
+        """Bytes that the answer may have now. 0: the broker holds too much. None: this client must take first what is there for it.
+
+        The answer that is next in turn is never kept waiting by those behind it.
+        """
+        if not self._writable or not self._slots or (self._held > WRITE_BUFFER_BYTES and self._slots[0] is not slot):
+            return None
+        return min(request.max_bytes, self._server.fetch_room())
+
+    def _fill_fetch(self, slot: Slot, data: list[bytes | memoryview]) -> None:
+        if self._transport is None:
+            return
+        slot.size = sum([len(part) for part in data])
+        self._held += slot.size
+        self.fill(slot, data)
+        self.count_outgoing()
+
+    def _wake_fetches(self) -> None:
+        waiters, self._room_waiters = self._room_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _serve_cold(self) -> None:
         """Answer the requests that are not Produce or Fetch, one after another."""
@@ -398,10 +463,13 @@ class Connection(asyncio.BufferedProtocol):
             if data is None:
                 break
             buffers += data
-            slots.popleft()
+            self._held -= slots.popleft().size
         if buffers:
             transport.writelines(buffers)
-            self._server.count_outgoing(transport.get_write_buffer_size())
+            self._written += sum([len(part) for part in buffers])
+            self.count_outgoing()
+            if self._room_waiters:
+                self._wake_fetches()
         if not self._reading:
             self._resume()
 
@@ -413,6 +481,12 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = False
             self._slots.clear()
 
+    def abort(self, event: str, reason: str) -> None:
+        """End the connection without waiting for the client to take what is left."""
+        if self._transport is not None:
+            log.info(event, peer=self.peer, reason=reason)
+            self._transport.abort()
+
     @property
     def idle(self) -> bool:
         """Nothing is asked and nothing half received."""
@@ -422,11 +496,22 @@ class Connection(asyncio.BufferedProtocol):
     def reading(self) -> bool:
         return self._reading
 
-    @property
-    def write_buffer_bytes(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
     # -- admission
+
+    def count_outgoing(self) -> None:
+        """Tell the server what it holds for this client now."""
+        now = self._held + (0 if self._transport is None else self._transport.get_write_buffer_size())
+        self._server.outgoing_bytes += now - self._counted
+        self._counted = now
+
+    def look_for_stall(self, now: float) -> float:
+        """How long the client has taken nothing of what is there for it, in seconds. Called now and then."""
+        left = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        taken = self._written - left
+        if left == 0 or taken != self._taken:
+            self._taken = taken
+            self.taken_at = now
+        return now - self.taken_at
 
     def _reserve(self, cost: int) -> None:
         if self._transport is None:
@@ -446,10 +531,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _over_limit(self) -> bool:
         server = self._server
+        if not self._writable or self._waiting:
+            return True
+        if self._frame_view is not None:
+            # This frame was admitted: connections that wait for each other's room with a half of a frame each wait for ever.
+            return False
         return (
-            not self._writable
-            or self._waiting
-            or self._inflight > server.settings.connection_inflight_bytes_max
+            self._inflight > server.settings.connection_inflight_bytes_max
             or len(self._slots) > SLOTS_MAX
             or (server.inflight_bytes > server.settings.inflight_bytes_max and self._inflight > 0)
         )

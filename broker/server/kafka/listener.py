@@ -26,6 +26,8 @@ log = get_logger("kafka")
 LANDING_BYTES = 256 << 10
 """The one buffer into which every connection receives; what is in it is handled before the next read."""
 SWEEP_S = 1.0
+CLOSE_S = 1.0
+"""How long clients have to take their last answers when the broker closes."""
 
 
 class KafkaServer:
@@ -46,7 +48,7 @@ class KafkaServer:
         self.inflight_bytes = 0
         """Received and not answered, of all connections."""
         self.outgoing_bytes = 0
-        """In the write buffers of all connections; exact once per sweep, not less than that between two."""
+        """Held for clients: answers to fetches from when they are read, and all answers that were not taken yet."""
         self.waiting_for_room: deque[Connection] = deque()
         """Connections with a frame that `inflight_bytes_max` does not allow yet, first come first served."""
         self.connections: set[Connection] = set()
@@ -82,7 +84,13 @@ class KafkaServer:
         for connection in list(self.connections):
             connection.drop("closing", "the broker is closing")
         if self.connections:
-            await self._all_gone.wait()
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._all_gone.wait()
+            except TimeoutError:
+                for connection in list(self.connections):
+                    connection.abort("closing", "answers were not taken before the broker closed")
+                await self._all_gone.wait()
 
     # -- connections
 
@@ -108,9 +116,6 @@ class KafkaServer:
         while waiting and waiting[0].room_came():
             waiting.popleft()
 
-    def count_outgoing(self, write_buffer_bytes: int) -> None:
-        self.outgoing_bytes += write_buffer_bytes
-
     def fetch_room(self) -> int:
         """Bytes that one answer may have: none while clients have not read what the broker holds for them."""
         if self.outgoing_bytes > self.settings.inflight_bytes_max:
@@ -122,15 +127,18 @@ class KafkaServer:
         now = self.now()
         idle_s = self.settings.connection_idle_ms / 1000
         frame_s = self.settings.frame_timeout_ms / 1000
-        outgoing = 0
         for connection in list(self.connections):
-            outgoing += connection.write_buffer_bytes
+            connection.count_outgoing()
+            if connection.look_for_stall(now) > frame_s:
+                connection.abort(
+                    "answer_timeout", f"an answer was not taken in time. timeout_ms=`{self.settings.frame_timeout_ms}`"
+                )
+                continue
             since = connection.frame_since
             if since is not None and now - since > frame_s and connection.reading:
                 connection.drop("frame_timeout", f"a request did not arrive in time. timeout_ms=`{self.settings.frame_timeout_ms}`")
             elif connection.idle and now - connection.active_at > idle_s:
                 connection.drop("idle", f"no request in time. timeout_ms=`{self.settings.connection_idle_ms}`")
-        self.outgoing_bytes = outgoing
 
     # -- requests that are not on the hot path
 

@@ -19,7 +19,7 @@ from tests.unit.engine.world import NOW_MS, Machine
 __all__ = ["s3_server"]
 
 MEDIA = ("inline", "memory", "aligned", "put", "local")
-"""`inline`: memory, written on the loop. `memory`: written by a thread. `aligned`: as with O_DIRECT. `put`: whole objects, as S3."""
+"""`inline`: memory, written on the loop. `memory`: written by a thread. `aligned`: as O_DIRECT. `put`: whole objects, as S3."""
 
 MakeMachine = Callable[[str], Machine]
 

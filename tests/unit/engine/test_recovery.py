@@ -8,11 +8,8 @@ A mismatch means that an acked record was lost, came twice or changed its place.
 
 from __future__ import annotations
 
-import pytest
-
 from broker.runtime.clock import ManualClock
-from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import Machine, eventually, read_values, settings
+from tests.unit.engine.world import Machine, eventually, read_values
 
 HOUR_MS = 3600 * 1000
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from random import Random
 
 from broker.engine.engine import Engine
 from broker.engine.partition import PartitionLog
@@ -21,6 +22,7 @@ from broker.runtime.clock import Clock, ManualClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, HeadgateError, Reason
 from broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
+from broker.testing.faults import Fault, FaultStore
 
 NOW_MS = 1_700_000_000_000
 EVERYTHING = 1 << 30
@@ -56,18 +58,22 @@ class MortalStore:
         self.calls = 0
         self.kill_at_call: int | None = None
         """The process dies when it makes this call, before it has an effect."""
+        self.refused: dict[str, HeadgateError] = {}
+        """By the name of an operation: the error that it raises, without an effect."""
         self._appender = None if store.appender is None else _MortalAppender(self, store.appender)
 
     def kill(self) -> None:
         self.dead = True
 
-    def check(self) -> None:
-        """Count a call. Raises FatalError if the process is dead."""
+    def check(self, operation: str) -> None:
+        """Count a call. Raises FatalError if the process is dead, or what is said to be wrong with the operation."""
         self.calls += 1
         if self.kill_at_call is not None and self.calls >= self.kill_at_call:
             self.dead = True
         if self.dead:
             raise FatalError(Reason.CLOSED, "this process is dead")
+        if operation in self.refused:
+            raise self.refused[operation]
 
     @property
     def url(self) -> str:
@@ -78,27 +84,27 @@ class MortalStore:
         return self._appender
 
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
-        self.check()
+        self.check("put_if_absent")
         return await self._store.put_if_absent(key, data)
 
     async def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
-        self.check()
+        self.check("put")
         await self._store.put(key, data)
 
     async def get(self, key: str) -> bytes:
-        self.check()
+        self.check("get")
         return await self._store.get(key)
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        self.check()
+        self.check("get_range")
         return await self._store.get_range(key, start, length)
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
-        self.check()
+        self.check("list")
         return await self._store.list(prefix, start_after, limit)
 
     async def delete(self, key: str) -> None:
-        self.check()
+        self.check("delete")
         await self._store.delete(key)
 
     async def close(self) -> None:
@@ -111,11 +117,11 @@ class _MortalAppender:
         self._appender = appender
 
     def create(self, key: str, size_bytes: int) -> AppendFile:
-        self._owner.check()
+        self._owner.check("appender.create")
         return _MortalFile(self._owner, self._appender.create(key, size_bytes))
 
     def exists(self, key: str) -> bool:
-        self._owner.check()
+        self._owner.check("appender.exists")
         return self._appender.exists(key)
 
 
@@ -129,11 +135,11 @@ class _MortalFile:
         return self._file.alignment_bytes
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        self._owner.check()
+        self._owner.check("appender.write")
         self._file.write(position, buffers)
 
     def truncate(self, size_bytes: int) -> None:
-        self._owner.check()
+        self._owner.check("appender.truncate")
         self._file.truncate(size_bytes)
 
     def close(self) -> None:
@@ -146,6 +152,8 @@ class Incarnation:
 
     engine: Engine
     store: MortalStore
+    faults: FaultStore
+    """Between `store` and the medium."""
     failures: list[HeadgateError]
 
     def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
@@ -170,10 +178,24 @@ class Machine:
         """Every value that was ever appended, in order; what is not acked may or may not be there."""
         self._running: list[Incarnation] = []
 
-    async def start(self, settings: Settings = settings(), kill_at_call: int | None = None) -> Incarnation:  # noqa: B008
-        """Begin an incarnation. Raises what `Engine.open` raises."""
-        store = MortalStore(self._open_store(), self._url)
+    async def start(
+        self,
+        settings: Settings = settings(),  # noqa: B008
+        *,
+        kill_at_call: int | None = None,
+        refused: Mapping[str, HeadgateError] | None = None,
+        random: Random | None = None,
+        rates: Mapping[Fault, float] | None = None,
+    ) -> Incarnation:
+        """Begin an incarnation. Raises what `Engine.open` raises.
+
+        Args:
+            kill_at_call, refused: see `MortalStore`. random, rates: see `FaultStore`.
+        """
+        faults = FaultStore(self._open_store(), sleep=asyncio.sleep, random=random, rates=rates)
+        store = MortalStore(faults, self._url)
         store.kill_at_call = kill_at_call
+        store.refused.update(refused or {})
         failures: list[HeadgateError] = []
         engine = Engine(
             store=store,
@@ -182,7 +204,7 @@ class Machine:
             incarnation_id=f"{next(_incarnations):032x}",
             fail=failures.append,
         )
-        broker = Incarnation(engine, store, failures)
+        broker = Incarnation(engine, store, faults, failures)
         self._running.append(broker)
         await engine.open()
         return broker
@@ -197,6 +219,10 @@ class Machine:
         await broker.engine.close()
         self._running.remove(broker)
         assert not broker.failures
+
+    def forget(self, broker: Incarnation) -> None:
+        """It was closed by the test itself."""
+        self._running.remove(broker)
 
     async def close(self) -> None:
         """Whatever still runs crashes."""
@@ -309,6 +335,9 @@ async def read_values(broker: Incarnation, topic: str = "t", partition: int = 0)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Give other tasks and threads turns until `condition` holds; the test's time-out ends it."""
-    while not condition():
+    """Give other tasks and threads turns until `condition` holds."""
+    for _ in range(30_000):
+        if condition():
+            return
         await asyncio.sleep(0.001)
+    raise AssertionError("what was waited for did not happen")

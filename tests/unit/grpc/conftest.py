@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
+from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
 from broker.log.records import Record, encode_batch
 from broker.runtime.clock import Clock
@@ -18,12 +21,20 @@ from broker.runtime.config import Settings, Value
 from broker.runtime.errors import HeadgateError
 from broker.server.grpc.server import GrpcServer
 from broker.store.memory import MemoryObjects, MemoryStore
-from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
+from broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
 from broker.wire.grpc.methods import methods
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One event loop for all tests here: grpc.aio has one poller, and what it hears late for a closed loop it complains about."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
 
 METHODS = {
     f"{service.name}.{name}": method
-    for file in (admin_pb2, log_pb2)
+    for file in (admin_pb2, groups_pb2, log_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for name, method in methods(service).items()
 }
@@ -98,12 +109,17 @@ class Served:
             self.settings = Settings.from_values(
                 {**{name: getattr(self.settings, name) for name in self.settings.__dataclass_fields__}, "grpc_port": self.port}
             )
-        self.server = GrpcServer(self.engine, self.settings)
+        self.groups = Coordinator(self.engine, self.settings, Clock())
+        self.groups.start()
+        await self.groups.loaded()
+        self.server = GrpcServer(self.engine, self.settings, self.groups)
         self.port = await self.server.start()
 
     async def stop(self, grace_s: float = 5) -> None:
         await self.server.close(grace_s)
+        self.groups.stop()
         await self.engine.close()
+        await self.groups.close()
 
     async def close(self) -> None:
         if self._channel is not None:
@@ -134,7 +150,7 @@ class Served:
 Start = Callable[..., Any]
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def start() -> AsyncIterator[Start]:
     """``await start(setting=value)`` gives a served broker; all end with the test, and none may have failed."""
     made: list[Served] = []
@@ -151,10 +167,17 @@ async def start() -> AsyncIterator[Start]:
         assert served.failures == []
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def served(start: Start) -> Served:
     broker: Served = await start()
     return broker
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for something inside the broker."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110  # of the broker's inside, which has no events for tests
+            await asyncio.sleep(0.001)
 
 
 def batch(*values: bytes | None, timestamp_ms: int = 1_700_000_000_000, **producer: int) -> bytes:

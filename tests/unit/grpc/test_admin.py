@@ -7,8 +7,10 @@ import pytest
 
 from broker import __version__
 from broker.cluster.topic_config import KEYS
+from broker.runtime.metrics import Metrics
 from broker.wire.grpc.headgate.v1 import admin_pb2 as pb
-from tests.unit.grpc.conftest import Served, Start, batch, status_of
+from broker.wire.grpc.headgate.v1 import log_pb2
+from tests.unit.grpc.conftest import Served, Start, batch, status_of, until
 
 
 async def refused(served: Served, name: str, message: object) -> tuple[grpc.StatusCode, str, str]:
@@ -208,6 +210,27 @@ async def test_an_error_nobody_foresaw_tells_nothing_and_is_logged(
     assert "grpc_call_failed" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
+async def test_calls_are_counted(served: Served) -> None:
+    metrics = Metrics()
+    served.server.register(metrics)
+    await served.call("Admin.ListTopics", pb.ListTopicsRequest())
+    await refused(served, "Admin.DeleteTopic", pb.DeleteTopicRequest(name="none"))
+    await refused(served, "Admin.DeleteTopic", b"\xff")
+    stream = served.stream("Log.Subscribe")
+    await stream.write(log_pb2.SubscribeRequest(credit_bytes=1))
+    await until(lambda: served.server._counts.open == 1)
+    assert b"headgate_grpc_open_calls 1.0" in metrics.render()
+    stream.call.cancel()
+    await until(lambda: served.server._counts.open == 0)
+    lines = [line for line in metrics.render().decode().splitlines() if line.startswith("headgate_grpc_calls_total")]
+    assert sorted(lines) == [
+        'headgate_grpc_calls_total{method="Admin/DeleteTopic",status="invalid_argument"} 1.0',
+        'headgate_grpc_calls_total{method="Admin/DeleteTopic",status="not_found"} 1.0',
+        'headgate_grpc_calls_total{method="Admin/ListTopics",status="ok"} 1.0',
+        'headgate_grpc_calls_total{method="Log/Subscribe",status="cancelled"} 1.0',
+    ]
+
+
 async def test_a_port_that_is_taken_is_one_line(served: Served, start: Start) -> None:
     from broker.runtime.errors import FatalError
     from broker.server.grpc.server import GrpcServer
@@ -215,4 +238,4 @@ async def test_a_port_that_is_taken_is_one_line(served: Served, start: Start) ->
     await served.stop()
     await served.start()
     with pytest.raises(FatalError, match=r"--grpc-port .*127\.0\.0\.1:\d+"):
-        await GrpcServer(served.engine, served.settings).start()
+        await GrpcServer(served.engine, served.settings, served.groups).start()

@@ -10,7 +10,7 @@ import pytest
 from broker.log.batch import parse_header, split
 from broker.log.records import iter_records
 from broker.wire.grpc.headgate.v1 import log_pb2 as pb
-from tests.unit.grpc.conftest import Served, Start, batch, status_of
+from tests.unit.grpc.conftest import Served, Start, batch, status_of, until
 
 BATCHES = [batch(b"0", b"1", b"2", timestamp_ms=1000), batch(b"3", timestamp_ms=3000), batch(b"4", b"5", timestamp_ms=2000)]
 
@@ -66,15 +66,14 @@ async def test_a_batch_of_a_megabyte(served: Served) -> None:
     response = await fetch(served, offset=0)
     assert len(response.batches) == len(big)
     assert parse_header(response.batches).base_offset == 0
-    assert served.server._shared.budget.used_bytes == 0
+    await until(lambda: served.server._shared.budget.used_bytes == 0)
 
 
 async def test_the_long_poll_ends_with_a_record(served: Served) -> None:
     await served.create("a")
     waiting = asyncio.create_task(fetch(served, offset=0, max_wait_ms=20_000))
     log = served.engine.partition(served.engine.topic("a"), 0)
-    while not log.waiters:  # noqa: ASYNC110  # of the broker's inside
-        await asyncio.sleep(0.001)
+    await until(lambda: log.waiters)
     await served.fill("a", 0, BATCHES[0])
     assert offsets(await waiting) == [0, 1, 2]
     assert not log.waiters
@@ -85,8 +84,7 @@ async def test_the_long_poll_waits_for_min_bytes(served: Served) -> None:
     await served.fill("a", 0, BATCHES[1])
     waiting = asyncio.create_task(fetch(served, offset=0, max_wait_ms=20_000, min_bytes=len(BATCHES[1]) + 1))
     log = served.engine.partition(served.engine.topic("a"), 0)
-    while not log.waiters:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: log.waiters)
     await served.fill("a", 0, BATCHES[2])
     assert offsets(await waiting) == [0, 1, 2]
 
@@ -105,8 +103,7 @@ async def test_the_long_poll_ends_with_its_topic_and_with_the_broker(served: Ser
     first = asyncio.create_task(fetch(served, offset=0, max_wait_ms=20_000))
     second = asyncio.create_task(served.call("Log.Fetch", pb.FetchRequest(topic="b", max_wait_ms=20_000)))
     logs = [served.engine.partition(served.engine.topic(name), 0) for name in ("a", "b")]
-    while not all(log.waiters for log in logs):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: all(log.waiters for log in logs))
     await served.engine.delete_topic(served.engine.topic("a"))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await first
@@ -132,7 +129,7 @@ async def test_wrong_fetches(served: Served, message: object, code: grpc.StatusC
     await served.create("a")
     await served.fill("a", 0, *BATCHES)
     assert await refused(served, "Log.Fetch", message) == (code, reason)
-    assert served.server._shared.budget.used_bytes == 0
+    await until(lambda: served.server._shared.budget.used_bytes == 0)
 
 
 async def test_records_from_the_store_after_a_restart(start: Start) -> None:

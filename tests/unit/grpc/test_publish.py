@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -13,7 +12,7 @@ import pytest
 from broker.log.batch import crc_matches, parse_header, split
 from broker.runtime.errors import ClosedError, Reason
 from broker.wire.grpc.headgate.v1 import log_pb2 as pb
-from tests.unit.grpc.conftest import WAIT_S, RawStream, Served, Start, batch
+from tests.unit.grpc.conftest import WAIT_S, RawStream, Served, Start, batch, until
 
 
 def request(sequence: int, data: bytes, topic: str = "a", partition: int = 0, **options: int) -> pb.PublishRequest:
@@ -41,12 +40,6 @@ async def read_all(served: Served, topic: str, partition: int) -> list[memoryvie
             found += split(view)
         offset = parse_header(found[-1]).next_offset
     return found
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  # of the broker's inside, which has no events for tests
-            await asyncio.sleep(0.001)
 
 
 async def test_offsets_of_two_partitions(served: Served) -> None:
@@ -249,7 +242,7 @@ async def test_nothing_is_acked_before_it_is_durable_and_reading_stops(start: St
     assert offsets == list(range(100))
     await sending
     assert await stream.rest() == []
-    assert served.server._shared.budget.used_bytes == 0
+    await until(lambda: served.server._shared.budget.used_bytes == 0)
 
 
 async def test_one_streams_batches_never_fill_the_brokers_budget_for_ever(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +263,7 @@ async def test_one_streams_batches_never_fill_the_brokers_budget_for_ever(start:
         await asyncio.sleep(0.001)
     for stream in streams:
         assert sorted(acked(await stream.rest()))[0] >= 0
-    assert served.server._shared.budget.used_bytes == 0
+    await until(lambda: served.server._shared.budget.used_bytes == 0)
 
 
 async def test_a_client_that_does_not_read_its_acks_costs_nothing(start: Start) -> None:

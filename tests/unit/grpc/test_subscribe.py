@@ -11,7 +11,7 @@ import pytest
 from broker.log.batch import split
 from broker.log.records import iter_records
 from broker.wire.grpc.headgate.v1 import log_pb2 as pb
-from tests.unit.grpc.conftest import RawStream, Served, Start, batch
+from tests.unit.grpc.conftest import RawStream, Served, Start, batch, until
 
 EARLIEST = pb.Position(earliest=True)
 
@@ -199,10 +199,8 @@ async def test_a_client_that_goes_away_leaves_nothing(served: Served) -> None:
     log = served.engine.partition(served.engine.topic("a"), 0)
     assert log.waiters
     stream.call.cancel()
-    async with asyncio.timeout(20):
-        while log.waiters:  # noqa: ASYNC110  # of the broker's inside
-            await asyncio.sleep(0.001)
-    assert served.server._shared.budget.used_bytes == 0
+    await until(lambda: not log.waiters)
+    await until(lambda: served.server._shared.budget.used_bytes == 0)
 
 
 async def test_a_client_that_gives_credit_and_does_not_read(start: Start) -> None:
@@ -211,12 +209,9 @@ async def test_a_client_that_gives_credit_and_does_not_read(start: Start) -> Non
     await served.fill("a", 0, *[batch(b"x" * 900_000)] * 20)
     stream = await subscribed(served, add(1), credit=1 << 30)
     log = served.engine.partition(served.engine.topic("a"), 0)
-    async with asyncio.timeout(20):
-        while not log.waiters:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        while log.waiters:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-    assert served.server._shared.budget.used_bytes == 0
+    await until(lambda: log.waiters)
+    await until(lambda: not log.waiters)
+    await until(lambda: served.server._shared.budget.used_bytes == 0)
     assert (await stream.status())[:2] == (grpc.StatusCode.DEADLINE_EXCEEDED, "timed_out")
 
 

@@ -23,12 +23,12 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     incarnation_id: str
-    member: Member
+    member: BrokerMember
     version: int
     cluster_id: str
-    def __init__(self, incarnation_id: _Optional[str] = ..., member: _Optional[Member] = ..., version: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, incarnation_id: _Optional[str] = ..., member: _Optional[BrokerMember] = ..., version: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
-class Member(_message.Message):
+class BrokerMember(_message.Message):
     __slots__ = ("broker_id", "host", "kafka_port", "grpc_port", "http_port", "rack")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -225,14 +225,14 @@ class MemberState(_message.Message):
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
-    member: Member
+    member: BrokerMember
     incarnation_id: str
     cpu_share: float
     memory_bytes: int
     connections: int
     draining: bool
     trouble: str
-    def __init__(self, member: _Optional[Member] = ..., incarnation_id: _Optional[str] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., draining: _Optional[bool] = ..., trouble: _Optional[str] = ...) -> None: ...
+    def __init__(self, member: _Optional[BrokerMember] = ..., incarnation_id: _Optional[str] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., draining: _Optional[bool] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class SegmentState(_message.Message):
     __slots__ = ("id", "topic", "first_partition", "end_partition", "broker_id", "leader_epoch", "bytes_in_per_second", "bytes_out_per_second", "requests_per_second")

@@ -1,0 +1,186 @@
+"""``headgate group``: look at consumer groups, move their positions, forget them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.cli import output
+from broker.client.groups import GroupAdmin, GroupDescription
+from broker.client.types import Start, TopicPartition
+from broker.runtime.errors import InvalidError, Reason
+
+NOTHING = "-"
+
+
+async def list_all(cluster: str, as_json: bool) -> None:
+    """Print every group."""
+    async with GroupAdmin(cluster) as admin:
+        groups = await admin.list_groups()
+    if as_json:
+        output.print_json(
+            [
+                {
+                    "group": one.id,
+                    "state": one.state,
+                    "protocol_type": one.protocol_type,
+                    "members": one.members,
+                    "positions": one.positions,
+                    "lag_records": one.lag_records,
+                }
+                for one in groups
+            ]
+        )
+        return
+    output.print_table(
+        ("group", "state", "type", "members", "positions", "lag"),
+        [(one.id, one.state, one.protocol_type or NOTHING, one.members, one.positions, f"{one.lag_records:,}") for one in groups],
+        numeric=("members", "positions", "lag"),
+    )
+
+
+async def describe(cluster: str, ids: Sequence[str], as_json: bool) -> None:
+    """Print members, positions and lag of groups."""
+    async with GroupAdmin(cluster) as admin:
+        groups = [await admin.describe_group(group_id) for group_id in ids]
+    if as_json:
+        output.print_json([_as_json(one) for one in groups])
+        return
+    for number, one in enumerate(groups):
+        if number:
+            output.print_line()
+        group = one.group
+        spoken = f", {one.protocol}" if one.protocol else ""
+        output.print_line(
+            f"group {group.id}: {group.state}{spoken}, generation {one.generation}, "
+            f"{output.plural(group.members, 'member')}, {output.plural(group.lag_records, 'record')} behind"
+        )
+        if one.members:
+            output.print_table(
+                ("member", "instance", "client", "host", "partitions"),
+                [
+                    (member.id, member.instance_id or NOTHING, member.client_id or NOTHING, member.client_host, member.partitions)
+                    for member in one.members
+                ],
+                numeric=("partitions",),
+            )
+        if one.positions:
+            output.print_table(
+                ("topic", "partition", "position", "end", "lag", "member"),
+                [
+                    (
+                        row.topic,
+                        row.partition,
+                        NOTHING if row.offset is None else row.offset,
+                        row.high_watermark,
+                        NOTHING if row.lag_records is None else f"{row.lag_records:,}",
+                        row.member_id or NOTHING,
+                    )
+                    for row in one.positions
+                ],
+                numeric=("partition", "position", "end", "lag"),
+            )
+
+
+async def reset(
+    cluster: str, group_id: str, topics: Sequence[str], partitions: Sequence[int], start: Start, execute: bool, as_json: bool
+) -> None:
+    """Print where a group's positions would go, and with `execute` move them.
+
+    Args:
+        topics: none: those in which the group has positions.
+        partitions: none: all of these topics; else only with one topic.
+        start: the same place for every partition; an offset outside of a partition is its first or last one.
+    """
+    async with GroupAdmin(cluster) as admin:
+        places = await _places(admin, group_id, topics, partitions)
+        targets = await _targets(admin, places, start)
+        before = await admin.alter_positions(group_id, targets, validate_only=True)
+        if execute:
+            await admin.alter_positions(group_id, targets)
+    rows = [
+        (place.topic, place.partition, NOTHING if before[place] is None else before[place], offset)
+        for place, offset in targets.items()
+    ]
+    if as_json:
+        output.print_json(
+            {
+                "group": group_id,
+                "executed": execute,
+                "positions": [
+                    {"topic": place.topic, "partition": place.partition, "before": before[place], "after": offset}
+                    for place, offset in targets.items()
+                ],
+            }
+        )
+        return
+    output.print_table(("topic", "partition", "before", "after"), rows, numeric=("partition", "before", "after"))
+    if execute:
+        output.print_line(f"group {group_id}: {output.plural(len(rows), 'position')} moved")
+    else:
+        output.print_line("nothing was changed: give --execute to move the positions")
+
+
+async def delete(cluster: str, ids: Sequence[str]) -> None:
+    """Forget groups and their positions."""
+    async with GroupAdmin(cluster) as admin:
+        for group_id in ids:
+            await admin.delete_group(group_id)
+            output.print_line(f"group {group_id} deleted")
+
+
+async def _places(admin: GroupAdmin, group_id: str, topics: Sequence[str], partitions: Sequence[int]) -> list[TopicPartition]:
+    if partitions and len(topics) != 1:
+        raise InvalidError(Reason.INVALID_REQUEST, "--partition needs exactly one --topic")
+    if partitions:
+        return [TopicPartition(topics[0], number) for number in dict.fromkeys(partitions)]
+    if topics:
+        return [place for topic in dict.fromkeys(topics) for place in await admin.partitions(topic)]
+    described = await admin.describe_group(group_id)
+    places = [TopicPartition(row.topic, row.partition) for row in described.positions if row.offset is not None]
+    if not places:
+        raise InvalidError(Reason.INVALID_REQUEST, f"group has no positions: name topics with --topic. group=`{group_id}`")
+    return places
+
+
+async def _targets(admin: GroupAdmin, places: Sequence[TopicPartition], start: Start) -> dict[TopicPartition, int]:
+    if not isinstance(start, int):
+        found = await admin.offsets(dict.fromkeys(places, start))
+        return {place: found[place].offset for place in places}
+    first = await admin.offsets(dict.fromkeys(places, "earliest"))
+    last = await admin.offsets(dict.fromkeys(places, "latest"))
+    return {place: min(max(start, first[place].offset), last[place].offset) for place in places}
+
+
+def _as_json(one: GroupDescription) -> dict[str, object]:
+    return {
+        "group": one.group.id,
+        "state": one.group.state,
+        "protocol_type": one.group.protocol_type,
+        "protocol": one.protocol,
+        "generation": one.generation,
+        "lag_records": one.group.lag_records,
+        "members": [
+            {
+                "member_id": member.id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "partitions": member.partitions,
+            }
+            for member in one.members
+        ],
+        "positions": [
+            {
+                "topic": row.topic,
+                "partition": row.partition,
+                "offset": row.offset,
+                "lag_records": row.lag_records,
+                "log_start": row.log_start,
+                "high_watermark": row.high_watermark,
+                "metadata": row.metadata,
+                "committed_ms": row.committed_ms,
+                "member_id": row.member_id,
+            }
+            for row in one.positions
+        ],
+    }

@@ -1,0 +1,196 @@
+"""Consumer groups, for those who watch and administer them. Members join over Kafka's protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from broker.client.cluster import Cluster
+from broker.client.errors import from_message
+from broker.client.types import DEFAULT_CLUSTER, OffsetAndTimestamp, Start, TopicPartition
+from broker.wire.grpc.headgate.v1 import groups_pb2
+from broker.wire.grpc.methods import methods
+
+GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSummary:
+    """A group in a list. `protocol_type` is empty where nobody ever joined; `lag_records` is the sum over its `positions`."""
+
+    id: str
+    state: str
+    protocol_type: str
+    members: int
+    positions: int
+    lag_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A member. `instance_id` is empty for a dynamic one; `partitions` counts what it owns."""
+
+    id: str
+    instance_id: str
+    client_id: str
+    client_host: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPosition:
+    """Where a group stands in a partition. `offset` is the next record to read; it and `lag_records` are None where nothing was
+    committed. `member_id` owns the partition; empty: nobody does.
+    """
+
+    topic: str
+    partition: int
+    offset: int | None
+    metadata: str
+    committed_ms: int
+    log_start: int
+    high_watermark: int
+    lag_records: int | None
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """All about one group: members in the order in which they came, positions by topic and partition."""
+
+    group: GroupSummary
+    protocol: str
+    generation: int
+    members: tuple[GroupMember, ...]
+    positions: tuple[GroupPosition, ...]
+
+
+class GroupAdmin:
+    """Looks at groups and administers those without members. An async context manager, as `Admin` is.
+
+    Args:
+        cluster: ``host:grpc_port`` of any broker, or several with commas between them.
+        timeout_ms: longest wait for one call, with its retries.
+
+    Methods raise HeadgateError: InvalidError (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_TOPIC, OFFSET_OUT_OF_RANGE) when the
+    request is wrong, RetryError when the cluster did not answer in time.
+    """
+
+    def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
+        self._cluster = Cluster(cluster, timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._cluster.close()
+
+    async def list_groups(self) -> list[GroupSummary]:
+        """All groups, by id."""
+        response: groups_pb2.ListGroupsResponse = await self._cluster.call(
+            GROUPS["ListGroups"], groups_pb2.ListGroupsRequest(), retry=True
+        )
+        return [_summary(row) for row in response.groups]
+
+    async def describe_group(self, group_id: str) -> GroupDescription:
+        """One group. Raises InvalidError(GROUP_ID_NOT_FOUND)."""
+        response: groups_pb2.DescribeGroupsResponse = await self._cluster.call(
+            GROUPS["DescribeGroups"], groups_pb2.DescribeGroupsRequest(ids=[group_id]), retry=True
+        )
+        row = response.groups[0]
+        if row.HasField("error"):
+            raise from_message(row.error)
+        return GroupDescription(
+            group=_summary(row.group),
+            protocol=row.protocol,
+            generation=row.generation,
+            members=tuple(
+                GroupMember(
+                    id=member.id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    partitions=member.partitions,
+                )
+                for member in row.members
+            ),
+            positions=tuple(_position(position) for position in row.positions),
+        )
+
+    async def alter_positions(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], *, validate_only: bool = False
+    ) -> dict[TopicPartition, int | None]:
+        """Set positions of a group that has no members; a group that is not there is made.
+
+        Args:
+            offsets: the next record to read, by partition; within what can be read, its end included.
+            validate_only: check, and change nothing.
+
+        Returns:
+            The positions before, by partition; None where there was none.
+
+        Raises:
+            InvalidError: NON_EMPTY_GROUP; of the first partition that cannot be set, the others were.
+        """
+        request = groups_pb2.AlterPositionsRequest(
+            group=group_id,
+            rows=[
+                groups_pb2.AlterPositionsRequest.Row(topic=place.topic, partition=place.partition, offset=offset)
+                for place, offset in offsets.items()
+            ],
+            validate_only=validate_only,
+        )
+        response: groups_pb2.AlterPositionsResponse = await self._cluster.call(GROUPS["AlterPositions"], request, retry=True)
+        for row in response.results:
+            if row.HasField("error"):
+                raise from_message(row.error)
+        return {
+            TopicPartition(row.topic, row.partition): row.offset_before if row.HasField("offset_before") else None
+            for row in response.results
+        }
+
+    async def delete_group(self, group_id: str) -> None:
+        """Forget a group without members, and its positions. Raises InvalidError(GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP)."""
+        await self._cluster.call(GROUPS["DeleteGroup"], groups_pb2.DeleteGroupRequest(id=group_id), retry=False)
+
+    async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Turn places into offsets, as `Admin.offsets` does."""
+        return await self._cluster.offsets(starts)
+
+    async def partitions(self, topic: str) -> list[TopicPartition]:
+        """Every partition of a topic. Raises InvalidError(UNKNOWN_TOPIC)."""
+        view = await self._cluster.topic(topic, refresh=True)
+        return [TopicPartition(topic, number) for number in range(len(view.leaders))]
+
+
+def _summary(row: groups_pb2.Group) -> GroupSummary:
+    return GroupSummary(
+        id=row.id,
+        state=row.state,
+        protocol_type=row.protocol_type,
+        members=row.members,
+        positions=row.positions,
+        lag_records=row.lag_records,
+    )
+
+
+def _position(row: groups_pb2.GroupPosition) -> GroupPosition:
+    return GroupPosition(
+        topic=row.topic,
+        partition=row.partition,
+        offset=row.offset if row.HasField("offset") else None,
+        metadata=row.metadata,
+        committed_ms=row.committed_ms,
+        log_start=row.log_start,
+        high_watermark=row.high_watermark,
+        lag_records=row.lag_records if row.HasField("lag_records") else None,
+        member_id=row.member_id,
+    )

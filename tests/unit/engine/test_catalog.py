@@ -1,0 +1,298 @@
+"""Edits of the manifest by a broker that serves: topics, partitions, settings, log starts, chunks.
+
+Runs: the engine's admin calls with a store that loses answers, with callers that go away, and beside each other.
+Compared: what the engine serves with what the manifest says, before and after a restart. A mismatch means a topic that is listed
+but takes no records, one that comes back after it was deleted, or a broker that must be restarted to take another edit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from broker.cluster.manifest import CreateTopic, Topic
+from broker.engine.catalog import LocalCatalog
+from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.store.memory import MemoryObjects, MemoryStore
+from broker.testing.faults import Fault
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.world import Incarnation, Machine, eventually, read_values
+
+TRIES = 3
+
+
+@pytest.fixture(autouse=True)
+def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.engine.catalog.COMMIT_TRIES", TRIES)
+
+
+@pytest.fixture
+def machine(make_machine: MakeMachine) -> Machine:
+    return make_machine("memory")
+
+
+def check_agreement(broker: Incarnation) -> None:
+    """The engine serves what the manifest says."""
+    engine, manifest = broker.engine, broker.engine.manifest
+    manifest.check_invariants()
+    assert set(engine.logs) == set(manifest.topics)
+    assert set(engine.logs_by_id) == set(manifest.topics_by_id)
+    for name, topic in manifest.topics.items():
+        logs = engine.logs[name]
+        assert logs is engine.logs_by_id[topic.id]
+        assert [log.number for log in logs] == list(range(topic.partitions))
+        for log in logs:
+            assert log.topic == topic
+            assert log.config.retention_ms == int(topic.config.get("retention.ms", 604_800_000))
+            assert log.log_start == manifest.log_start(topic.id, log.number)
+            assert log.closed is None
+            log.check_invariants()
+
+
+async def check_restart(machine: Machine, broker: Incarnation) -> Incarnation:
+    """The manifest in the store is the one in memory; the next incarnation serves the same."""
+    check_agreement(broker)
+    expected = broker.engine.manifest.topics
+    await machine.crash(broker)
+    broker = await machine.start()
+    assert broker.engine.manifest.topics == expected
+    check_agreement(broker)
+    return broker
+
+
+async def test_the_life_of_a_topic(machine: Machine) -> None:
+    broker = await machine.start()
+    engine = broker.engine
+    topic = await engine.create_topic("t", 2, {"retention.ms": "1000"})
+    other = await engine.create_topic("other", None, {})
+    assert other.partitions == 1
+    assert engine.topic("t") == engine.topic_by_id(topic.id) == topic
+    topic = await engine.create_partitions(topic, 5)
+    assert topic.partitions == 5
+    topic = await engine.alter_topic_config(topic, {"retention.ms": "2000"})
+    topic = await engine.alter_topic_config(topic, lambda topic: {**topic.config, "max.message.bytes": "100"})
+    assert topic.config == {"retention.ms": "2000", "max.message.bytes": "100"}
+    broker = await check_restart(machine, broker)
+    await broker.engine.delete_topic(topic)
+    with pytest.raises(InvalidError):
+        broker.engine.topic("t")
+    again = await broker.engine.create_topic("t", 1, {})
+    assert again.id != topic.id
+    broker = await check_restart(machine, broker)
+    assert {topic.name for topic in broker.engine.topics()} == {"t", "other"}
+
+
+async def test_wrong_edits_change_nothing(machine: Machine) -> None:
+    broker = await machine.start()
+    engine = broker.engine
+    topic = await engine.create_topic("some.topic", 2, {})
+    before = engine.manifest.encode()
+    calls: list[tuple[Reason, Callable[[], Awaitable[object]]]] = [
+        (Reason.TOPIC_EXISTS, lambda: engine.create_topic("some.topic", 2, {})),
+        (Reason.INVALID_TOPIC, lambda: engine.create_topic("some_topic", 2, {})),
+        (Reason.INVALID_TOPIC, lambda: engine.create_topic("", 2, {})),
+        (Reason.INVALID_PARTITIONS, lambda: engine.create_topic("n", 0, {})),
+        (Reason.INVALID_PARTITIONS, lambda: engine.create_topic("n", 10_001, {})),
+        (Reason.INVALID_CONFIG, lambda: engine.create_topic("n", 1, {"retention.ms": "soon"})),
+        (Reason.INVALID_CONFIG, lambda: engine.alter_topic_config(topic, {"no.such.key": "1"})),
+        (Reason.INVALID_PARTITIONS, lambda: engine.create_partitions(topic, 2)),
+        (Reason.INVALID_PARTITIONS, lambda: engine.create_partitions(topic, 1)),
+        (Reason.OFFSET_OUT_OF_RANGE, lambda: engine.delete_records(broker.log("some.topic"), 1)),
+        (Reason.OFFSET_OUT_OF_RANGE, lambda: engine.delete_records(broker.log("some.topic"), -2)),
+    ]
+    for reason, call in calls:
+        with pytest.raises(InvalidError) as caught:
+            await call()
+        assert caught.value.reason is reason
+    await engine.create_topic("n", 1, {}, validate_only=True)
+    await engine.create_partitions(topic, 3, validate_only=True)
+    await engine.alter_topic_config(topic, {"retention.ms": "1"}, validate_only=True)
+    assert engine.manifest.encode() == before
+    check_agreement(broker)
+
+
+async def test_two_who_create_the_same_topic(machine: Machine) -> None:
+    broker = await machine.start()
+    outcomes = await asyncio.gather(*(broker.engine.create_topic("t", n, {}) for n in (1, 2, 3)), return_exceptions=True)
+    assert [isinstance(outcome, InvalidError) for outcome in outcomes] == [False, True, True]
+    await check_restart(machine, broker)
+
+
+async def test_who_deletes_an_old_topic_does_not_harm_the_new_one_of_that_name(machine: Machine) -> None:
+    broker = await machine.start()
+    old = await broker.engine.create_topic("t", 1, {})
+    await broker.engine.delete_topic(old)
+    await broker.engine.create_topic("t", 1, {})
+    with pytest.raises(InvalidError) as caught:
+        await broker.engine.delete_topic(old)
+    assert caught.value.reason is Reason.UNKNOWN_TOPIC_ID
+    check_agreement(broker)
+    await machine.send(broker, [b"one"])
+    broker = await check_restart(machine, broker)
+    await machine.check(broker, exact=True)
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_caller_that_goes_away_leaves_nothing_half_done(machine: Machine, turns: int) -> None:
+    broker = await machine.start()
+    engine = broker.engine
+    topic = await engine.create_topic("t", 1, {})
+    gone = await engine.create_topic("gone", 1, {})
+    await machine.send(broker, [b"one", b"two"])
+    calls: list[Awaitable[object]] = [
+        engine.create_topic("new", 3, {}),
+        engine.create_partitions(topic, 4),
+        engine.alter_topic_config(topic, {"retention.ms": "5"}),
+        engine.delete_records(broker.log(), 1),
+        engine.delete_topic(gone),
+        engine.allocate_producer_id(),
+    ]
+    for call in calls:
+        task = asyncio.ensure_future(call)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    last = await engine.create_topic("last", 1, {})
+    await engine.create_partitions(last, 2)
+    check_agreement(broker)
+    if "new" in engine.logs:
+        await machine.send(broker, [b"to new"], "new", 2)
+    broker = await check_restart(machine, broker)
+    await machine.check(broker, exact=True)
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.AMBIGUOUS, Fault.LATE, Fault.FULL])
+async def test_a_short_outage_is_not_noticed(machine: Machine, fault: Fault) -> None:
+    broker = await machine.start()
+    for number in range(3):
+        broker.faults.script("put_if_absent", *[fault] * (TRIES - 1))
+        topic = await broker.engine.create_topic(f"t{number}", 1, {})
+        broker.faults.script("put_if_absent", fault)
+        await broker.engine.create_partitions(topic, 2)
+        broker.faults.script("put_if_absent", fault)
+        await broker.engine.alter_topic_config(topic, {"retention.ms": "77"})
+    await broker.faults.land()
+    broker = await check_restart(machine, broker)
+    assert len(broker.engine.topics()) == 3
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.AMBIGUOUS, Fault.LATE, Fault.FULL])
+async def test_an_edit_that_gave_up_is_decided_before_the_next(machine: Machine, fault: Fault) -> None:
+    broker = await machine.start()
+    engine = broker.engine
+    topic = await engine.create_topic("t", 1, {})
+    doomed = await engine.create_topic("doomed", 1, {})
+    await machine.send(broker, [b"one", b"two"])
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: engine.create_topic("new", 1, {}),
+        lambda: engine.create_partitions(topic, 3),
+        lambda: engine.alter_topic_config(topic, {"retention.ms": "77"}),
+        lambda: engine.delete_topic(doomed),
+        lambda: engine.delete_records(broker.log(), 1),
+    ]
+    for number, call in enumerate(calls):
+        broker.faults.script("put_if_absent", *[fault] * TRIES)
+        with pytest.raises(RetryError):
+            await call()
+        # What anybody asks for next works, and so does asking for the same again, or it says that it is done.
+        await engine.create_topic(f"other-{number}", 1, {})
+        check_agreement(broker)
+        with suppress(InvalidError):
+            await call()
+        check_agreement(broker)
+    assert broker.log().log_start == 1
+    assert "new" in engine.logs
+    assert "doomed" not in engine.logs
+    await machine.send(broker, [b"to new"], "new")
+    await machine.send(broker, [b"to a new partition"], "t", 2)
+    broker = await check_restart(machine, broker)
+    await machine.check(broker, exact=True)
+
+
+@pytest.mark.parametrize("medium", ["memory", "aligned", "put"])
+async def test_chunks_whose_listing_gave_up_are_listed_once(
+    make_machine: MakeMachine, medium: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.engine.fold.FANOUT", 3)
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    log = broker.log()
+    for round_ in range(4):
+        for number in range(12):
+            await machine.send(broker, [b"%d-%d" % (round_, number), bytes(9_000) + b"%d-%d" % (round_, number)])
+            if number == 3 and medium != "put":
+                broker.faults.script("put_if_absent", *[Fault.AMBIGUOUS] * TRIES)
+            await asyncio.sleep(0)
+        # Another edit comes between, and the sweeper folds what it finds.
+        with suppress(RetryError):
+            await broker.engine.create_topic(f"other-{round_}", 1, {})
+        await broker.engine._sweeper.fold()
+        check_agreement(broker)
+        log.tail.clear()
+        await machine.check(broker, exact=True)
+    await eventually(lambda: len(log.open_chunks) <= 1)
+    await broker.engine._sweeper.fold()
+    assert broker.engine._sweeper.chunks_folded > 0
+    broker = await check_restart(machine, broker)
+    await machine.check(broker, exact=True)
+
+
+async def test_producer_ids_are_never_given_twice(machine: Machine) -> None:
+    given: list[int] = []
+    for _ in range(4):
+        broker = await machine.start()
+        given += await asyncio.gather(*(broker.engine.allocate_producer_id() for _ in range(1500)))
+        await machine.crash(broker)
+    assert len(set(given)) == len(given)
+
+
+async def test_who_loses_the_race_for_an_edit_stops(machine: Machine) -> None:
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"one"])
+    broker.faults.script("put_if_absent", Fault.LOST_RACE)
+    with pytest.raises(HeadgateError):
+        await broker.engine.create_topic("new", 1, {})
+    assert broker.failures
+    with pytest.raises(RetryError) as caught:
+        machine.send(broker, [b"two"])
+    assert caught.value.reason is Reason.NOT_LEADER
+
+
+async def test_two_catalogs_over_one_store() -> None:
+    objects = MemoryObjects()
+    first, second = LocalCatalog(MemoryStore(objects), "a" * 32), LocalCatalog(MemoryStore(objects), "b" * 32)
+    topics = [CreateTopic(Topic(id=uuid.uuid4(), name=name, partitions=1)) for name in "abc"]
+    await first.load()
+    await second.load()
+    await first.commit(topics[0])
+    with pytest.raises(FencedError):
+        await second.commit(topics[1])
+    await second.load()
+    assert set(second.manifest.topics) == {"a"}
+    await second.commit(topics[1])
+    with pytest.raises(FencedError):
+        await first.commit(topics[2])
+
+
+async def test_a_manifest_of_many_edits_is_loaded_from_its_snapshot(machine: Machine) -> None:
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    for number in range(300):
+        topic = await broker.engine.create_topic(f"topic-{number}-" + "x" * 200, 1, {"retention.ms": "77"})
+        if number % 3 == 0:
+            await broker.engine.delete_topic(topic)
+    snapshots = await broker.store.list("cluster/manifest/snapshot/")
+    assert snapshots
+    reloaded = LocalCatalog(broker.faults, "c" * 32)
+    await reloaded.load()
+    assert reloaded.manifest.encode() == broker.engine.manifest.encode()
+    broker = await check_restart(machine, broker)
+    assert await read_values(broker) == []

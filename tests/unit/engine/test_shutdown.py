@@ -1,0 +1,91 @@
+"""The end of a broker: everything that was acked is listed or will be recovered, and nothing waits for ever.
+
+Runs: engines that are closed in good order, with a store that does not answer, with work under way, and twice.
+Compared: what the next engine reads with what was acked. A mismatch means that a graceful shutdown loses what a crash would not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.world import Machine, eventually, read_values
+
+FULL = RetryError(Reason.STORE_FULL, "no space left")
+
+
+async def test_a_clean_end_leaves_nothing_to_recover(machine: Machine) -> None:
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    waiting = [machine.send(broker, [b"%d" % number]) for number in range(50)]
+    await machine.stop(broker)
+    assert [await one for one in waiting] == list(range(50))
+    manifest = broker.engine.manifest
+    assert all(incarnation.sealed for incarnation in manifest.incarnations.values())
+    broker = await machine.start()
+    await machine.check(broker, exact=True)
+    await machine.stop(broker)
+    await machine.stop(await machine.start())
+
+
+@pytest.mark.parametrize("medium", ["memory", "aligned", "put"])
+async def test_a_store_that_refuses_the_last_records_keeps_those_that_were_acked(make_machine: MakeMachine, medium: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    for number in range(5):
+        await machine.send(broker, [b"acked-%d" % number])
+    operation = "put_if_absent" if medium == "put" else "appender.write"
+    broker.store.refused[operation] = FULL
+    waiting = machine.send(broker, [b"not acked"])
+    await eventually(lambda: broker.engine.stalled is not None)
+    closing = asyncio.create_task(broker.engine.close())
+    with pytest.raises(ClosedError):
+        await waiting
+    broker.store.refused.clear()
+    await closing
+    machine.forget(broker)
+    broker = await machine.start()
+    await machine.check(broker)
+    assert (await read_values(broker))[:5] == [b"acked-%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize("medium", ["memory", "aligned", "put", "local"])
+async def test_a_store_that_refuses_everything_at_the_end(make_machine: MakeMachine, medium: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    for number in range(5):
+        await machine.send(broker, [b"acked-%d" % number])
+    for operation in ("put", "put_if_absent", "appender.truncate", "delete", "list"):
+        broker.store.refused[operation] = FULL
+    with suppress(HeadgateError):
+        await broker.engine.close()
+    machine.forget(broker)
+    broker = await machine.start()
+    await machine.check(broker, exact=True)
+
+
+async def test_what_is_appended_after_the_end_is_not_acked(machine: Machine) -> None:
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"before"])
+    closing = asyncio.create_task(broker.engine.close())
+    waiting = []
+    for number in range(200):
+        with suppress(RetryError):  # what comes behind the last acked record is not taken any more
+            waiting.append(machine.send(broker, [b"meanwhile-%d" % number]))
+        await asyncio.sleep(0)
+    await closing
+    machine.forget(broker)
+    with pytest.raises(RetryError) as caught:
+        machine.send(broker, [b"after"])
+    assert caught.value.reason is Reason.NOT_LEADER
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} <= {int, ClosedError}
+    broker = await machine.start()
+    await machine.check(broker, exact=True)

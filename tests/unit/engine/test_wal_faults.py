@@ -1,0 +1,123 @@
+"""A WAL on a store that says no for a while: nothing is acked that is not stored, and all goes on when the store does.
+
+Runs: engines over stores whose single operations are refused and allowed again (`world.MortalStore.refused`).
+Compared: what was acked with what a restart reads; that the broker takes records again by itself. A mismatch means that a full disk
+or a slow bucket loses records, or leaves a broker that must be restarted by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.runtime.errors import Reason, RetryError
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.world import Machine, eventually, settings
+
+FULL = RetryError(Reason.STORE_FULL, "no space left")
+THREADED = ["memory", "aligned", "local"]
+
+
+@pytest.mark.parametrize("medium", THREADED)
+async def test_a_disk_that_was_full_at_the_start(make_machine: MakeMachine, medium: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await machine.crash(broker)
+    broker = await machine.start(refused={"appender.create": FULL})
+    await eventually(lambda: broker.engine.stalled is not None)
+    with pytest.raises(RetryError) as caught:
+        machine.send(broker, [b"refused"])
+    assert caught.value.reason is Reason.STORE_FULL
+    broker.store.refused.clear()
+    await eventually(lambda: broker.engine.stalled is None)
+    await machine.send(broker, [b"taken"])
+    await machine.crash(broker)
+    broker = await machine.start()
+    await machine.check(broker, exact=True)
+
+
+@pytest.mark.parametrize("chunk_bytes", [10_000, 65_537, 100_000])
+@pytest.mark.parametrize("medium", THREADED)
+async def test_any_chunk_size_will_do(make_machine: MakeMachine, medium: str, chunk_bytes: int) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start(settings(wal_chunk_bytes=chunk_bytes))
+    await broker.engine.create_topic("t", 1, {})
+    for number in range(20):
+        await machine.send(broker, [b"%d" % number, bytes([number]) * 9_000])
+    await machine.crash(broker)
+    broker = await machine.start()
+    await machine.check(broker, exact=True)
+
+
+@pytest.mark.parametrize(
+    ("medium", "operation"),
+    [
+        *((medium, operation) for medium in THREADED for operation in ("write", "exists", "truncate", "create")),
+        ("put", ""),
+    ],
+)
+async def test_every_operation_may_fail_for_a_while(make_machine: MakeMachine, medium: str, operation: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start(settings(wal_chunk_bytes=8_192))
+    await broker.engine.create_topic("t", 2, {})
+    await machine.send(broker, [b"before"])
+    name = f"appender.{operation}" if operation else "put_if_absent"
+    broker.store.refused[name] = RetryError(Reason.STORE_UNAVAILABLE, "not now")
+    waiting: list[asyncio.Future[int]] = []
+    number = 0
+    while broker.engine.stalled is None and number < 1000:
+        waiting.append(machine.send(broker, [b"%d" % number, bytes(1_000) + b"%d" % number], partition=number % 2))
+        number += 1
+        await asyncio.sleep(0.0005)
+    assert broker.engine.stalled is not None
+    assert not waiting[-1].done()
+    await asyncio.sleep(0.01)
+    broker.store.refused.clear()
+    await asyncio.gather(*waiting)
+    assert broker.engine.stalled is None
+    await machine.check(broker, exact=True)
+    await machine.crash(broker)
+    broker = await machine.start()
+    await machine.check(broker, exact=True)
+
+
+async def test_new_records_are_refused_when_a_stall_lasts(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.engine.engine.STALL_GRACE_S", 0.05)
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    broker.store.refused["appender.write"] = RetryError(Reason.STORE_UNAVAILABLE, "not now")
+    waiting = [machine.send(broker, [b"first"])]
+    await eventually(lambda: broker.engine.stalled is not None)
+    with pytest.raises(RetryError) as caught:
+        for number in range(10_000):
+            waiting.append(machine.send(broker, [b"%d" % number]))
+            await asyncio.sleep(0.001)
+    assert caught.value.reason is Reason.STORE_UNAVAILABLE
+    broker.store.refused.clear()
+    await asyncio.gather(*waiting)
+    await machine.send(broker, [b"last"])
+    await machine.check(broker, exact=True)
+
+
+async def test_waiting_for_the_store_can_end_early(machine: Machine) -> None:
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await broker.engine.durable(10_000)
+    await machine.send(broker, [b"one"])
+    await broker.engine.durable()
+
+
+async def test_a_store_that_does_not_answer_in_time(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    broker.store.refused["appender.write"] = FULL
+    waiting = machine.send(broker, [b"one"])
+    with pytest.raises(RetryError) as caught:
+        await broker.engine.durable(5)
+    assert caught.value.reason is Reason.TIMED_OUT
+    broker.store.refused.clear()
+    assert await waiting == 0
