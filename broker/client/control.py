@@ -62,7 +62,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """An order of the leader. `error`: empty where it is done, or `under_way`. `pause_ms`: how long writers waited, 0: not known."""
+    """An order of the leader. `error`: empty where it is done, or `under_way`. `pause_ms`: how long writers waited; 0: unknown."""
 
     age_ms: int
     kind: str

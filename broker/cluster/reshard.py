@@ -13,7 +13,7 @@ Theory of operation. Once a second `observe` folds the loads into averages (`loa
 What keeps it from swinging: what is moved takes at most two thirds of the gap (`placement.py`); a split is worth it only if it
 brings two brokers closer by `gain_share_min`; the limits to split and to merge lie far apart; merges never leave a broker empty,
 nor a topic with fewer segments than brokers (it would be divided again); a segment whose writers just had to wait is left alone
-for a time that doubles when it happens again soon; a broker that gained or lost something is not judged until its averages followed.
+for a time that doubles when it happens again soon; a broker that gained or lost anything is not judged until its averages followed.
 """
 
 from __future__ import annotations
