@@ -179,6 +179,12 @@ class SealSegment(msgspec.Struct, frozen=True, tag="seal_segment"):
     producers_key: str | None = None
 
 
+class SetLeader(msgspec.Struct, frozen=True, tag="set_leader"):
+    """This incarnation leads the cluster: it writes the journal."""
+
+    incarnation_id: str
+
+
 class Committed(msgspec.Struct, frozen=True, tag="committed"):
     """The edits beside this one are commit `number` of an incarnation: the same commit again has no effect."""
 
@@ -200,6 +206,7 @@ Edit = (
     | CloseIncarnation
     | OpenSegment
     | SealSegment
+    | SetLeader
     | Committed
 )
 
@@ -224,6 +231,7 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     sealed_segments: list[SealedSegment]
     next_segment_id: int
     commits: dict[str, int]
+    leader: str
     leader_epoch: int
 
 
@@ -252,6 +260,8 @@ class Manifest:
         self.next_segment_id = 0
         self.commits: dict[str, int] = {}
         """The newest commit of incarnations that commit through the leader."""
+        self.leader = ""
+        """The incarnation that leads the cluster, or did last."""
         self.leader_epoch = -1
         """The greatest leader epoch ever given to an incarnation or a segment."""
 
@@ -314,6 +324,8 @@ class Manifest:
                     self.leader_epoch = max(self.leader_epoch, segment.leader_epoch)
                 case SealSegment(segment_id, ends, producers_key):
                     self._seal_segment(segment_id, ends, producers_key)
+                case SetLeader(incarnation_id):
+                    self.leader = incarnation_id
                 case Committed(incarnation_id, number):
                     if incarnation_id in self.incarnations:
                         self.commits[incarnation_id] = number
@@ -400,6 +412,7 @@ class Manifest:
                 sealed_segments=list(self.sealed_segments.values()),
                 next_segment_id=self.next_segment_id,
                 commits=self.commits,
+                leader=self.leader,
                 leader_epoch=self.leader_epoch,
             )
         )
@@ -420,6 +433,7 @@ class Manifest:
         manifest.sealed_segments = {sealed.id: sealed for sealed in snapshot.sealed_segments}
         manifest.next_segment_id = snapshot.next_segment_id
         manifest.commits = snapshot.commits
+        manifest.leader = snapshot.leader
         manifest.leader_epoch = snapshot.leader_epoch
         return manifest
 

@@ -106,14 +106,18 @@ class LocalCatalog:
 
     async def commit_for(self, incarnation_id: str, edits: Sequence[Edit]) -> None:
         """`commit` on behalf of another broker. Errors about the edits are its errors, not this broker's."""
-        await self._uncancelled(self._commit(incarnation_id, edits))
+        await self._uncancelled(self._commit(incarnation_id, lambda _: edits))
+
+    async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
+        """`commit` of edits that are made from the manifest which they will change."""
+        await self._uncancelled(self._commit(self._incarnation_id, make))
 
     async def settle(self) -> None:
         """Wait for the commits that are under way, also for one that gave up. Then `manifest` is what the next edit will change.
 
         Raises as `commit`.
         """
-        await self._uncancelled(self._commit(self._incarnation_id, ()))
+        await self._uncancelled(self._commit(self._incarnation_id, lambda _: ()))
 
     @staticmethod
     async def _uncancelled(committing: Coroutine[object, object, None]) -> None:
@@ -122,7 +126,7 @@ class LocalCatalog:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to look at it
         await asyncio.shield(task)
 
-    async def _commit(self, incarnation_id: str, asked: Sequence[Edit]) -> None:
+    async def _commit(self, incarnation_id: str, make: Callable[[Manifest], Sequence[Edit]]) -> None:
         async with self._lock:
             try:
                 if (data := self._journal.in_doubt) is not None:
@@ -132,6 +136,7 @@ class LocalCatalog:
             except (FencedError, FatalError, CorruptError) as error:
                 self._failed(error)
                 raise
+            asked = make(self._manifest)
             if not asked or self._is_done(asked):
                 return
             for edit in asked:

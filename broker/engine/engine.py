@@ -88,8 +88,6 @@ class Engine:
         self.clock = clock
         self.incarnation_id = incarnation_id
         self.broker_id = settings.broker_id
-        self.controller_id = settings.broker_id
-        """The broker that leads the cluster."""
         self.cluster_id = ""
         self.leader_epoch = -1
         self.failed: HeadgateError | None = None
@@ -413,6 +411,12 @@ class Engine:
                 newest[incarnation.broker_id] = incarnation
         return [newest[broker_id] for broker_id in sorted(newest)]
 
+    @property
+    def controller_id(self) -> int:
+        """The broker that leads the cluster."""
+        leader = self.manifest.incarnations.get(self.manifest.leader)
+        return self.broker_id if leader is None else leader.broker_id
+
     def all_logs(self) -> Iterator[PartitionLog]:
         """The partitions that this broker leads."""
         return self.leads.all()
@@ -579,6 +583,7 @@ class Engine:
             partition.producers_state.record(producer_id, header[10], header[11], header[12], base_offset, now_ms)
         partition.next_offset = next_offset
         partition.bytes_in += size
+        partition.requests += 1
         tail = partition.tail
         if adopt is not None and size >= ADOPT_BYTES_MIN and size * 2 > len(adopt):
             segment = tail.adopt(adopt, at, size, base_offset, next_offset)

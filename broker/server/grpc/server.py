@@ -6,6 +6,7 @@ import socket
 
 import grpc
 
+from broker.control.cluster import Cluster
 from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
 from broker.runtime.config import Settings
@@ -38,6 +39,7 @@ class GrpcServer:
         kafka: (host, port) that Kafka clients are told; default: what the settings say.
         http_port: the port of the HTTP door; default: what the settings say.
         capacity: what the control plane tells; None: there are no reservations, and nothing for KEDA.
+        cluster: this broker's place in it; None: other brokers have nothing to say here.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class GrpcServer:
         kafka: tuple[str, int] | None = None,
         http_port: int | None = None,
         capacity: CapacityView | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         self._settings = settings
         self._shared = Shared(engine, settings)
@@ -62,6 +65,7 @@ class GrpcServer:
         self._admin = AdminService(self._shared, self._addresses)
         self._groups = GroupsService(self._shared, groups)
         self._capacity = capacity
+        self._cluster = cluster
         self._forwarder = Forwarder()
         self._counts = CallCounts()
         self._server: grpc.aio.Server | None = None
@@ -86,6 +90,7 @@ class GrpcServer:
                 service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._shared), self._counts),
                 service_handler(groups_pb2.DESCRIPTOR.services_by_name["Groups"], self._groups, self._counts),
                 *self._capacity_handlers(),
+                *self._control_handlers(),
             ],
             options=[
                 # Two brokers that share a port by accident would answer for each other.
@@ -119,6 +124,14 @@ class GrpcServer:
             host=self._addresses.host, kafka_port=self._addresses.kafka_port, grpc_port=port, http_port=self._addresses.http_port
         )
         return port
+
+    def _control_handlers(self) -> list[grpc.GenericRpcHandler]:
+        if self._cluster is None:
+            return []
+        from broker.server.grpc.control_service import ControlService
+        from broker.wire.grpc.headgate.v1 import control_pb2
+
+        return [service_handler(control_pb2.DESCRIPTOR.services_by_name["Control"], ControlService(self._cluster), self._counts)]
 
     def _capacity_handlers(self) -> list[grpc.GenericRpcHandler]:
         if self._capacity is None:

@@ -256,7 +256,9 @@ def respond(request: FetchRequest, correlation_id: int) -> list[bytes | memoryvi
                     end, start = log.high_watermark, log.log_start
             else:
                 end, start = log.high_watermark, log.log_start
-                log.bytes_out += wanted.bytes
+                if wanted.bytes:
+                    log.bytes_out += wanted.bytes
+                    log.requests += 1
             if flexible:
                 head += _ROW_12.pack(wanted.number, wanted.code, end, end, start, 1, -1)
                 head += encode_unsigned_varint(wanted.bytes + 1)
