@@ -171,6 +171,9 @@ class LoadHistory:
         """Take a report of all live brokers about the time since the last one."""
         if self.started_ms is None:
             self.started_ms, self.now_ms = now_ms, now_ms - 1000
+            # A new leader places what was lost before it is told the time.
+            for segment in self.segments.values():
+                segment.born_ms = segment.seen_ms = now_ms
         window_ms = max(now_ms - self.now_ms, 1)
         self.gap = window_ms > GAP_MS
         self.now_ms = now_ms

@@ -35,7 +35,7 @@ from broker.cluster.placement import (
     place,
     span,
 )
-from broker.cluster.segments import BrokerLoad, Order, OrderKind, Plan, SegmentInfo, Successor
+from broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad, Plan, SegmentInfo, Successor
 from broker.runtime.errors import InvalidError, Reason, RetryError
 
 HOT_PARTITION_PART = 0.6
@@ -73,6 +73,16 @@ class LoadPlanner:
         self.history.learn(segments)
         pass_ = _Pass(self, segments, brokers, now_ms)
         return Plan(orders=tuple(pass_.orders()))
+
+    def pressures(self, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad]) -> dict[str, float]:
+        """The part of each broker that is in use, by incarnation: what `capacity.LoadDemand` is told."""
+        self.history.learn(segments)
+        return Board(self.history, list(self.history.live(segments)), brokers, FAST).pressure
+
+    def load(self, segment_id: int) -> PartitionLoad:
+        """Average traffic of a segment, for people; nothing where it is not known."""
+        segment = self.history.segments.get(segment_id)
+        return PartitionLoad() if segment is None else self.history.load(segment)
 
     def order_split(
         self,

@@ -254,6 +254,18 @@ def test_a_new_leader_watches_first_and_then_goes_on() -> None:
     assert orders[0].second - began >= cluster.targets.warm_up_ms // 1000
 
 
+def test_a_new_leader_that_first_places_what_was_lost_makes_nobody_wait_twice() -> None:
+    cluster = world(1, 2)
+    cluster.create(8, lambda second, partition: 0.05)
+    cluster.run(10)
+    cluster.new_leader()
+    cluster.kill(next(iter(cluster.brokers)))
+    lost_at = cluster.second
+    cluster.join(3)
+    first = cluster.run(60)[0]
+    assert first.second - lost_at >= cluster.targets.cooldown_ms // 1000
+
+
 def test_a_leader_that_stood_still_does_not_take_the_pause_for_a_duration() -> None:
     cluster = world(1, 2)
     cluster.create(8, hot(0, 1, 2, 3, share=0.1, start=20))
@@ -267,6 +279,22 @@ def test_traffic_that_no_other_broker_can_take_is_not_split() -> None:
     cluster = world(1, 2)
     cluster.create(8, lambda second, partition: 0.12)
     assert cluster.run(600) == []
+
+
+# -- what is known
+
+
+def test_pressures_and_loads_follow_the_traffic() -> None:
+    cluster = world(1, 2)
+    cluster.create(8, hot(0, 1, 2, 3, share=0.05, rest=0.01))
+    cluster.run(20)
+    measured = cluster.planner.pressures(cluster.segments, cluster.loads())
+    assert measured == pytest.approx(cluster.pressures(), rel=0.01)
+    loads = [cluster.planner.load(segment_id) for segment_id in cluster.segments]
+    assert [load.bytes_in_per_s for load in loads] == pytest.approx(
+        [cluster.weight(info) * cluster.targets.broker_bytes_per_s / 2 for info in cluster.segments.values()], rel=0.01
+    )
+    assert cluster.planner.load(12345).requests_per_s == 0
 
 
 # -- by hand
