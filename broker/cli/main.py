@@ -23,6 +23,8 @@ A setting comes from the command line, else from the environment, else from the 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # gRPC's C core writes lines of its own to stderr, such as one for each broker that goes away. What matters comes as an error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if given[:1] == ["broker"]:
         return broker(given[1:])
     from broker.cli.app import run

@@ -99,6 +99,9 @@ class PartitionQueue(Generic[B]):
         producer_id = self.producer_id
         if self.waiting and self.waiting[0].sequence >= 0:
             producer_id = self.waiting[0].producer_id
+        if self.in_flight and self.in_flight[-1].producer_id != producer_id:
+            # To the broker these are two producers: it would not see that one overtakes the other.
+            return False
         proven = producer_id == self._proven_id and now_s < self._proven_until_s
         return len(self.in_flight) < (IN_FLIGHT_MAX if proven else 1)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.log.group_records import OffsetKey, OffsetValue
 from broker.runtime.errors import Reason
@@ -23,8 +23,7 @@ NEVER = -1
 """A retention that never ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class Position(NamedTuple):
     """One row of a commit. `topic_id`: the topic as it is now."""
 
     topic: str

@@ -175,7 +175,7 @@ class Leader:
         edits: list[Edit] = [SetLeader(self._mine.id)]
         # Two processes cannot listen at one address: whoever was here before is gone.
         lost = [incarnation for incarnation in self._others() if _same_place(incarnation, self._mine)]
-        recovered = await recover(self._engine.store, manifest, lost)
+        recovered = await recover(self._engine.store, manifest, lost, self._mine.id)
         edits += recovered.edits
         known = manifest.incarnations.get(self._mine.id)
         if known.sealed if known is not None else self._engine.ready:
@@ -413,7 +413,7 @@ class Leader:
                 try:
                     await self._local.settle()
                     lost = [one for one in self._others() if one.id in self._condemned]
-                    recovered = await recover(self._engine.store, self.manifest, lost)
+                    recovered = await recover(self._engine.store, self.manifest, lost, self._mine.id)
                     if lost:
                         await self._local.commit(*recovered.edits)
                     break

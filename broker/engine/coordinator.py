@@ -77,8 +77,10 @@ STALL_S = 1.5
 READ_BYTES = 1 << 20
 SLICE_ROWS = 500
 """Rows that are replayed or written again before other work gets its turn."""
-SNAPSHOT_ROWS_MIN = 5_000
-"""Rows of a partition that are not worth a snapshot: 50 partitions with as many replay in about two seconds."""
+SNAPSHOT_ROWS_MIN = 2_000
+"""Rows of a partition that are not worth a snapshot: 50 partitions with as many replay in about a second."""
+LOADS_MAX = 16
+"""Partitions that are read at the same time: from S3 each read takes some tens of milliseconds."""
 CUT_INTERVAL_S = 10.0
 """Pause between two edits of the manifest that cut off what snapshots replaced."""
 EMPTY_GROUP_MS = 600_000
@@ -214,9 +216,10 @@ class Coordinator:
         rows = 0
         topic = self._engine.manifest.topics.get(TOPIC)
         if topic is not None:
+            await self._protect(topic)
             slots = self._make_slots(topic)
-            for slot in slots:
-                rows += await self._replay(slot)
+            room = asyncio.Semaphore(LOADS_MAX)
+            rows = sum(await asyncio.gather(*(self._replay(slot, room) for slot in slots)))
             now = self._clock.now()
             for slot in slots:
                 slot.shard.loaded(now)
@@ -232,12 +235,13 @@ class Coordinator:
             _Slot(Shard(self._config, self._budget), self._engine.partition(topic, number)) for number in range(topic.partitions)
         ]
 
-    async def _replay(self, slot: _Slot) -> int:
+    async def _replay(self, slot: _Slot, room: asyncio.Semaphore) -> int:
         """Fold a partition into its shard. Returns its number of records."""
         partition = slot.log
         offset, rows = partition.log_start, 0
         while offset < partition.high_watermark:
-            views = await self._engine.read(partition, offset, READ_BYTES)
+            async with room:
+                views = await self._engine.read(partition, offset, READ_BYTES)
             if not views:
                 break
             for view in views:
@@ -391,7 +395,14 @@ class Coordinator:
                 if error.reason is not Reason.TOPIC_EXISTS:
                     raise
                 topic = self._engine.topic(TOPIC)
+                await self._protect(topic)
             self._slots = self._make_slots(topic)
+
+    async def _protect(self, topic: Topic) -> None:
+        """Positions must not be deleted by age: whoever made the topic, or changed it, may not have known."""
+        if topic.config.get("cleanup.policy") != TOPIC_CONFIG["cleanup.policy"]:
+            await self._engine.alter_topic_config(topic, lambda now: {**now.config, **TOPIC_CONFIG})
+            log.warning("groups_topic_protected", topic=topic.name, was=topic.config.get("cleanup.policy", "delete"))
 
     def _topic_exists(self, name: str, value: OffsetValue) -> bool:
         topic = self._engine.manifest.topics.get(name)
@@ -467,6 +478,9 @@ class Coordinator:
         """Forget what expired, and positions of topics that are gone."""
         minutes = self._settings.offsets_retention_minutes
         try:
+            topic = self._engine.manifest.topics.get(TOPIC)
+            if topic is not None:
+                await self._protect(topic)
             for slot in self._slots:
                 effects = slot.shard.clean(
                     self._clock.now(),

@@ -133,7 +133,7 @@ class Engine:
         assert isinstance(catalog, LocalCatalog)
         await catalog.load()
         lost = [incarnation for incarnation in self.manifest.incarnations.values() if not incarnation.sealed]
-        recovered = await recover(self.store, self.manifest, lost)
+        recovered = await recover(self.store, self.manifest, lost, self.incarnation_id)
         mine = Incarnation(
             id=self.incarnation_id,
             broker_id=self.broker_id,
@@ -300,7 +300,7 @@ class Engine:
                 continue  # the topic was deleted, or an earlier try succeeded
             logs = self.leads.of_segment(segment)
             assert len(logs) == len(segment.partitions), "a segment is sealed once it is open"
-            key = keys.segment_producers(self.incarnation_id, segment.id)
+            key = keys.segment_producers(self.incarnation_id, str(segment.id))
             await self.store.put(key, encode_states(logs))
             seals.append(SealSegment(segment.id, [partition.high_watermark for partition in logs], key))
             origins.update(segment.origins)

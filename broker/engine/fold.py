@@ -50,6 +50,7 @@ def choose(manifest: Manifest) -> tuple[str, list[Chunk]] | None:
             if not fits:
                 run, size = [], 0
             if chunk.size_bytes > BYTES_MAX // 2:
+                run, size = [], 0
                 continue
             run.append(chunk)
             size += chunk.size_bytes
@@ -58,11 +59,12 @@ def choose(manifest: Manifest) -> tuple[str, list[Chunk]] | None:
     return None
 
 
-async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: list[Chunk], *, by: str) -> FoldChunks:
+async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: list[Chunk], made_by: str) -> FoldChunks:
     """Write the chunk that replaces `chunks`.
 
     Args:
-        by: a name that only one fold ever has; stands in the object's key, so that two folds never write the same object.
+        made_by: a name that no other attempt to fold has, in this process or another: a broker that was replaced while it wrote, or
+            a put that comes late, must not replace an object that the manifest names.
 
     Returns:
         The edit that puts it in their place; until that is committed the new object means nothing.
@@ -71,7 +73,8 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
     header = chunk_header(uuid.UUID(hex=incarnation_id).bytes, chunks[0].number, created_ms, FLAG_SYNCED)
     streams: dict[tuple[uuid.UUID, int, int], list[tuple[Extent, BatchIndex, memoryview]]] = {}
     for chunk in chunks:
-        data = memoryview(await store.get(keys.chunk_object(incarnation_id, chunk)))
+        # Not the whole object: one that was recovered may have room behind its groups that was never used.
+        data = memoryview(await store.get_range(keys.chunk_object(incarnation_id, chunk), 0, chunk.size_bytes))
         for extent in _live(chunk.extents, manifest):
             index = await read_index(store, incarnation_id, chunk, extent)
             # Of one leader epoch: between two of them other incarnations may have written.
@@ -103,7 +106,7 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
         number=chunks[0].number,
         last_number=chunks[-1].last_number,
         generation=chunks[0].generation + 1,
-        folded_by=by,
+        made_by=made_by,
         size_bytes=position,
         appended_ms=created_ms,
         index_inline=True,

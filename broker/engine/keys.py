@@ -5,11 +5,11 @@
     cluster/id                            whose store this is, and its format
     cluster/manifest/...                  the journal of the manifest (store/journal.py)
     wal/<incarnation>/<chunk>             a chunk (log/chunk.py); numbers have 20 digits, so that keys sort as numbers do
-    wal/<incarnation>/<chunk>.index       its index, where it is not inline
-    wal/<incarnation>/<chunk>.fold-<n>-<by>  chunks from <chunk> on that were folded into one, of generation n (fold.py)
+    wal/<incarnation>/<chunk>.index       its index, where it is not inline; with -<who> where recovery made it
+    wal/<incarnation>/<chunk>.fold-<who>  chunks from <chunk> on that were folded into one (fold.py)
     wal/<incarnation>/fence               the incarnation may never ack again
     wal/<incarnation>/producers-<chunk>   producer state after all chunks before <chunk>
-    wal/<incarnation>/producers-segment-<id>  ... of a segment when it was sealed; `last` for all of an incarnation that was lost
+    wal/<incarnation>/producers-segment-<id>  ... of a segment when it was sealed; `last-<who>`: of all of a lost incarnation
     cluster/lease/<version>               who leads (control/lease.py)
     topics/<topic id>/data/...            files of history, by reference
 """
@@ -35,18 +35,18 @@ def chunk(incarnation_id: str, number: int) -> str:
 def chunk_object(incarnation_id: str, chunk_listed: Chunk) -> str:
     """The object of a chunk that the manifest lists."""
     key = chunk(incarnation_id, chunk_listed.number)
-    return f"{key}.fold-{chunk_listed.generation}-{chunk_listed.folded_by}" if chunk_listed.generation else key
+    return f"{key}.fold-{chunk_listed.made_by}" if chunk_listed.generation else key
 
 
 def index_object(incarnation_id: str, chunk_listed: Chunk) -> str:
     """The object in which the index of a listed chunk stands."""
     if chunk_listed.index_inline:
         return chunk_object(incarnation_id, chunk_listed)
-    return chunk_index(incarnation_id, chunk_listed.number)
+    return chunk_index(incarnation_id, chunk_listed.number, chunk_listed.made_by)
 
 
-def chunk_index(incarnation_id: str, number: int) -> str:
-    return chunk(incarnation_id, number) + ".index"
+def chunk_index(incarnation_id: str, number: int, made_by: str = "") -> str:
+    return chunk(incarnation_id, number) + (f".index-{made_by}" if made_by else ".index")
 
 
 def fence(incarnation_id: str) -> str:
@@ -57,6 +57,6 @@ def producers(incarnation_id: str, number: int) -> str:
     return f"{WAL}{incarnation_id}/producers-{number:020d}"
 
 
-def segment_producers(incarnation_id: str, segment_id: int | None) -> str:
-    """Of one sealed segment; None: of all segments of an incarnation that was lost."""
-    return f"{WAL}{incarnation_id}/producers-segment-{'last' if segment_id is None else segment_id}"
+def segment_producers(incarnation_id: str, name: str) -> str:
+    """Of one sealed segment, or of all segments of an incarnation that was lost."""
+    return f"{WAL}{incarnation_id}/producers-segment-{name}"

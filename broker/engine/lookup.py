@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.engine.partition import PartitionLog
 from broker.engine.reader import Reader
-from broker.log.records import iter_records
+from broker.log.records import Record, iter_records
 
 
 async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
@@ -22,35 +22,40 @@ async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestam
         if found is None or found >= located.end:
             offset = located.end_offset
             continue
-        base_offset = located.index.offsets[found]
-        match = await _first_record(reader, partition, max(base_offset, partition.log_start), timestamp_ms)
-        if match is not None:
-            return match
-        offset = located.index.offsets[found + 1] if found + 1 < located.end else located.end_offset
+        # Both before the store is read: rows of an open chunk may leave memory meanwhile.
+        base_offset = max(located.index.offsets[found], offset, partition.log_start)
+        next_offset = located.index.offsets[found + 1] if found + 1 < located.end else located.end_offset
+        for record in await _records(reader, partition, base_offset):
+            if record.timestamp_ms >= timestamp_ms:
+                return record.timestamp_ms, record.offset
+        offset = next_offset
     return None
 
 
 async def max_timestamp(reader: Reader, partition: PartitionLog) -> tuple[int, int] | None:
     """(timestamp, offset) of the first record with the greatest timestamp; None where nothing is readable."""
-    extents = partition.sealed.extents
-    greatest = max((extent.timestamp_max_ms for extent in extents), default=-1)
-    if len(partition.open):
-        greatest = max(greatest, max(partition.open.timestamps))
-    found = await offset_for_timestamp(reader, partition, greatest)
-    if found is None and partition.log_start < partition.high_watermark:
-        # The record that had it stands below the log's start, in a batch that reaches above it: look at what is left.
-        best: tuple[int, int] | None = None
-        for batch in await reader.read(partition, partition.log_start, 1):
-            for record in iter_records(batch):
-                if record.offset >= partition.log_start and (best is None or record.timestamp_ms > best[0]):
-                    best = record.timestamp_ms, record.offset
-        return best
-    return found
+    start = partition.log_start
+    located = await reader.locate(partition, start)
+    if located is None or start >= partition.high_watermark:
+        return None
+    index, first, end_offset = located.index, located.first, located.end_offset
+    # The first batch may begin below the log's start: what the index says of it may be true of a record that is gone.
+    cut = index.offsets[first] < start
+    greatest = max(index.timestamps[first + cut : located.end], default=None)
+    known = [extent.timestamp_max_ms for extent in partition.sealed.extents if extent.base_offset >= end_offset]
+    rows = partition.open
+    known += [rows.timestamps[row] for row in range(len(rows)) if rows.offsets[row] >= end_offset]
+    greatest = max([*known, *([] if greatest is None else [greatest])], default=None)
+    if not cut:
+        return None if greatest is None else await offset_for_timestamp(reader, partition, greatest)
+    records = await _records(reader, partition, start)
+    best = max(((record.timestamp_ms, -record.offset) for record in records), default=None)
+    if best is not None and (greatest is None or best[0] >= greatest):
+        return best[0], -best[1]
+    return None if greatest is None else await offset_for_timestamp(reader, partition, greatest)
 
 
-async def _first_record(reader: Reader, partition: PartitionLog, offset: int, timestamp_ms: int) -> tuple[int, int] | None:
-    for batch in (await reader.read(partition, offset, 1))[:1]:
-        for record in iter_records(batch):
-            if record.offset >= offset and record.timestamp_ms >= timestamp_ms:
-                return record.timestamp_ms, record.offset
-    return None
+async def _records(reader: Reader, partition: PartitionLog, offset: int) -> list[Record]:
+    """The records from `offset` on in the batch that has it, or the next one."""
+    batches = await reader.read(partition, offset, 1)
+    return [record for record in iter_records(batches[0]) if record.offset >= offset] if batches else []

@@ -181,17 +181,16 @@ class PartitionLog:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(greatest known epoch not above `epoch`, offset where the next one begins or the high watermark); KIP-101, KIP-279.
 
-        (-1, -1) where `epoch` is older than everything that is kept, or newer than this partition's.
+        For an epoch whose records are all gone, as in Kafka: (`epoch`, first offset of the next one that is known), so that a
+        consumer which has read them all goes on where it is. (-1, -1) where `epoch` is none, or newer than this partition's.
         """
-        if epoch > self.leader_epoch or not self.epochs or epoch < self.epochs[0][0]:
-            if epoch == self.leader_epoch:
-                return epoch, self.high_watermark
+        if epoch == self.leader_epoch:
+            return epoch, self.high_watermark
+        if not 0 <= epoch < self.leader_epoch:
             return -1, -1
         row = bisect_right(self.epochs, (epoch, 1 << 63)) - 1
         end = self.epochs[row + 1][1] if row + 1 < len(self.epochs) else self.high_watermark
-        if epoch == self.leader_epoch:
-            return epoch, self.high_watermark
-        return self.epochs[row][0], end
+        return epoch if row < 0 else self.epochs[row][0], end
 
     def begin_chunk(self, chunk_number: int) -> None:
         """The next rows of `open` stand in this chunk."""

@@ -7,7 +7,9 @@ Ranges that are near each other are read at once, and a read is bounded by what 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from broker.cluster.manifest import Chunk, Extent
 from broker.engine import keys
@@ -16,6 +18,8 @@ from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
 from broker.log.index import BatchIndex
 from broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 from broker.store.interface import Store
+
+_T = TypeVar("_T")
 
 GAP_BYTES_MAX = 64 << 10
 """A gap between two wanted batches up to this is read and thrown away: cheaper than another round trip."""
@@ -45,6 +49,19 @@ async def read_index(store: Store, incarnation_id: str, chunk: Chunk, extent: Ex
     return BatchIndex.decode(data)
 
 
+async def _again(call: Callable[[], Awaitable[_T]]) -> _T:
+    """Look up again what was swept or folded between the look-up and the read."""
+    for attempt in range(TRIES):
+        try:
+            return await call()
+        except InvalidError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            if attempt == TRIES - 1:
+                raise RetryError(Reason.STORE_UNAVAILABLE, f"a chunk is missing in the store: {error.message}") from error
+    raise AssertionError("TRIES is at least 1")
+
+
 class Reader:
     """Batches of a partition from the store.
 
@@ -64,21 +81,18 @@ class Reader:
 
         `log_start <= offset < high_watermark` must hold when it is called. Returns [] only where retention overtook the read.
         """
-        key = ""
-        for _ in range(TRIES):
-            try:
-                located = await self.locate(log, offset)
-                if located is None:
-                    return []
-                key = located.key
-                return await self._read_rows(located, max_bytes)
-            except InvalidError as error:
-                if error.reason is not Reason.NOT_FOUND:
-                    raise
-        raise RetryError(Reason.STORE_UNAVAILABLE, f"a chunk is missing in the store. key=`{key}`")
+
+        async def read() -> list[memoryview]:
+            located = await self._locate(log, offset)
+            return [] if located is None else await self._read_rows(located, max_bytes)
+
+        return await _again(read)
 
     async def locate(self, log: PartitionLog, offset: int) -> Located | None:
-        """The rows from the batch that contains `offset` to the end of its chunk."""
+        """The rows from the batch that contains `offset` (or, in a gap, the next one) to the end of its chunk."""
+        return await _again(lambda: self._locate(log, offset))
+
+    async def _locate(self, log: PartitionLog, offset: int) -> Located | None:
         row = log.sealed.find(offset)
         if row < len(log.sealed):
             extent, ref = log.sealed.extents[row], log.sealed.refs[row]

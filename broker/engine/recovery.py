@@ -79,8 +79,11 @@ def decode_producers(data: bytes) -> Producers:
     return states
 
 
-async def recover(store: Store, manifest: Manifest, incarnations: Iterable[Incarnation]) -> Recovered:
+async def recover(store: Store, manifest: Manifest, incarnations: Iterable[Incarnation], made_by: str) -> Recovered:
     """Fence incarnations that are not sealed, and find what they wrote.
+
+    Args:
+        made_by: the incarnation that recovers.
 
     Returns:
         Edits that list their chunks, and seal their segments and them. Nothing else in the store depends on them until they are
@@ -88,7 +91,7 @@ async def recover(store: Store, manifest: Manifest, incarnations: Iterable[Incar
     """
     recovered = Recovered()
     for incarnation in incarnations:
-        await _recover_incarnation(store, manifest, incarnation, recovered)
+        await _recover_incarnation(store, manifest, incarnation, made_by, recovered)
     return recovered
 
 
@@ -108,7 +111,9 @@ async def load_producers(store: Store, objects: Iterable[str]) -> Producers:
     return newest
 
 
-async def _recover_incarnation(store: Store, manifest: Manifest, incarnation: Incarnation, recovered: Recovered) -> None:
+async def _recover_incarnation(
+    store: Store, manifest: Manifest, incarnation: Incarnation, made_by: str, recovered: Recovered
+) -> None:
     prefix = keys.wal_prefix(incarnation.id)
     await store.put_if_absent(keys.fence(incarnation.id), FENCE_OBJECT)
     segments = [segment for segment in manifest.segments.values() if segment.incarnation_id == incarnation.id]
@@ -142,13 +147,13 @@ async def _recover_incarnation(store: Store, manifest: Manifest, incarnation: In
             log.warning("wal_tail_cut", incarnation=incarnation.id, chunk=number, damage=scan.damage)
         sequence = scan.sequence_next
         if frames:
-            chunks.append(await _list_chunk(store, incarnation, number, data, scan.end, frames))
+            chunks.append(await _list_chunk(store, incarnation, number, made_by, data, scan.end, frames))
             _replay_producers(frames, producers)
             recovered.records += sum(frame.header[12] for frame in frames)
         number += 1
     recovered.edits.append(AddChunks(incarnation_id=incarnation.id, chunks=chunks))
     if segments:
-        key = keys.segment_producers(incarnation.id, None)
+        key = keys.segment_producers(incarnation.id, f"last-{made_by}")
         streams = {stream_key(segment.topic_id.bytes, number) for segment in segments for number in segment.partitions}
         states = {stream: (offset, state.encode(offset)) for stream, (offset, state) in producers.items() if stream in streams}
         await store.put(key, encode_producers(states))
@@ -201,14 +206,16 @@ async def sweep_leftovers(store: Store, manifest: Manifest, incarnation_id: str)
         last = objects[-1].key
 
 
-async def _list_chunk(store: Store, incarnation: Incarnation, number: int, data: bytes, end: int, frames: list[Frame]) -> Chunk:
+async def _list_chunk(
+    store: Store, incarnation: Incarnation, number: int, made_by: str, data: bytes, end: int, frames: list[Frame]
+) -> Chunk:
     rows: dict[bytes, BatchIndex] = {}
     for frame in frames:
         rows.setdefault(frame.stream, BatchIndex()).add(frame.header[0], frame.header[8], frame.position, frame.size_bytes)
     sections = [index.encode() for index in rows.values()]
     inline = data[end:] == b"".join(sections)
     if not inline:
-        await store.put(keys.chunk_index(incarnation.id, number), sections)
+        await store.put(keys.chunk_index(incarnation.id, number, made_by), sections)
     position = end if inline else 0
     last = {frame.stream: frame for frame in frames}
     epochs = {frame.stream: frame.header[2] for frame in reversed(frames)}
@@ -232,6 +239,7 @@ async def _list_chunk(store: Store, incarnation: Incarnation, number: int, data:
     return Chunk(
         number=number,
         last_number=number,
+        made_by="" if inline else made_by,
         size_bytes=max(end, CHUNK_HEADER_BYTES),
         appended_ms=frames[-1].appended_ms,
         index_inline=inline,

@@ -148,8 +148,8 @@ class Sweeper:
         while not self._closing and (chosen := choose(engine.manifest)) is not None:
             incarnation_id, chunks = chosen
             self._folds += 1
-            edit = await fold(engine.store, engine.manifest, incarnation_id, chunks, by=f"{engine.incarnation_id}-{self._folds}")
-            await self._catalog.commit(edit)
+            made_by = f"{engine.incarnation_id}-{self._folds}"
+            await self._catalog.commit(await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by))
             await self._delete_chunks(incarnation_id, chunks)
             self.chunks_folded += len(chunks)
 

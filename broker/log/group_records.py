@@ -34,6 +34,8 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _OFFSET_HEAD_OLD = struct.Struct(">hq")
 _OFFSET_HEAD = struct.Struct(">hqi")
+_OFFSET_PLAIN = struct.Struct(">hqiBqBBB16s")
+"""A whole value of the current version, without text and with a topic id: what nearly all of them are."""
 
 
 class OffsetKey(NamedTuple):
@@ -85,7 +87,15 @@ class GroupMetadata:
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    return b"\x00\x01" + _string(key.group) + _string(key.topic) + _I32.pack(key.partition)
+    return offset_key_prefix(key.group, key.topic) + encode_partition(key.partition)
+
+
+def offset_key_prefix(group: str, topic: str) -> bytes:
+    """What the keys of a group in a topic begin with; `encode_partition` is the rest."""
+    return b"\x00\x01" + _string(group) + _string(topic)
+
+
+encode_partition = _I32.pack
 
 
 def encode_group_key(group: str) -> bytes:
@@ -112,6 +122,10 @@ def encode_offset_value(value: OffsetValue) -> bytes:
         # Only version 1 has an expiry; it has neither the leader epoch nor the topic's id.
         head = _OFFSET_HEAD_OLD.pack(_OFFSET_VERSION_EXPIRES, value.offset)
         return head + _string(value.metadata) + _I64.pack(value.commit_ms) + _I64.pack(value.expire_ms)
+    if not value.metadata and value.topic_id is not None:
+        return _OFFSET_PLAIN.pack(
+            _OFFSET_VERSION, value.offset, value.leader_epoch, 1, value.commit_ms, 1, _TAG_TOPIC_ID, 16, value.topic_id.bytes
+        )
     text = value.metadata.encode()
     head = _OFFSET_HEAD.pack(_OFFSET_VERSION, value.offset, value.leader_epoch)
     tail = b"\x00" if value.topic_id is None else b"\x01\x00\x10" + value.topic_id.bytes

@@ -27,6 +27,7 @@ TITLES = {
     "librdkafka": "librdkafka at full speed (local store, wal.fsync=never; s/GB is the broker's CPU per GB of values)",
     "latency": "Latency from produce() to the ack, librdkafka, 1 KB values",
     "grpc": "gRPC, whole record batches on one stream (local store, wal.fsync=never; s/GB is the broker's CPU)",
+    "groups": "Consumer groups",
     "memory": "Memory",
     "start": "Start",
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.client.sequencing import IN_FLIGHT_MAX, SEQUENCE_COUNT, PartitionQueue
@@ -143,7 +143,12 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from([0, 0, SEQUENCE_COUNT - 3]))
-@settings(max_examples=500, deadline=None)
+@example(
+    # A new producer id in the middle: what has the old one and what has the new one must not be in flight together.
+    [("give", [1, 1, 1]), ("give", [1, 1, 1, 1]), ("answer", [""]), ("give up", 0), ("break", 0)],
+    0,
+)
+@settings(max_examples=1000, deadline=None)
 def test_every_batch_is_written_once_and_in_order(steps: list[tuple[str, Any]], first_sequence: int) -> None:
     client = Client(first_sequence)
     for step, argument in steps:

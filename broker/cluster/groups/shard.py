@@ -53,6 +53,8 @@ from broker.log.group_records import (
     encode_group_value,
     encode_offset_key,
     encode_offset_value,
+    encode_partition,
+    offset_key_prefix,
 )
 from broker.runtime.errors import Reason
 
@@ -168,9 +170,12 @@ class _Entry:
 
 
 class GroupListing(NamedTuple):
+    """A group in a list. `protocol_type` is empty where nobody ever joined."""
+
     group_id: str
     protocol_type: str
     state: State
+    members: int
 
 
 class Shard:
@@ -272,18 +277,27 @@ class Shard:
             error = entry.group.check_commit(event.member_id, event.instance_id, event.generation, now.timer_ms)
         if error is not None:
             return [Answer(event.token, RowsReply(error=error))]
-        errors = tuple(position.check() for position in event.positions)
-        positions = tuple(
-            (OffsetKey(group_id, row.topic, row.partition), row.value(now.wall_ms, event.retention_ms))
-            for row, row_error in zip(event.positions, errors, strict=True)
-            if row_error is None
-        )
-        reply = RowsReply(errors)
-        if not positions:
+        errors: list[Reason | None] = []
+        positions: list[tuple[OffsetKey, OffsetValue | None]] = []
+        rows: list[Row] = []
+        prefixes: dict[str, bytes] = {}
+        for position in event.positions:
+            row_error = position.check()
+            errors.append(row_error)
+            if row_error is None:
+                topic, partition = position.topic, position.partition
+                prefix = prefixes.get(topic)
+                if prefix is None:
+                    prefix = prefixes[topic] = offset_key_prefix(group_id, topic)
+                value = position.value(now.wall_ms, event.retention_ms)
+                positions.append((OffsetKey(group_id, topic, partition), value))
+                rows.append((prefix + encode_partition(partition), encode_offset_value(value)))
+        reply = RowsReply(tuple(errors))
+        if not rows:
             return [Answer(event.token, reply)]
-        rows: list[Row] = [(encode_offset_key(key), encode_offset_value(value)) for key, value in positions]
         self._entry(group_id)
-        return [self._append(_Ticket(group_id=group_id, rows=rows, positions=positions, token=event.token, response=reply))]
+        ticket = _Ticket(group_id=group_id, rows=rows, positions=tuple(positions), token=event.token, response=reply)
+        return [self._append(ticket)]
 
     def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
         """A committed position, whatever the group's state."""
@@ -330,13 +344,19 @@ class Shard:
 
     def list_groups(self) -> Iterator[GroupListing]:
         for group_id, entry in self._entries.items():
-            source = entry.record if entry.group is None else entry.group
-            yield GroupListing(group_id, (source.protocol_type if source is not None else None) or "", entry.state)
+            group = entry.group
+            if group is not None:
+                yield GroupListing(group_id, group.protocol_type or "", group.state, len(group.members))
+            else:
+                protocol_type = None if entry.record is None else entry.record.protocol_type
+                yield GroupListing(group_id, protocol_type or "", State.EMPTY, 0)
 
     def find(self, group_id: str, now: Now) -> Group | None:
-        """The group, for looking at; None if there is none."""
+        """The group, for looking at only; None if there is none."""
         entry = self._entries.get(group_id)
-        return None if entry is None else self._group(group_id, entry, now)
+        if entry is None or entry.group is not None:
+            return None if entry is None else entry.group
+        return self._make(group_id, entry, now)
 
     def clean(
         self, now: Now, *, retention_ms: int, empty_group_ms: int, topic_exists: Callable[[str, OffsetValue], bool]
@@ -493,12 +513,14 @@ class Shard:
     def _group(self, group_id: str, entry: _Entry, now: Now) -> Group:
         """The state machine of an entry, made from its record if it is not there."""
         if entry.group is None:
-            if entry.record is None:
-                entry.group = Group(group_id, self.config)
-            else:
-                entry.group = Group.load(group_id, self.config, decode_group_value(entry.record.data), now.timer_ms)
-                self._schedule(group_id, entry.group)
+            entry.group = self._make(group_id, entry, now)
+            self._schedule(group_id, entry.group)
         return entry.group
+
+    def _make(self, group_id: str, entry: _Entry, now: Now) -> Group:
+        if entry.record is None:
+            return Group(group_id, self.config)
+        return Group.load(group_id, self.config, decode_group_value(entry.record.data), now.timer_ms)
 
     def _schedule(self, group_id: str, group: Group) -> None:
         deadline = group.next_deadline_ms

@@ -174,6 +174,10 @@ class AdminService:
         self, request: admin_pb2.CreatePartitionsRequest, context: Context
     ) -> admin_pb2.CreatePartitionsResponse:
         topic = self._engine.topic(request.name)
+        if is_internal(topic.name):
+            raise InvalidError(
+                Reason.POLICY_VIOLATION, f"topic is the cluster's own and its partitions cannot be changed. topic=`{topic.name}`"
+            )
         await self._engine.create_partitions(topic, request.total, validate_only=request.validate_only)
         return admin_pb2.CreatePartitionsResponse()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 from broker.cluster.groups.events import State
-from broker.cluster.groups.group import Group
 from broker.cluster.groups.member import CONSUMER_PROTOCOL
-from broker.cluster.groups.shard import Commit
+from broker.cluster.groups.shard import Commit, GroupListing
 from broker.cluster.offsets import Position
 from broker.engine.coordinator import Coordinator
 from broker.engine.partition import PartitionLog
@@ -21,6 +21,8 @@ from broker.wire.kafka.primitives import DecodeError
 
 IDS_MAX = 1000
 ROWS_MAX = 10_000
+SLICE_GROUPS = 500
+"""Groups of a list that are looked at before other work gets its turn."""
 
 
 class GroupsService:
@@ -31,9 +33,12 @@ class GroupsService:
         self._groups = groups
 
     async def list_groups(self, request: groups_pb2.ListGroupsRequest, context: Context) -> groups_pb2.ListGroupsResponse:
-        ids = sorted(row.group_id for row in self._groups.list_groups())
-        found = ((group_id, self._groups.find(group_id)) for group_id in ids)
-        return groups_pb2.ListGroupsResponse(groups=[self._summary(group_id, group) for group_id, group in found if group])
+        response = groups_pb2.ListGroupsResponse()
+        for number, row in enumerate(sorted(self._groups.list_groups())):
+            response.groups.append(self._summary(row))
+            if number % SLICE_GROUPS == SLICE_GROUPS - 1:
+                await asyncio.sleep(0)
+        return response
 
     async def describe_groups(
         self, request: groups_pb2.DescribeGroupsRequest, context: Context
@@ -90,14 +95,14 @@ class GroupsService:
 
     # -- the small steps
 
-    def _summary(self, group_id: str, group: Group) -> groups_pb2.Group:
-        rows = self._groups.positions(group_id)
+    def _summary(self, group: GroupListing) -> groups_pb2.Group:
+        rows = self._groups.positions(group.group_id)
         lags = (self._groups.lag(topic, partition, value.offset) for topic, partition, value in rows)
         return groups_pb2.Group(
-            id=group_id,
+            id=group.group_id,
             state=group.state.value,
-            protocol_type=group.protocol_type or "",
-            members=len(group.members),
+            protocol_type=group.protocol_type,
+            members=group.members,
             positions=len(rows),
             lag_records=sum(lag or 0 for lag in lags),
         )
@@ -111,7 +116,9 @@ class GroupsService:
             return groups_pb2.GroupDescription(group=groups_pb2.Group(id=group_id), error=error_message(error))
         shown = group.describe()
         description = groups_pb2.GroupDescription(
-            group=self._summary(group_id, group), protocol=shown.protocol, generation=group.generation
+            group=self._summary(GroupListing(group_id, shown.protocol_type, shown.state, len(shown.members))),
+            protocol=shown.protocol,
+            generation=group.generation,
         )
         owners: dict[tuple[str, int], str] = {}
         for member in shown.members:

@@ -55,14 +55,16 @@ class Slot:
     """The place of one answer. `data` is None until it is there; `cost` is what admission counts for it.
 
     `size` is what the connection counts as held for its client: the bytes of a fetch's answer, 0 for others, which are small.
+    `written_at` is when the records of a produce request came, None for other requests.
     """
 
-    __slots__ = ("cost", "data", "size")
+    __slots__ = ("cost", "data", "size", "written_at")
 
     def __init__(self, cost: int) -> None:
         self.data: list[bytes | memoryview] | None = None
         self.cost = cost
         self.size = 0
+        self.written_at: float | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -124,8 +126,8 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes of fetch answers that are built, or being read from the store, and not handed to the transport."""
         self._counted = 0
         """What of the server's `outgoing_bytes` is this connection's."""
-        self._room_waiters: list[asyncio.Future[None]] = []
-        """Fetches that wait until the client has taken earlier answers."""
+        self._room_waiters: dict[Slot, asyncio.Future[None]] = {}
+        """Fetches that wait until the client has taken earlier answers. One is woken at a time, and wakes the next."""
         self._written = self._taken = 0
         self.active_at = 0.0
         self.taken_at = 0.0
@@ -167,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable = True
         self.count_outgoing()
-        self._wake_fetches()
+        self._wake_fetch()
         self._resume()
 
     def eof_received(self) -> bool:
@@ -318,6 +320,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         produced, self._produced, self._unanswered = self._produced, [], 0
         slot = self._open_slot(cost)
+        slot.written_at = self.active_at
         self._server.requests["produce"] += len(produced)
 
         def durable(error: HeadgateError | None) -> None:
@@ -354,8 +357,7 @@ class Connection(asyncio.BufferedProtocol):
         while True:
             max_bytes = self._answer_room(request, slot)
             if max_bytes is None:
-                waiter = server.loop.create_future()
-                self._room_waiters.append(waiter)
+                waiter = self._room_waiters[slot] = server.loop.create_future()
                 await waiter
                 continue
             if max_bytes > 0 or request.max_bytes <= 0:
@@ -368,9 +370,11 @@ class Connection(asyncio.BufferedProtocol):
             left = deadline - server.now()
             if left <= 0:
                 break
+            self._wake_fetch()
             logs = [wanted.log for wanted in request.wanted() if wanted.log is not None]
             await fetch.Poll(logs, server.loop).wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
         self._fill_fetch(slot, fetch.respond(request, correlation_id))
+        self._wake_fetch()
 
     async def _collect_cold(self, cold: list[fetch.Wanted], total: int, max_bytes: int) -> tuple[int, bool]:
         """Read from the store; what may come is counted before it is there, for others read meanwhile."""
@@ -398,14 +402,17 @@ class Connection(asyncio.BufferedProtocol):
     def _fill_fetch(self, slot: Slot, data: list[bytes | memoryview]) -> None:
         if self._transport is None:
             return
-        slot.size = sum([len(part) for part in data])
+        slot.size = 4 + int.from_bytes(data[0][:4], "big")  # a frame tells its size
         self._held += slot.size
         self.fill(slot, data)
         self.count_outgoing()
 
-    def _wake_fetches(self) -> None:
-        waiters, self._room_waiters = self._room_waiters, []
-        for waiter in waiters:
+    def _wake_fetch(self) -> None:
+        """There may be room for an answer: the one that is next in turn looks first, else the one that has waited longest."""
+        waiters = self._room_waiters
+        if waiters:
+            first = self._slots[0] if self._slots and self._slots[0] in waiters else next(iter(waiters))
+            waiter = waiters.pop(first)
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -463,13 +470,13 @@ class Connection(asyncio.BufferedProtocol):
             if data is None:
                 break
             buffers += data
-            self._held -= slots.popleft().size
+            size = slots.popleft().size
+            self._held -= size
+            self._written += size or sum([len(part) for part in data])
         if buffers:
             transport.writelines(buffers)
-            self._written += sum([len(part) for part in buffers])
             self.count_outgoing()
-            if self._room_waiters:
-                self._wake_fetches()
+            self._wake_fetch()
         if not self._reading:
             self._resume()
 
@@ -503,6 +510,13 @@ class Connection(asyncio.BufferedProtocol):
         now = self._held + (0 if self._transport is None else self._transport.get_write_buffer_size())
         self._server.outgoing_bytes += now - self._counted
         self._counted = now
+
+    def not_durable_s(self, now: float) -> float:
+        """How long the oldest records that are not durable yet have waited, in seconds."""
+        for slot in self._slots:
+            if slot.written_at is not None and slot.data is None:
+                return now - slot.written_at
+        return 0.0
 
     def look_for_stall(self, now: float) -> float:
         """How long the client has taken nothing of what is there for it, in seconds. Called now and then."""

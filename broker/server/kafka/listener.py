@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError
+from broker.runtime.errors import HeadgateError, Reason
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
 from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, REQUEST_BYTES_MAX, Api
@@ -26,6 +26,10 @@ log = get_logger("kafka")
 LANDING_BYTES = 256 << 10
 """The one buffer into which every connection receives; what is in it is handled before the next read."""
 SWEEP_S = 1.0
+FULL_PATIENCE_S = 1.0
+"""Producers wait this long for a full store. Then their connection ends: when they try again they are told why."""
+STALL_PATIENCE_S = 25.0
+"""The same for a store that does not answer; clients themselves give up after 30 s."""
 CLOSE_S = 1.0
 """How long clients have to take their last answers when the broker closes."""
 
@@ -127,8 +131,13 @@ class KafkaServer:
         now = self.now()
         idle_s = self.settings.connection_idle_ms / 1000
         frame_s = self.settings.frame_timeout_ms / 1000
+        stalled = None if self.engine is None else self.engine.stalled
+        patience_s = FULL_PATIENCE_S if stalled is not None and stalled.reason is Reason.STORE_FULL else STALL_PATIENCE_S
         for connection in list(self.connections):
             connection.count_outgoing()
+            if stalled is not None and connection.not_durable_s(now) > patience_s:
+                connection.drop("not_durable", stalled.message)
+                continue
             if connection.look_for_stall(now) > frame_s:
                 connection.abort(
                     "answer_timeout", f"an answer was not taken in time. timeout_ms=`{self.settings.frame_timeout_ms}`"

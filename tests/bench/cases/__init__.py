@@ -1,6 +1,6 @@
 """All cases of the benchmark, in the order in which they run."""
 
-from tests.bench.cases import durable, fetch, grpc, latency, librdkafka, memory, noise, produce, start
+from tests.bench.cases import durable, fetch, groups, grpc, latency, librdkafka, memory, noise, produce, start
 from tests.bench.harness import Case
 
 ALL: list[Case] = [
@@ -11,6 +11,7 @@ ALL: list[Case] = [
     *librdkafka.CASES,
     *latency.CASES,
     *grpc.CASES,
+    *groups.CASES,
     *memory.CASES,
     *start.CASES,
 ]

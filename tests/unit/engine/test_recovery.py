@@ -9,7 +9,7 @@ A mismatch means that an acked record was lost, came twice or changed its place.
 from __future__ import annotations
 
 from broker.runtime.clock import ManualClock
-from tests.unit.engine.world import Machine, eventually, read_values
+from tests.unit.engine.world import Machine, eventually, read_values, swept
 
 HOUR_MS = 3600 * 1000
 
@@ -48,7 +48,7 @@ async def test_chunks_that_retention_removed_do_not_hide_the_ones_behind_them(ma
     log = broker.log()
     await eventually(lambda: len(log.sealed) > 0 and len(log.open_chunks) <= 1)
     await broker.engine.delete_records(log, -1)
-    await broker.engine._sweeper.run_once()
+    await swept(broker)
     await machine.send(broker, [b"new"])
     await machine.crash(broker)
     broker = await machine.start()

@@ -15,7 +15,9 @@ from contextlib import suppress
 from random import Random
 
 from broker.engine.engine import Engine
+from broker.engine.fold import choose
 from broker.engine.partition import PartitionLog
+from broker.engine.retention import expired_offset, sweep_edits
 from broker.log.batch import crc_matches, parse_header
 from broker.log.records import Record, encode_batch, iter_records
 from broker.runtime.clock import Clock, ManualClock
@@ -332,6 +334,22 @@ async def read_all(broker: Incarnation, topic: str = "t", partition: int = 0, ma
 
 async def read_values(broker: Incarnation, topic: str = "t", partition: int = 0) -> list[bytes | None]:
     return [record.value for record in await read_all(broker, topic, partition)]
+
+
+async def swept(broker: Incarnation) -> None:
+    """Let the sweeper do everything there is to do now."""
+    engine = broker.engine
+
+    def nothing_is_left() -> bool:
+        engine._sweeper.wake()  # again: a chunk that was just listed is not looked at by the round that is under way
+        now_ms = engine.clock.now_ms()
+        return (
+            all(expired_offset(log, now_ms) <= log.log_start for log in engine.all_logs())
+            and not sweep_edits(engine.manifest, engine.incarnation_id)
+            and choose(engine.manifest) is None
+        )
+
+    await eventually(nothing_is_left)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

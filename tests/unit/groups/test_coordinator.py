@@ -127,6 +127,17 @@ async def test_the_topic_is_made_when_the_first_group_needs_it(broker: Broker) -
     assert (topic.partitions, topic.config["cleanup.policy"]) == (3, "compact")
 
 
+async def test_a_topic_that_somebody_else_made_does_not_age(broker: Broker) -> None:
+    await broker.engine.create_topic(TOPIC, 5, {"retention.ms": "1"})
+    assert await broker.commit("g", 1) == RowsReply((None,))
+    topic = broker.engine.topic(TOPIC)
+    assert (topic.partitions, topic.config["cleanup.policy"], topic.config["retention.ms"]) == (5, "compact", "1")
+    await broker.engine.alter_topic_config(topic, {})
+    await broker.crash()
+    assert broker.engine.topic(TOPIC).config["cleanup.policy"] == "compact"
+    assert [value.offset for _, _, value in broker.groups.positions("g")] == [1]
+
+
 @pytest.mark.parametrize("end", ["stop", "crash"])
 async def test_a_restart_changes_nothing_for_a_group(broker: Broker, end: str) -> None:
     member = await broker.member("g")

@@ -15,7 +15,9 @@ import pytest_asyncio
 from broker.runtime.config import Settings
 from broker.server.kafka.apis import APIS
 from broker.server.kafka.errors import ErrorCode
+from broker.wire.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from broker.wire.kafka.messages.delete_groups import DeleteGroupsRequest
+from broker.wire.kafka.messages.delete_topics import DeleteTopicsRequest
 from broker.wire.kafka.messages.describe_groups import DescribeGroupsRequest
 from broker.wire.kafka.messages.find_coordinator import FindCoordinatorRequest
 from broker.wire.kafka.messages.heartbeat import HeartbeatRequest
@@ -440,6 +442,16 @@ async def test_answers_while_groups_are_loaded(kafka: Kafka, topic: str) -> None
         (described,) = (await kafka.call(DescribeGroupsRequest(groups=["g"]), version)).groups
         assert described.error_code == loading
     kafka.groups._loaded = True
+
+
+async def test_the_topic_of_positions_cannot_be_deleted_or_resized(kafka: Kafka, topic: str) -> None:
+    await commit(kafka, "g", [("t", 0, 5)])
+    name = "__consumer_offsets"
+    (deleted,) = (await kafka.call(DeleteTopicsRequest(topic_names=[name], timeout_ms=1000), 5)).responses
+    grown = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=99, assignments=None)], timeout_ms=1000)
+    (resized,) = (await kafka.call(grown, 3)).results
+    assert deleted.error_code == resized.error_code == ErrorCode.POLICY_VIOLATION
+    assert await fetch(kafka, "g", None, 9) == {("t", 0): 5}
 
 
 async def test_ids_may_be_long(kafka: Kafka, topic: str) -> None:

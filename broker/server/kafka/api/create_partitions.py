@@ -1,10 +1,12 @@
 """CreatePartitions (37), versions 0-3: more partitions for a topic.
 
-Deviation: a manual assignment is checked and then not kept, as in CreateTopics.
+Deviations: a manual assignment is checked and then not kept, as in CreateTopics. The number of partitions of an internal topic
+cannot be changed (POLICY_VIOLATION): groups would be looked for where they are not.
 """
 
 from __future__ import annotations
 
+from broker.cluster.topic_config import is_internal
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import error_code, error_message
@@ -36,6 +38,8 @@ async def handle(request: CreatePartitionsRequest, context: Context) -> CreatePa
 async def _create(one: CreatePartitionsTopic, validate_only: bool, context: Context) -> None:
     engine = context.engine
     topic = engine.topic(one.name)
+    if is_internal(topic.name):
+        raise InvalidError(Reason.POLICY_VIOLATION, f"partitions of an internal topic cannot be changed. topic=`{topic.name}`")
     if one.assignments is not None and one.count > topic.partitions:
         added = one.count - topic.partitions
         if len(one.assignments) != added:

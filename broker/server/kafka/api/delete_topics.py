@@ -1,10 +1,12 @@
 """DeleteTopics (20), versions 1-6: by name, or by name or id from version 6.
 
-A topic that is named twice, in whatever ways, is INVALID_REQUEST and is not deleted.
+A topic that is named twice, in whatever ways, is INVALID_REQUEST and is not deleted. Deviation: an internal topic cannot be deleted
+(POLICY_VIOLATION): all groups and their positions would be gone.
 """
 
 from __future__ import annotations
 
+from broker.cluster.topic_config import is_internal
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import error_code, error_message
@@ -39,6 +41,8 @@ async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopics
                 raise InvalidError(Reason.INVALID_REQUEST, "topic is in the request more than once")
             topic = context.engine.topic_by_id(one.topic_id) if one.name is None else context.engine.topic(one.name)
             result.name, result.topic_id = topic.name, topic.id
+            if is_internal(topic.name):
+                raise InvalidError(Reason.POLICY_VIOLATION, f"an internal topic cannot be deleted. topic=`{topic.name}`")
             await context.engine.delete_topic(topic)
         except HeadgateError as error:
             result.error_code = error_code(error)

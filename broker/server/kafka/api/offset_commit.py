@@ -71,7 +71,8 @@ async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommit
                 result.error_code = _code(reply.error)
     else:
         for result, reason in zip(results, reply.errors, strict=True):
-            result.error_code = _code(reason)
+            if reason is not None:
+                result.error_code = _code(reason)
     return response
 
 
@@ -79,6 +80,6 @@ def _unknown_group(version: int) -> Reason:
     return Reason.GROUP_ID_NOT_FOUND if version >= GROUP_NOT_FOUND_VERSION_MIN else Reason.ILLEGAL_GENERATION
 
 
-def _code(reason: Reason | None) -> ErrorCode:
+def _code(reason: Reason) -> ErrorCode:
     # Of a commit that is larger than a record may be, as Kafka says it.
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if reason is Reason.MESSAGE_TOO_LARGE else reason_code(reason)

@@ -1,0 +1,413 @@
+"""Clients that take more than their share: each is held to its limit, and the others do not notice.
+
+Runs: a real broker with tight limits; pipelines of thousands of requests, readers that do not read, senders that send a byte at a
+time, thousands of idle connections, connections that vanish, more bytes in flight than are allowed.
+Compared: answers come whole and in request order; resident memory stays under what the limits allow; a healthy client works while
+the others misbehave and afterwards; file descriptors are given back.
+A mismatch means that one client can starve or kill the broker.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.compat.topics import create_topic, eventually, fresh
+from tests.e2e.hostile import MIB, check_healthy, check_raw, connect, fetch_values, fill, produce
+from tests.support import oracle
+from tests.support.batches import batch
+from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.wire import ClosedByPeer, RawConnection, framed, request_header
+
+INFLIGHT_BYTES = 32 * MIB
+TAIL_BYTES = 16 * MIB
+FETCH_BYTES = 8 * MIB
+LIMITS = {
+    "HEADGATE_INFLIGHT_BYTES_MAX": str(INFLIGHT_BYTES),
+    "HEADGATE_CONNECTION_INFLIGHT_BYTES_MAX": str(8 * MIB),
+    "HEADGATE_TAIL_BYTES": str(TAIL_BYTES),
+    "HEADGATE_READ_CACHE_BYTES": str(4 * MIB),
+    "HEADGATE_FRAME_BYTES_MAX": str(16 * MIB),
+    "HEADGATE_FETCH_BYTES_MAX": str(FETCH_BYTES),
+    "HEADGATE_CONNECTIONS_MAX": "2100",
+    "HEADGATE_FRAME_TIMEOUT_MS": "2000",
+}
+MEMORY_BOUND_BYTES = 90 * MIB + INFLIGHT_BYTES * 2 + TAIL_BYTES * 2 + FETCH_BYTES * 2 + 32 * MIB
+"""An idle broker, received and outgoing bytes to their limits, the tail with room to turn over, answers in the making, slack."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    home = tmp_path_factory.mktemp("hostile-load")
+    with BrokerProcess(home / "store", home / "broker.log", env=LIMITS) as broker:
+        broker.start()
+        yield broker
+        check_healthy(broker)
+        assert broker.terminate() == 0
+    broker.check_output()
+
+
+@pytest.fixture(autouse=True)
+def unharmed(broker: BrokerProcess) -> Iterator[None]:
+    """After each test the same process answers."""
+    pid = broker.pid
+    yield
+    check_raw(broker)
+    assert broker.pid == pid
+
+
+class Watch:
+    """The broker's largest resident size while the block runs."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._broker, self._stop = broker, threading.Event()
+        self.peak_bytes = broker.resident_bytes()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            self.peak_bytes = max(self.peak_bytes, self._broker.resident_bytes())
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        assert self.peak_bytes < MEMORY_BOUND_BYTES, f"memory grew. peak=`{self.peak_bytes:,}` bound=`{MEMORY_BOUND_BYTES:,}`"
+
+
+def test_a_thousand_requests_at_once(broker: BrokerProcess) -> None:
+    """All kinds, sent in one write, read only afterwards: a thousand answers in the order of the requests."""
+    topic = create_topic(broker.bootstrap, fresh("pipeline"), 1)
+    kinds = [
+        (oracle.API_VERSIONS, 0, b""),
+        (oracle.PRODUCE, 9, _produce_body(topic, batch([b"x" * 100]))),
+        (oracle.METADATA, 1, struct.pack(">i", 0)),
+        (oracle.FETCH, 11, oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0, max_bytes=1_000, max_wait_ms=0))),
+    ]
+    requests = [kinds[number % len(kinds)] for number in range(1_000)]
+    with connect(broker) as connection:
+        connection.send(
+            b"".join(
+                framed(request_header(api_key, version, number, flexible=oracle.is_flexible(api_key, version)) + body)
+                for number, (api_key, version, body) in enumerate(requests)
+            )
+        )
+        for number, (api_key, version, _) in enumerate(requests):
+            answer = connection.receive_frame()
+            assert struct.unpack_from(">i", answer)[0] == number, "answers are not in the order of the requests"
+            oracle.decode(api_key, version, answer[4:])
+
+
+def _produce_body(topic: str, records: bytes, acks: int = -1) -> bytes:
+    data = {"name": topic, "partition_data": ({"index": 0, "records": records},)}
+    return oracle.encode(oracle.PRODUCE, 9, {"acks": acks, "timeout": 10_000, "topic_data": (data,)})
+
+
+@pytest.mark.parametrize("value_bytes", [10, 200_000])
+def test_produce_and_fetch_on_one_pipelined_connection(broker: BrokerProcess, value_bytes: int) -> None:
+    """Far more than the connection's limit in both directions at once: no deadlock, answers in order, nothing lost."""
+    topic = create_topic(broker.bootstrap, fresh("both-ways"), 1)
+    count = 600 if value_bytes > 1_000 else 4_000
+    body = _produce_body(topic, batch([b"x" * value_bytes]))
+    fetch = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0, max_bytes=max(20_000, 2 * value_bytes), max_wait_ms=0))
+    with connect(broker, timeout_s=60) as connection, Watch(broker) as watch, ThreadPoolExecutor(1) as pool:
+
+        def send() -> None:
+            for number in range(count):
+                connection.send(framed(request_header(oracle.PRODUCE, 9, 2 * number, flexible=True) + body))
+                connection.send(framed(request_header(oracle.FETCH, 11, 2 * number + 1) + fetch))
+
+        sending = pool.submit(send)
+        offsets = []
+        for number in range(2 * count):
+            answer = connection.receive_frame()
+            assert struct.unpack_from(">i", answer)[0] == number
+            if number % 2 == 0:
+                one = oracle.decode(oracle.PRODUCE, 9, answer[4:]).responses[0].partition_responses[0]
+                assert one.error_code == 0
+                offsets.append(one.base_offset)
+        sending.result()
+    assert offsets == list(range(count))
+    watch.check()
+
+
+def test_readers_that_do_not_read(broker: BrokerProcess) -> None:
+    """Sixty clients ask for 8 MB each, again and again, and never read: memory stays bounded, and others are served meanwhile."""
+    topic = create_topic(broker.bootstrap, fresh("unread"), 1)
+    fill(broker, topic, 40 * MIB)
+    body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0))
+    connections = [RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=4_096) for _ in range(60)]
+    try:
+        with Watch(broker) as watch:
+            for connection in connections:
+                for number in range(20):
+                    connection.send(framed(request_header(oracle.FETCH, 11, number) + body))
+            other = create_topic(broker.bootstrap, fresh("others"), 1)
+            with connect(broker) as healthy:
+                for number in range(100):
+                    assert produce(healthy, other, batch([b"x"])) == number
+                    time.sleep(0.01)
+        watch.check()
+    finally:
+        for connection in connections:
+            connection.close()
+    check_healthy(broker)
+
+
+def test_a_reader_that_reads_slowly_gets_everything(broker: BrokerProcess) -> None:
+    """Slow is not hostile: a client that takes 50 kB at a time is not cut off while it takes something."""
+    topic = create_topic(broker.bootstrap, fresh("slow"), 1)
+    fill(broker, topic, 5 * MIB)
+    # The first bytes may have to wait for what clients of other tests have not given back yet.
+    body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0, max_wait_ms=10_000))
+    with RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=8_192) as connection:
+        connection.send(framed(request_header(oracle.FETCH, 11, 1) + body))
+        (length,) = struct.unpack(">i", connection.receive_exactly(4))
+        received = bytearray()
+        while len(received) < length:
+            received += connection.receive_exactly(min(50_000, length - len(received)))
+            time.sleep(0.03)
+    answer = oracle.decode(oracle.FETCH, 11, bytes(received[4:]))
+    assert len(answer.responses[0].partitions[0].records) >= 4 * MIB
+
+
+def test_frames_that_come_a_byte_at_a_time(broker: BrokerProcess) -> None:
+    """Senders that never finish a frame lose their connection after `frame_timeout_ms`; those that finish in time are answered."""
+    frame = framed(request_header(oracle.METADATA, 1, 7) + struct.pack(">i", 0))
+    with connect(broker) as patient:
+        for byte in frame:
+            patient.send(bytes([byte]))
+            time.sleep(0.005)
+        assert patient.receive_frame()[:4] == struct.pack(">i", 7)
+    slow = [connect(broker) for _ in range(50)]
+    try:
+        for connection in slow:
+            connection.send(frame[:-1])
+        check_raw(broker)
+        for connection in slow:
+            assert connection.is_closed_by_peer(within_s=20)
+    finally:
+        for connection in slow:
+            connection.close()
+    # A byte now and then does not keep a frame alive for ever.
+    with connect(broker) as dripping:
+        deadline = time.monotonic() + 30
+        with pytest.raises(ClosedByPeer):
+            for byte in struct.pack(">i", 100_000) + frame[4:] + b"\x00" * 1_000:
+                assert time.monotonic() < deadline, "a frame that drips is kept for ever"
+                dripping.send(bytes([byte]))
+                time.sleep(0.2)
+
+
+def test_two_thousand_idle_connections(tmp_path_factory: pytest.TempPathFactory, report: Callable[[str], None]) -> None:
+    """Each costs little, healthy clients do not notice, and all is given back. In a broker whose memory nothing else has grown."""
+    home = tmp_path_factory.mktemp("crowd")
+    with BrokerProcess(home / "store", home / "broker.log") as broker:
+        broker.start()
+        check_healthy(broker)
+        before_bytes, before_files = broker.resident_bytes(), broker.open_files()
+        connections = [connect(broker) for _ in range(2_000)]
+        try:
+            for connection in connections:
+                connection.send_request(oracle.API_VERSIONS, 0, b"")
+            for connection in connections:
+                connection.receive_frame()
+            each_bytes = (broker.resident_bytes() - before_bytes) / len(connections)
+            report(f"hostile: 2,000 idle connections cost {each_bytes / 1000:.1f} kB each, on {before_bytes / 1e6:.0f} MB")
+            assert each_bytes < 30_000
+            check_healthy(broker)
+        finally:
+            for connection in connections:
+                connection.close()
+        left = eventually(broker.open_files, lambda count: count <= before_files + 5)
+        assert left <= before_files + 5, "descriptors are not given back"
+    broker.check_output()
+
+
+def test_sigterm_while_nobody_reads(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Clients that do not take their answers, and clients that do not finish their requests, do not keep a broker from ending."""
+    home = tmp_path_factory.mktemp("stuck")
+    with BrokerProcess(home / "store", home / "broker.log") as broker:
+        broker.start()
+        topic = create_topic(broker.bootstrap, fresh("unread"), 1)
+        fill(broker, topic, 20 * MIB)
+        body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0))
+        connections = [RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=4_096) for _ in range(10)]
+        try:
+            for connection in connections:
+                connection.send(framed(request_header(oracle.FETCH, 11, 1) + body))
+                connection.send(struct.pack(">i", 1_000_000) + b"half a frame")
+            check_raw(broker)
+            assert broker.terminate() == 0
+        finally:
+            for connection in connections:
+                connection.close()
+    broker.check_output()
+
+
+def test_the_connection_limit(broker: BrokerProcess) -> None:
+    """One connection too many is closed at once; when one goes, the next is welcome."""
+    connections: list[RawConnection] = []
+    try:
+        with pytest.raises((ClosedByPeer, ConnectionError)):  # whichever step notices first
+            for _ in range(2_200):
+                connection = connect(broker)
+                connections.append(connection)
+                connection.call(oracle.API_VERSIONS, 0, b"")
+        refused = connections.pop()
+        assert refused.is_closed_by_peer(within_s=20)
+        refused.close()
+        assert len(connections) <= 2_100
+        # Those that are in go on.
+        connections[0].call(oracle.API_VERSIONS, 0, b"")
+        connections[-1].call(oracle.API_VERSIONS, 0, b"")
+        for connection in connections[100:]:
+            connection.close()
+        eventually(broker.open_files, lambda count: count < 1_000)
+        check_raw(broker)
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_connections_that_vanish(broker: BrokerProcess) -> None:
+    """Closed, reset and half-closed in every state, thousands of times: no descriptor and no memory stays behind."""
+    topic = create_topic(broker.bootstrap, fresh("vanish"), 1)
+    waiting = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0, max_wait_ms=20_000))
+    check_raw(broker)
+    before = broker.open_files()
+    draw = random.Random(3)
+    states: list[Callable[[RawConnection], object]] = [
+        lambda connection: None,
+        lambda connection: connection.send(b"\x00\x00"),
+        lambda connection: connection.send(struct.pack(">i", 1_000_000) + b"x" * 1_000),
+        lambda connection: connection.send_request(oracle.METADATA, 1, struct.pack(">i", 0)),
+        lambda connection: connection.send_request(oracle.FETCH, 11, waiting),
+        lambda connection: connection.send_request(oracle.PRODUCE, 9, _produce_body(topic, batch([b"x"])), flexible=True),
+    ]
+    for _ in range(1_500):
+        connection = connect(broker)
+        draw.choice(states)(connection)
+        how = draw.randrange(3)
+        if how == 0:  # a reset instead of an end
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        elif how == 1:
+            connection.socket.shutdown(socket.SHUT_WR)
+        connection.close()
+    assert eventually(broker.open_files, lambda count: count <= before + 5) <= before + 5, "descriptors are not given back"
+    check_healthy(broker)
+
+
+def test_half_open_connections(broker: BrokerProcess) -> None:
+    """Clients that stop sending but keep their socket hold nothing that others need."""
+    connections = [connect(broker) for _ in range(200)]
+    try:
+        for connection in connections:
+            connection.socket.shutdown(socket.SHUT_WR)
+        check_healthy(broker)
+        for connection in connections:
+            assert connection.is_closed_by_peer(within_s=20)
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_more_bytes_in_flight_than_are_allowed(broker: BrokerProcess) -> None:
+    """Forty clients send 3 MB requests at once, four times what may be in flight: all are served in turn, within the bound."""
+    topic = create_topic(broker.bootstrap, fresh("flood"), 8, max_message_bytes=str(4 * MIB))
+    records = batch([b"x" * 3_000_000])
+
+    def send(number: int) -> list[int]:
+        with connect(broker, timeout_s=60) as connection:
+            return [produce(connection, topic, records, number % 8) for _ in range(3)]
+
+    with Watch(broker) as watch, ThreadPoolExecutor(40) as pool:
+        offsets = list(pool.map(send, range(40)))
+    for partition in range(8):
+        mine = sorted(offset for number in range(40) if number % 8 == partition for offset in offsets[number])
+        assert mine == list(range(15))
+    watch.check()
+
+
+def test_a_slow_fetch_never_blocks_a_produce(broker: BrokerProcess) -> None:
+    """Long polls that wait for more than will ever come, on 50 connections, while another writes to the same partition."""
+    topic = create_topic(broker.bootstrap, fresh("long-poll"), 1)
+    body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0, max_wait_ms=15_000, min_bytes=FETCH_BYTES))
+    waiting = [connect(broker, timeout_s=60) for _ in range(50)]
+    try:
+        for connection in waiting:
+            connection.send(framed(request_header(oracle.FETCH, 11, 1) + body))
+        with connect(broker) as writer:
+            for number in range(100):
+                assert produce(writer, topic, batch([b"x"])) == number
+        for connection in waiting:  # all that was written before is still being waited on
+            connection.socket.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.socket.recv(1)
+    finally:
+        for connection in waiting:
+            connection.close()
+
+
+def test_a_fetch_waits_for_records_and_gets_them(broker: BrokerProcess) -> None:
+    """A long poll is answered by the record that it waited for, not by its time-out."""
+    topic = create_topic(broker.bootstrap, fresh("wake"), 1)
+    with connect(broker, timeout_s=60) as reader, connect(broker) as writer:
+        for number in range(20):
+            body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, number, max_wait_ms=25_000))
+            reader.send(framed(request_header(oracle.FETCH, 11, number) + body))
+            produce(writer, topic, batch([b"value %d" % number]))
+            reader.socket.settimeout(15)  # less than the poll's own patience
+            answer = oracle.decode(oracle.FETCH, 11, reader.receive_frame()[4:])
+            assert b"value %d" % number in answer.responses[0].partitions[0].records
+
+
+def test_garbage_on_the_other_ports(broker: BrokerProcess) -> None:
+    """The gRPC and HTTP doors get random bytes, HTTP/2 prefaces and requests that never end; the Kafka door does not notice."""
+    draw = random.Random(4)
+    for port in (broker.grpc_port, broker.http_port):
+        for payload in (
+            draw.randbytes(1),
+            draw.randbytes(10_000),
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + draw.randbytes(2_000),
+            b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 10_000,
+            b"POST /metrics HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n",
+            b"\x16\x03\x01" + draw.randbytes(500),
+        ):
+            with RawConnection(HOST, port) as connection:
+                try:
+                    connection.send(payload)
+                    connection.socket.settimeout(0.2)
+                    connection.receive_exactly(1)
+                except (ClosedByPeer, TimeoutError):
+                    pass
+    check_healthy(broker)
+    with RawConnection(HOST, broker.http_port) as connection:
+        connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert connection.receive_exactly(12) == b"HTTP/1.1 200"
+
+
+def test_idle_connections_are_closed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """After `connection_idle_ms` without a request; one that asks now and then stays."""
+    home = tmp_path_factory.mktemp("idle")
+    with BrokerProcess(home / "store", home / "broker.log", env={"HEADGATE_CONNECTION_IDLE_MS": "1500"}) as broker:
+        broker.start()
+        with connect(broker) as idle, connect(broker) as busy:
+            for _ in range(30):
+                busy.call(oracle.API_VERSIONS, 0, b"")
+                time.sleep(0.1)
+            assert idle.is_closed_by_peer(within_s=20)
+            busy.call(oracle.API_VERSIONS, 0, b"")
+    broker.check_output()

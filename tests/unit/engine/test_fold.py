@@ -1,0 +1,177 @@
+"""Folding (`broker/engine/fold.py`): many small chunks become one, and nobody who reads notices.
+
+Runs: the choice of neighbours on manifests of any shape; folds under load, after deletes, beside a broker that was replaced, and
+with puts that come late. Compared: what is read before and after, and after a restart. A mismatch means that tidying up loses
+records.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.cluster.manifest import AddChunks, Chunk, FoldChunks, Incarnation, Manifest, OpenIncarnation
+from broker.engine.fold import BYTES_MAX, COUNT_MIN, SPAN_MS_MAX, choose
+from broker.runtime.errors import RetryError
+from broker.testing.faults import Fault
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.world import Incarnation as Broker
+from tests.unit.engine.world import Machine, eventually, read_all, swept
+
+FANOUT = 4
+ID = uuid.UUID(int=5).hex
+
+
+@pytest.fixture(autouse=True)
+def small_fans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.engine.fold.FANOUT", FANOUT)
+
+
+SIZES = st.one_of(
+    st.integers(0, 1000), st.integers(0, BYTES_MAX * 2), st.sampled_from([BYTES_MAX // 2, BYTES_MAX // 2 + 1, BYTES_MAX])
+)
+CHUNKS = st.lists(st.tuples(st.booleans(), SIZES, st.integers(0, SPAN_MS_MAX)), max_size=40)
+
+
+@given(CHUNKS)
+@settings(deadline=None, max_examples=200)
+def test_neighbours_are_chosen_until_nothing_is_left_to_choose(chunks: list[tuple[bool, int, int]]) -> None:
+    manifest = Manifest()
+    manifest.apply([OpenIncarnation(Incarnation(id=ID, broker_id=1, leader_epoch=0, opened_ms=0))])
+    listed = []
+    appended_ms = 0
+    for number, (kept, size, pause_ms) in enumerate(chunks):
+        appended_ms += pause_ms
+        if kept:
+            listed.append(
+                Chunk(number=number, last_number=number, size_bytes=size, appended_ms=appended_ms, index_inline=True, extents=[])
+            )
+    manifest.apply([AddChunks(incarnation_id=ID, chunks=listed)])
+    for _ in range(len(chunks) + 1):
+        chosen = choose(manifest)
+        if chosen is None:
+            break
+        incarnation_id, run = chosen
+        assert incarnation_id == ID
+        numbers = sorted(manifest.chunks[ID])
+        first = numbers.index(run[0].number)
+        assert [chunk.number for chunk in run] == numbers[first : first + len(run)], "not neighbours"
+        assert len({chunk.generation for chunk in run}) == 1
+        assert len(run) >= COUNT_MIN or len(run) == FANOUT
+        assert sum(chunk.size_bytes for chunk in run) <= BYTES_MAX
+        assert run[-1].appended_ms - run[0].appended_ms <= SPAN_MS_MAX
+        folded = Chunk(
+            number=run[0].number,
+            last_number=run[-1].last_number,
+            generation=run[0].generation + 1,
+            size_bytes=sum(chunk.size_bytes for chunk in run),
+            appended_ms=run[-1].appended_ms,
+            index_inline=True,
+            extents=[],
+        )
+        manifest.apply([FoldChunks(ID, [chunk.number for chunk in run], folded)])
+        manifest.check_invariants()
+    assert choose(manifest) is None
+
+
+async def fill(machine: Machine, broker: Broker, chunks: int, start: int = 0) -> None:
+    """Records in three partitions, so many that this many chunks are complete at least."""
+    log = broker.log("t", 0)
+    for number in range(start, start + 4 * chunks):
+        for partition in range(3):
+            await machine.send(
+                broker, [b"%d-%d" % (partition, number), bytes(7_000) + b"%d-%d" % (partition, number)], "t", partition
+            )
+    await eventually(lambda: len(log.open_chunks) <= 1)
+
+
+def forget_memory(broker: Broker) -> None:
+    for log in broker.engine.all_logs():
+        log.tail.clear()
+
+
+@pytest.mark.parametrize("medium", ["memory", "aligned", "put", "local"])
+async def test_folded_records_are_the_same_records(make_machine: MakeMachine, medium: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 3, {})
+    await fill(machine, broker, 20)
+    sizes = [log.size_bytes for log in broker.engine.all_logs()]
+    await swept(broker)
+    await eventually(lambda: broker.engine._sweeper.chunks_folded >= 2 * FANOUT)
+    assert len(broker.engine.manifest.chunks[broker.engine.incarnation_id]) < 20
+    assert [log.size_bytes for log in broker.engine.all_logs()] == sizes
+    forget_memory(broker)
+    await machine.check(broker, exact=True)
+    await fill(machine, broker, 20, start=1000)
+    await swept(broker)
+    forget_memory(broker)
+    await machine.check(broker, exact=True)
+    await machine.crash(broker)
+    broker = await machine.start()
+    await machine.check(broker, exact=True)
+    await swept(broker)
+    await machine.check(broker, exact=True)
+
+
+async def test_what_nobody_can_read_is_left_behind(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.engine.fold.FANOUT", 1000)
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 3, {})
+    await broker.engine.create_topic("gone", 1, {})
+    for number in range(20):
+        await machine.send(broker, [b"%d" % number, bytes(20_000) + b"%d" % number], "gone")
+        await machine.send(broker, [b"%d" % number, bytes(1_000) + b"%d" % number], "t")
+    await eventually(lambda: len(broker.log().open_chunks) <= 1)
+    del machine.acked["gone", 0]
+    await broker.engine.delete_topic(broker.engine.topic("gone"))
+    await broker.engine.delete_records(broker.log(), 15)
+    monkeypatch.setattr("broker.engine.fold.FANOUT", FANOUT)
+    await swept(broker)
+    for chunk in broker.engine.manifest.chunks[broker.engine.incarnation_id].values():
+        if chunk.generation:
+            assert {extent.topic_id for extent in chunk.extents} == {broker.engine.topic("t").id}
+    forget_memory(broker)
+    await machine.check(broker, exact=True)
+    await machine.crash(broker)
+    await machine.check(await machine.start(), exact=True)
+
+
+@pytest.mark.parametrize("fault", [Fault.LATE, Fault.AMBIGUOUS, Fault.REFUSED])
+async def test_a_fold_that_came_late_harms_nobody(make_machine: MakeMachine, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.engine.fold.FANOUT", 1000)
+    machine = make_machine("memory")
+    first = await machine.start()
+    await first.engine.create_topic("t", 3, {})
+    await fill(machine, first, 10)
+    monkeypatch.setattr("broker.engine.fold.FANOUT", FANOUT)
+    first.faults.script("put", fault)
+    with pytest.raises(RetryError):
+        await first.engine._sweeper.fold()
+    # The topic's beginning goes, so that whoever folds now writes something else.
+    await first.engine.delete_records(first.log("t", 0), 6)
+    second = await machine.start()
+    await swept(second)
+    await eventually(lambda: second.engine._sweeper.chunks_folded > 0)
+    await first.faults.land()
+    await machine.check(second, exact=True)
+    await machine.crash(second)
+    await machine.check(await machine.start(), exact=True)
+
+
+async def test_a_reader_that_is_overtaken_by_a_fold_reads_on(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 3, {})
+    await fill(machine, broker, 20)
+    forget_memory(broker)
+    log = broker.log()
+    before = await broker.engine._reader.locate(log, 0)
+    assert before is not None
+    await swept(broker)
+    assert [record.offset for record in await read_all(broker)] == list(range(log.high_watermark))
+    await machine.check(broker, exact=True)
