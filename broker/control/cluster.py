@@ -145,7 +145,7 @@ class Cluster:
             if lease is not None and lease.holder == self._mine.id:
                 lease = None  # an attempt of ours whose answer was lost, or a term that is over
             if await self._may_take(version, lease):
-                await self._lead(version)
+                await self._lead(version, lease)
             elif lease is not None:
                 await self._follow(lease)
             await asyncio.sleep(LOOK_S)
@@ -161,7 +161,7 @@ class Cluster:
         refused = await refuses(host, int(port), PROBE_S)
         return self._contender.may_take(version, lease, self.engine.clock.monotonic(), refused=refused)
 
-    async def _lead(self, version: int) -> None:
+    async def _lead(self, version: int, before: Lease | None) -> None:
         lease = Lease(
             holder=self._mine.id,
             broker_id=self._mine.broker_id,
@@ -184,6 +184,7 @@ class Cluster:
             mine=self._mine,
             lease=lease,
             version=version + 1,
+            predecessor="" if before is None else before.holder,
             member_timeout_ms=self._timeout_ms,
             planner=reshard.LoadPlanner(),
             ended=lambda error: self._term_ended.set(),

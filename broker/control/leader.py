@@ -81,6 +81,7 @@ class Leader:
     Args:
         mine: this broker, as it is or will be in the manifest.
         version: of the lease, which this broker has just written.
+        predecessor: the incarnation that let the lease run out; "" where it was given up.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Leader:
         mine: Incarnation,
         lease: Lease,
         version: int,
+        predecessor: str,
         member_timeout_ms: int,
         planner: Planner,
         ended: Callable[[HeadgateError], None],
@@ -116,7 +118,7 @@ class Leader:
             engine.store, mine.id, applied=self._applied, complete=self._complete, fail=self._failed
         )
         self._condemned: set[str] = set()
-        self._gone: set[str] = set()
+        self._gone: set[str] = {predecessor}
         """Incarnations that are known to be lost, whatever the time."""
         self._expected_until_s = 0.0
         """So long, incarnations without a stream may still come."""
@@ -411,7 +413,8 @@ class Leader:
         try:
             while True:
                 try:
-                    await self._local.settle()
+                    # Before anybody is fenced: a leader that was replaced while it slept finds that out here, and harms nobody.
+                    await self._local.commit(SetLeader(self._mine.id))
                     lost = [one for one in self._others() if one.id in self._condemned]
                     recovered = await recover(self._engine.store, self.manifest, lost, self._mine.id)
                     if lost:
