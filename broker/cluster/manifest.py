@@ -69,8 +69,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """One sealed WAL object. `number` counts from 0 within the incarnation; `appended_ms` is when its last group was written.
 
     `index_inline`: the index stands in the chunk's own object, else in one beside it. A folded chunk (`generation` > 0) replaces
-    those from `number` to `last_number`. `made_by` is part of the name of an object that was not written by the incarnation's WAL, a
-    folded chunk or a recovered index: no two attempts at it, by whomever, ever write the same object.
+    those from `number` to `last_number`. `made_by` is part of the name of an object that was not written by the incarnation's WAL,
+    a folded chunk or a recovered index: no two attempts at it, by whomever, ever write the same object.
     """
 
     number: int

@@ -25,7 +25,8 @@ from broker.cluster.manifest import (
     SetLeader,
     encode_edits,
 )
-from broker.cluster.segments import BrokerLoad, Planner
+from broker.cluster.reshard import LoadPlanner
+from broker.cluster.segments import BrokerLoad
 from broker.cluster.succession import Gap, find_gaps, open_successors
 from broker.control.catalog import ClusterCatalog
 from broker.control.lease import LeaseRegister
@@ -95,7 +96,7 @@ class Leader:
         version: int,
         predecessor: str,
         member_timeout_ms: int,
-        planner: Planner,
+        planner: LoadPlanner,
         ended: Callable[[HeadgateError], None],
         fail: Callable[[HeadgateError], None],
     ) -> None:

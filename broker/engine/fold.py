@@ -32,9 +32,16 @@ SPAN_MS_MAX = 3600 * 1000
 """Chunks that were written further apart stay apart, so that retention by time can free the older one."""
 
 
-def choose(manifest: Manifest) -> tuple[str, list[Chunk]] | None:
-    """The next neighbours to fold, as (incarnation id, chunks), or None: `FANOUT` of them, or fewer that are large together."""
+def choose(manifest: Manifest, by: str) -> tuple[str, list[Chunk]] | None:
+    """The next neighbours to fold, as (incarnation id, chunks), or None: `FANOUT` of them, or fewer that are large together.
+
+    Args:
+        by: an incarnation folds its own chunks; the leader, or a broker that is alone, also those of sealed incarnations.
+    """
+    leads = manifest.leader in ("", by)
     for incarnation_id, chunks in manifest.chunks.items():
+        if incarnation_id != by and not (leads and manifest.incarnations[incarnation_id].sealed):
+            continue
         run: list[Chunk] = []
         size = 0
         for number in sorted(chunks):

@@ -53,8 +53,10 @@ def is_needed(chunk: Chunk, manifest: Manifest) -> bool:
 
 
 def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:
-    """Edits that take unneeded chunks, and sealed incarnations without chunks, out of the manifest."""
+    """Edits that take unneeded chunks, and sealed incarnations without chunks, out of the manifest. Only the leader makes them."""
     edits: list[Edit] = []
+    if manifest.leader not in ("", own_incarnation):
+        return edits
     for incarnation_id, chunks in manifest.chunks.items():
         unneeded = [number for number, chunk in chunks.items() if not is_needed(chunk, manifest)]
         if unneeded:
@@ -88,7 +90,7 @@ class Sweeper:
 
     def chunks_listed(self) -> None:
         """Look soon if there is something to fold."""
-        if choose(self._engine.manifest) is not None:
+        if choose(self._engine.manifest, self._engine.incarnation_id) is not None:
             self._wake.set()
 
     async def close(self) -> None:
@@ -145,7 +147,7 @@ class Sweeper:
     async def _fold(self) -> None:
         engine = self._engine
         await self._catalog.settle()
-        while not self._closing and (chosen := choose(engine.manifest)) is not None:
+        while not self._closing and (chosen := choose(engine.manifest, engine.incarnation_id)) is not None:
             incarnation_id, chunks = chosen
             self._folds += 1
             made_by = f"{engine.incarnation_id}-{self._folds}"

@@ -91,7 +91,7 @@ class Settings:
 
     # -- the cluster
     cluster_lease_ttl_ms: int = _duration(
-        3 * SECOND_MS, 300, 600 * SECOND_MS, "another broker leads the cluster when the leader has not renewed its lease for this long"
+        3 * SECOND_MS, 300, 600 * SECOND_MS, "another broker leads when the leader has not renewed its lease for this long"
     )
     cluster_member_timeout_ms: int = _duration(
         2 * SECOND_MS, 200, 600 * SECOND_MS, "a broker that the leader has not heard for this long is replaced"

@@ -1,8 +1,9 @@
 """Three brokers on one store, killed, stopped, paused and drained under foreign clients; nothing that was acked may suffer.
 
-Runs: three real brokers over one directory. confluent-kafka and aiokafka write idempotently and read all the time, with all three as
-bootstrap servers. Round after round a broker, the leader of the cluster among them, is ended in one of these ways and begun
-anew: SIGKILL; SIGTERM, which must hand over and exit 0; SIGSTOP until the others replaced it, then SIGCONT, after which it must exit 3.
+Runs: three real brokers over one directory. confluent-kafka and aiokafka write idempotently and read all the time, with all three
+as bootstrap servers. Round after round a broker, the leader of the cluster among them, is ended in one of these ways and begun
+anew: SIGKILL; SIGTERM, which must hand over and exit 0; SIGSTOP until the others replaced it, then SIGCONT, after which it must
+exit 3. Segments are split, moved and merged by hand under the same load.
 Compared, at the end: the whole topic with every ack and with what the consumers were shown (`tests/support/history.py`). A mismatch
 means that an acked record was lost, repeated, reordered, moved, or shown before it was safe.
 
@@ -20,19 +21,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from broker.wire.grpc.headgate.v1 import control_pb2
+from broker.wire.grpc.methods import methods
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
-from tests.support.broker_process import BrokerProcess
+from tests.support import oracle
+from tests.support.batches import batch
+from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.history import check_log, check_reader, check_writer
+from tests.support.wire import RawConnection
 from tests.support.writers import AiokafkaReader, AiokafkaWriter, ConfluentReader, ConfluentWriter, Reader, Writer
 
 SEED = int(os.environ.get("HEADGATE_CLUSTER_SEED", time.time_ns() % 1_000_000))
 PARTITIONS = 6
+METADATA = 3
+NOT_LEADER = 6
 PATIENCE_S = 60.0
 """Ends a hang; nothing is judged by it."""
 
@@ -180,3 +189,80 @@ def test_positions_survive_the_coordinator(brokers: Brokers) -> None:
 
 def leads_nothing(brokers: Brokers, broker_id: int) -> bool:
     return broker_id not in brokers.leads("__consumer_offsets").values()
+
+
+@pytest.mark.timeout(120)
+def test_brokers_that_do_not_lead_say_who_does(brokers: Brokers) -> None:
+    brokers.start()
+    create_topic(brokers.bootstrap, "t", 3)
+    leads = brokers.leads("t")
+    with RawConnection(HOST, brokers.all[0].kafka_port) as connection:
+        topic_id = oracle.call(connection, METADATA, 12, {"topics": ({"name": "t"},)}).topics[0].topic_id
+    for broker in brokers.all:
+        number = brokers.all.index(broker) + 1
+        elsewhere = next(partition for partition, lead in leads.items() if lead != number)
+        lead = brokers.all[leads[elsewhere] - 1]
+        with RawConnection(HOST, broker.kafka_port) as connection:
+            data = {"name": "t", "partition_data": ({"index": elsewhere, "records": batch([b"x"])},)}
+            produced = oracle.call(connection, oracle.PRODUCE, 11, {"acks": -1, "timeout": 30_000, "topic_data": (data,)})
+            (one,) = produced.responses[0].partition_responses
+            assert one.error_code == NOT_LEADER
+            assert one.current_leader.leader_id == leads[elsewhere]
+            assert [(node.node_id, node.host, node.port) for node in produced.node_endpoints] == [
+                (leads[elsewhere], HOST, lead.kafka_port)
+            ]
+            part = {"partition": elsewhere, "partition_max_bytes": 1000, "current_leader_epoch": -1, "log_start_offset": -1}
+            values = {"replica_id": -1, "max_wait": 10, "min_bytes": 1, "max_bytes": 1000, "session_epoch": -1}
+            topics = ({"topic_id": topic_id, "partitions": (part,)},)
+            fetched = oracle.call(connection, oracle.FETCH, 16, {**values, "topics": topics})
+            (one,) = fetched.responses[0].partitions
+            assert one.error_code == NOT_LEADER
+            assert one.current_leader.leader_id == leads[elsewhere]
+            assert [(node.node_id, node.host, node.port) for node in fetched.node_endpoints] == [
+                (leads[elsewhere], HOST, lead.kafka_port)
+            ]
+
+
+@pytest.mark.timeout(120)
+def test_segments_change_by_hand(brokers: Brokers, report: Callable[[str], None]) -> None:
+    brokers.start()
+    create_topic(brokers.bootstrap, "t", PARTITIONS)
+    writer = ConfluentWriter(brokers.bootstrap, "t", PARTITIONS, 0, idempotent=True, codec="none")
+    writer.start()
+    eventually(lambda: all(len(writer.sent.acks.get(number, ())) > 20 for number in range(PARTITIONS)), "every partition acks")
+    channel = grpc.insecure_channel(f"{HOST}:{brokers.leader().grpc_port}")
+
+    def call(method: str, request: Any) -> Any:
+        found = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])[method]
+        return found.response.FromString(channel.unary_unary(found.path)(request.SerializeToString(), timeout=30))
+
+    def segments() -> list[Any]:
+        described = call("Describe", control_pb2.DescribeRequest())
+        return sorted((row for row in described.segments if row.topic == "t"), key=lambda row: row.first_partition)
+
+    kinds = control_pb2.ReshardRequest
+    for _ in range(3):
+        first = segments()[0]
+        if first.end_partition - first.first_partition > 1:
+            left, right = call("Reshard", kinds(split=kinds.Split(segment_id=first.id))).segments
+            assert (left.first_partition, right.end_partition) == (0, first.end_partition)
+            assert left.end_partition == right.first_partition
+            assert left.leader_epoch > first.leader_epoch < right.leader_epoch
+        first = segments()[0]
+        target = first.broker_id % 3 + 1
+        (moved,) = call("Reshard", kinds(move=kinds.Move(segment_id=first.id, broker_id=target))).segments
+        assert (moved.first_partition, moved.end_partition, moved.broker_id) == (0, first.end_partition, target)
+        first, second = segments()[:2]
+        (merged,) = call("Reshard", kinds(merge=kinds.Merge(segment_id=first.id, next_segment_id=second.id))).segments
+        assert (merged.first_partition, merged.end_partition, merged.broker_id) == (0, second.end_partition, target)
+        assert brokers.leads("t")[0] == target
+    decisions = call("Describe", control_pb2.DescribeRequest()).decisions
+    channel.close()
+    writer.stop()
+    writer.join(PATIENCE_S)
+    shown = CLIENTS["confluent"].consume(brokers.bootstrap, "t", range(PARTITIONS))
+    log = {partition: [(read.offset, read.value or b"") for read in reads] for partition, reads in shown.items()}
+    wrong = check_log(log) + check_writer(writer.sent, log)
+    assert not wrong, "\n".join(wrong[:20])
+    pauses = sorted(decision.pause_ms for decision in decisions)
+    report(f"cluster: {len(pauses)} splits, moves, merges; orders took {pauses[len(pauses) // 2]} ms median, {pauses[-1]} ms worst")

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from broker.cluster.manifest import Incarnation, decode_edits
-from broker.cluster.segments import BrokerLoad
+from broker.cluster.segments import BrokerLoad, Order, SegmentInfo
 from broker.control.cluster import Cluster
 from broker.control.leader import QUEUE_MESSAGES_MAX, Leader
 from broker.control.load import broker_load
@@ -155,7 +155,57 @@ class ControlService:
         return control_pb2.CommitResponse(version=await self._leader().commit_of(request.incarnation_id, edits))
 
     async def reshard(self, request: control_pb2.ReshardRequest, context: Context) -> control_pb2.ReshardResponse:
-        raise InvalidError(Reason.UNSUPPORTED, "not served")
+        leader = self._leader()
+        decision = leader.orders.begin(self._order(leader, request))
+        await leader.orders.wait(decision)
+        sealed = {number for segment in decision.segments.values() for number in segment.partitions}
+        topics = {segment.topic_id for segment in decision.segments.values()}
+        return control_pb2.ReshardResponse(
+            segments=[
+                self._segment(leader, segment)
+                for segment in leader.manifest.segments.values()
+                if segment.topic_id in topics and sealed & set(segment.partitions)
+            ]
+        )
+
+    @staticmethod
+    def _order(leader: Leader, request: control_pb2.ReshardRequest) -> Order:
+        planner, segments, brokers = leader.planner, leader.manifest.segments, leader.loads()
+        match request.WhichOneof("order"):
+            case "split":
+                split = request.split
+                return planner.order_split(
+                    segments,
+                    brokers,
+                    split.segment_id,
+                    split.at_partition if split.HasField("at_partition") else None,
+                    split.broker_id if split.HasField("broker_id") else None,
+                )
+            case "merge":
+                return planner.order_merge(segments, brokers, request.merge.segment_id, request.merge.next_segment_id)
+            case "move":
+                move = request.move
+                target = move.broker_id if move.HasField("broker_id") else None
+                return planner.order_move(segments, brokers, move.segment_id, target)
+            case "drain":
+                raise InvalidError(Reason.UNSUPPORTED, "a broker is drained by ending it: SIGTERM")
+            case _:
+                raise InvalidError(Reason.INVALID_REQUEST, "the request has no order")
+
+    @staticmethod
+    def _segment(leader: Leader, segment: SegmentInfo) -> control_pb2.SegmentState:
+        load = leader.planner.load(segment.id)
+        return control_pb2.SegmentState(
+            id=segment.id,
+            topic=leader.manifest.topics_by_id[segment.topic_id].name,
+            first_partition=segment.first_partition,
+            end_partition=segment.end_partition,
+            broker_id=leader.manifest.incarnations[segment.incarnation_id].broker_id,
+            leader_epoch=segment.leader_epoch,
+            bytes_in_per_second=load.bytes_in_per_s,
+            bytes_out_per_second=load.bytes_out_per_s,
+            requests_per_second=load.requests_per_s,
+        )
 
     async def describe(self, request: control_pb2.DescribeRequest, context: Context) -> control_pb2.DescribeResponse:
         leader = self._leader()
@@ -167,4 +217,15 @@ class ControlService:
                 if load is not None:
                     row.cpu_share, row.memory_bytes, row.connections = load.cpu_share, load.memory_bytes, load.connections
                     row.draining = load.draining
+        response.segments.extend(self._segment(leader, segment) for segment in leader.manifest.segments.values())
+        now_s = leader.clock.monotonic()
+        for decision in reversed(leader.orders.decisions):
+            response.decisions.add(
+                age_ms=round((now_s - decision.at_s) * 1000),
+                kind=decision.order.kind.value,
+                why=decision.order.why,
+                error="" if decision.error is None else decision.error.message,
+                under_way=decision.under_way,
+                pause_ms=round(decision.pause_s * 1000),
+            )
         return response

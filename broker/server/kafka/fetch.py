@@ -23,6 +23,8 @@ VERSION_MIN = 4
 VERSION_MAX = 17
 FLEXIBLE = 12
 TOPIC_IDS = 13
+HINTS = 12
+"""First version that says who leads (hints.py)."""
 
 NOT_LEADER_OR_FOLLOWER = 6
 FETCH_SESSION_ID_NOT_FOUND = 70

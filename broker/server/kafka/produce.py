@@ -22,6 +22,8 @@ VERSION_MIN = 3
 VERSION_MAX = 13
 FLEXIBLE = 9
 TOPIC_IDS = 13
+HINTS = 10
+"""First version that says who leads (hints.py)."""
 
 ACKS_VALID = (-1, 0, 1)
 INVALID_REQUIRED_ACKS = 21
