@@ -1,13 +1,15 @@
 """What every test shares: brokers as real processes, and honesty about the clients that this machine has.
 
-Tests that need kafkajs carry the mark `kafkajs`. Without node and npm they are deselected, and the header and the last lines of the
-report say so: they are never counted as passed or skipped.
+Tests that need kafkajs carry the mark `kafkajs`, those that mount a file system `needs_mount`. Where the machine cannot run them
+they are deselected, and the header and the last lines of the report say so: they are never counted as passed or skipped.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,20 +26,23 @@ BrokerFactory = Callable[..., BrokerProcess]
 _REPORT = pytest.StashKey[list[str]]()
 
 _kafkajs_missing: str | None = missing()
-
-
-# Warnings of foreign clients that the product cannot cause or cure, each with its reason.
-_FOREIGN_WARNINGS = (
-    # kafka-python reads its schemas with a function that Python 3.11 deprecates (and 3.13 takes back).
-    r"ignore:(read|open)_text is deprecated:DeprecationWarning:(kafka\.protocol\.schemas|importlib\.resources)\.",
-)
+_no_mount: str | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for line in _FOREIGN_WARNINGS:
-        config.addinivalue_line("filterwarnings", line)
     config.addinivalue_line("markers", "kafkajs: needs node and npm; deselected, visibly, where they are missing")
+    config.addinivalue_line("markers", "needs_mount: mounts a small tmpfs; deselected, visibly, where that is not allowed")
     config.addinivalue_line("markers", "slow: the long form of a test; runs with `make soak` or `-m slow`")
+
+
+def _mount_refused() -> str | None:
+    """Why a tmpfs cannot be mounted here, or None when it can."""
+    with tempfile.TemporaryDirectory() as place:
+        mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "headgate-test", place], capture_output=True, check=False)
+        if mount.returncode != 0:
+            return "mounting a tmpfs is not allowed here (it needs root)"
+        subprocess.run(["umount", place], check=True)
+    return None
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -45,7 +50,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    global _kafkajs_missing
+    global _kafkajs_missing, _no_mount
     needing = [item for item in items if item.get_closest_marker("kafkajs")]
     if needing and _kafkajs_missing is None:
         try:
@@ -56,6 +61,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 raise
             _kafkajs_missing = str(error)
     dropped = needing if _kafkajs_missing is not None else []
+    mounting = [item for item in items if item.get_closest_marker("needs_mount")]
+    if mounting and (_no_mount := _mount_refused()) is not None:
+        dropped = dropped + mounting
     if not config.option.markexpr:
         dropped = dropped + [item for item in items if item.get_closest_marker("slow") and item not in dropped]
     if dropped:
@@ -67,8 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in terminalreporter.config.stash.get(_REPORT, []):
         terminalreporter.write_line(line)
-    if _kafkajs_missing is not None:
-        terminalreporter.write_line(f"kafkajs: TESTS DID NOT RUN, {_kafkajs_missing}", yellow=True)
+    for what, reason in (("kafkajs", _kafkajs_missing), ("full and read-only disks", _no_mount)):
+        if reason is not None:
+            terminalreporter.write_line(f"{what}: TESTS DID NOT RUN, {reason}", yellow=True)
 
 
 @pytest.fixture

@@ -181,9 +181,10 @@ class SealSegment(msgspec.Struct, frozen=True, tag="seal_segment"):
 
 
 class SetLeader(msgspec.Struct, frozen=True, tag="set_leader"):
-    """This incarnation leads the cluster: it writes the journal."""
+    """This incarnation leads the cluster: it writes the journal. `leader_epoch` is its term's; no other was as great before it."""
 
     incarnation_id: str
+    leader_epoch: int
 
 
 class Committed(msgspec.Struct, frozen=True, tag="committed"):
@@ -233,6 +234,7 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     next_segment_id: int
     commits: dict[str, int]
     leader: str
+    term_epoch: int
     leader_epoch: int
 
 
@@ -263,8 +265,10 @@ class Manifest:
         """The newest commit of incarnations that commit through the leader."""
         self.leader = ""
         """The incarnation that leads the cluster, or did last."""
+        self.term_epoch = -1
+        """The leader epoch of its term."""
         self.leader_epoch = -1
-        """The greatest leader epoch ever given to an incarnation or a segment."""
+        """The greatest leader epoch ever given to an incarnation, a segment or a term."""
 
     def apply(self, edits: Iterable[Edit]) -> None:
         """Fold edits into the state. Edits about what is gone, or is done already, have no effect."""
@@ -325,8 +329,9 @@ class Manifest:
                     self.leader_epoch = max(self.leader_epoch, segment.leader_epoch)
                 case SealSegment(segment_id, ends, producers_key):
                     self._seal_segment(segment_id, ends, producers_key)
-                case SetLeader(incarnation_id):
-                    self.leader = incarnation_id
+                case SetLeader(incarnation_id, leader_epoch):
+                    self.leader, self.term_epoch = incarnation_id, leader_epoch
+                    self.leader_epoch = max(self.leader_epoch, leader_epoch)
                 case Committed(incarnation_id, number):
                     if incarnation_id in self.incarnations:
                         self.commits[incarnation_id] = number
@@ -394,10 +399,13 @@ class Manifest:
         """Keys of all objects with producers' state that a lead may still need."""
         needed = {origin for segment in self.segments.values() for origin in segment.origins}
         needed.update(self.producers_keys.values())
-        for sealed in self.sealed_segments.values():
-            leads = self.leads[sealed.topic_id]
-            if sealed.producers_key is not None and not all(leads[sealed.first_partition : sealed.end_partition]):
-                needed.add(sealed.producers_key)
+        covered = {topic_id: [lead is not None for lead in leads] for topic_id, leads in self.leads.items()}
+        for sealed in reversed(self.sealed_segments.values()):
+            row = covered[sealed.topic_id]
+            if not all(row[sealed.first_partition : sealed.end_partition]):
+                row[sealed.first_partition : sealed.end_partition] = [True] * len(sealed.ends)
+                if sealed.producers_key is not None:
+                    needed.add(sealed.producers_key)
         return needed
 
     def encode(self) -> bytes:
@@ -414,6 +422,7 @@ class Manifest:
                 next_segment_id=self.next_segment_id,
                 commits=self.commits,
                 leader=self.leader,
+                term_epoch=self.term_epoch,
                 leader_epoch=self.leader_epoch,
             )
         )
@@ -435,6 +444,7 @@ class Manifest:
         manifest.next_segment_id = snapshot.next_segment_id
         manifest.commits = snapshot.commits
         manifest.leader = snapshot.leader
+        manifest.term_epoch = snapshot.term_epoch
         manifest.leader_epoch = snapshot.leader_epoch
         return manifest
 

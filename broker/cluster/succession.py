@@ -19,6 +19,7 @@ from broker.cluster.manifest import (
     OpenSegment,
     SealIncarnation,
     SealSegment,
+    SetLeader,
     SetPartitions,
 )
 from broker.cluster.segments import SegmentInfo, Successor
@@ -111,6 +112,8 @@ def open_successors(
     for edit in edits:
         if isinstance(edit, OpenIncarnation):
             epochs.append(edit.incarnation.leader_epoch)
+        elif isinstance(edit, SetLeader):
+            epochs.append(edit.leader_epoch)
         elif isinstance(edit, OpenSegment):
             epochs.append(edit.segment.leader_epoch)
             segment_id = max(segment_id, edit.segment.id + 1)

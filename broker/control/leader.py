@@ -11,7 +11,7 @@ successors opened elsewhere. If it was alive after all, it finds the fence and s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.cluster.lease import Lease
@@ -31,8 +31,9 @@ from broker.cluster.succession import Gap, find_gaps, open_successors
 from broker.control.catalog import ClusterCatalog
 from broker.control.lease import LeaseRegister
 from broker.control.orders import OrderBook
+from broker.engine import keys
 from broker.engine.catalog import DeposedError, LocalCatalog
-from broker.engine.recovery import recover, sweep_leftovers
+from broker.engine.recovery import recover
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 
@@ -128,6 +129,9 @@ class Leader:
         self._meter: LoadMeter | None = None
         self._own_load: BrokerLoad | None = None
         self._stopped = False
+        self._epoch = -1
+        """Of this term."""
+        self._attempts = 0
         self._draining: set[str] = set()
         """Members of which it is known that they are to end."""
         self.connections: Callable[[], int] = lambda: 0
@@ -164,6 +168,7 @@ class Leader:
         self._catalog.use(self)
         if self._engine.ready:
             self._engine.replaced()
+            self._engine.sweep_sealed()
         else:
             await self._engine.start(self._catalog, records)
         log.info("leads", broker=self._mine.broker_id, incarnation=self._mine.id, version=self.version)
@@ -175,10 +180,11 @@ class Leader:
     async def _begin(self) -> int:
         """The first commit of the term. Returns the number of recovered records."""
         manifest = self.manifest
-        edits: list[Edit] = [SetLeader(self._mine.id)]
+        self._epoch = manifest.leader_epoch + 1
+        edits: list[Edit] = [SetLeader(self._mine.id, self._epoch)]
         # Two processes cannot listen at one address: whoever was here before is gone.
         lost = [incarnation for incarnation in self._others() if _same_place(incarnation, self._mine)]
-        recovered = await recover(self._engine.store, manifest, lost, self._mine.id)
+        recovered = await recover(self._engine.store, manifest, lost, self._maker())
         edits += recovered.edits
         known = manifest.incarnations.get(self._mine.id)
         if known.sealed if known is not None else self._engine.ready:
@@ -186,11 +192,15 @@ class Leader:
         self._own_load = BrokerLoad(incarnation_id=self._mine.id, broker_id=self._mine.broker_id)
 
         def make(now: Manifest) -> list[Edit]:
-            return [*edits, OpenIncarnation(_with_epoch(self._mine, now))] if known is None else edits
+            return [*edits, OpenIncarnation(_with_epoch(self._mine, now, 2))] if known is None else edits
 
         await self._local.commit_made(make)
-        self._spawn(self._sweep(lost), "sweep-lost")
         return recovered.records
+
+    def _maker(self) -> str:
+        """A name for what a recovery makes."""
+        self._attempts += 1
+        return keys.maker(self._epoch, self._mine.id, self._attempts)
 
     async def _renew(self) -> None:
         """Keep the lease. A store that does not answer is waited for: nobody else can take it meanwhile."""
@@ -415,9 +425,9 @@ class Leader:
             while True:
                 try:
                     # Before anybody is fenced: a leader that was replaced while it slept finds that out here, and harms nobody.
-                    await self._local.commit(SetLeader(self._mine.id))
+                    await self._local.commit(SetLeader(self._mine.id, self._epoch))
                     lost = [one for one in self._others() if one.id in self._condemned]
-                    recovered = await recover(self._engine.store, self.manifest, lost, self._mine.id)
+                    recovered = await recover(self._engine.store, self.manifest, lost, self._maker())
                     if lost:
                         await self._local.commit(*recovered.edits)
                     break
@@ -435,11 +445,7 @@ class Leader:
             records=recovered.records,
             seconds=round(self.clock.monotonic() - started_s, 3),
         )
-        await self._sweep(lost)
-
-    async def _sweep(self, lost: Iterable[Incarnation]) -> None:
-        for incarnation in lost:
-            await sweep_leftovers(self._engine.store, self.manifest, incarnation.id)
+        self._engine.sweep_sealed()
 
     # -- load
 
@@ -482,7 +488,7 @@ class Leader:
 
     def order_failed(self) -> None:
         """Segments may have been sealed whose successors nobody opens now: whatever has no lead gets one."""
-        self._spawn(self._local.commit(SetLeader(self._mine.id)), "fill-gaps")
+        self._spawn(self._local.commit(SetLeader(self._mine.id, self._epoch)), "fill-gaps")
 
     def spawn_order(self, work: Any) -> asyncio.Task[None]:
         """Run the execution of an order as long as this term lasts."""
@@ -509,10 +515,10 @@ def _same_place(one: Incarnation, other: Incarnation) -> bool:
     return (one.host, one.grpc_port) == (other.host, other.grpc_port) and (one.grpc_port != 0 or one.broker_id == other.broker_id)
 
 
-def _with_epoch(incarnation: Incarnation, manifest: Manifest) -> Incarnation:
+def _with_epoch(incarnation: Incarnation, manifest: Manifest, behind: int = 1) -> Incarnation:
     from msgspec.structs import replace
 
-    return replace(incarnation, leader_epoch=manifest.leader_epoch + 1)
+    return replace(incarnation, leader_epoch=manifest.leader_epoch + behind)
 
 
 def _without(gap: Gap, taken: set[tuple[Any, int]]) -> list[tuple[Any, int, int]]:

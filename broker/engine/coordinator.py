@@ -82,6 +82,8 @@ SNAPSHOT_ROWS_MIN = 2_000
 """Rows of a partition that are not worth a snapshot: 50 partitions with as many replay in about a second."""
 LOADS_MAX = 16
 """Partitions that are read at the same time: from S3 each read takes some tens of milliseconds."""
+LOAD_RETRY_S = 1.0
+"""Pause before groups are loaded again when the store did not answer."""
 CUT_INTERVAL_S = 10.0
 """Pause between two edits of the manifest that cut off what snapshots replaced."""
 EMPTY_GROUP_MS = 600_000
@@ -205,11 +207,13 @@ class Coordinator:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None:
-            # A broker whose groups do not move any more must end: clients would wait for ever, and nobody would know why.
+        if error is None:
+            return
+        # A broker whose groups do not move any more must end: clients would wait for ever, and nobody would know why.
+        if not isinstance(error, HeadgateError):
             log.exception("coordinator_failed", error)
-            fatal = FatalError(Reason.INTERNAL, f"unexpected error of the group coordinator: {type(error).__name__}: {error}")
-            self._engine.wal_failed(error if isinstance(error, HeadgateError) else fatal)
+            error = FatalError(Reason.INTERNAL, f"unexpected error of the group coordinator: {type(error).__name__}: {error}")
+        self._engine.wal_failed(error)
 
     def _tasks(self) -> Iterator[asyncio.Task[None]]:
         for task in (self._loading, self._cleaning, self._cutting):
@@ -556,6 +560,8 @@ class Coordinator:
                 )
                 self._execute(slot, effects)
                 await asyncio.sleep(0)
+        except HeadgateError as error:
+            log.warning("groups_clean_failed", error=error.message)
         finally:
             self._cleaning = None
 

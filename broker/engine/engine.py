@@ -133,15 +133,15 @@ class Engine:
         assert isinstance(catalog, LocalCatalog)
         await catalog.load()
         lost = [incarnation for incarnation in self.manifest.incarnations.values() if not incarnation.sealed]
-        recovered = await recover(self.store, self.manifest, lost, self.incarnation_id)
+        epoch = self.manifest.leader_epoch + 1
+        recovered = await recover(self.store, self.manifest, lost, keys.maker(epoch, self.incarnation_id))
         mine = Incarnation(
             id=self.incarnation_id,
             broker_id=self.broker_id,
-            leader_epoch=self.manifest.leader_epoch + 1,
+            leader_epoch=epoch,
             opened_ms=self.clock.now_ms(),
         )
         await catalog.commit(*recovered.edits, OpenIncarnation(mine))
-        await self.sweep_lost(lost)
         await self.start(catalog, recovered.records)
 
     async def start(self, catalog: Catalog, recovered_records: int = 0) -> None:
@@ -192,10 +192,19 @@ class Engine:
         self._checkpointer.follow([chunks[number] for number in sorted(chunks)])
         self.leads.sync()
 
-    async def sweep_lost(self, lost: Iterable[Incarnation]) -> None:
-        """Delete what incarnations that were recovered had prepared, and what only their recovery needed."""
-        for incarnation in lost:
-            await sweep_leftovers(self.store, self.manifest, incarnation.id)
+    @property
+    def sweeps(self) -> bool:
+        """Whether this broker looks after what belongs to no living incarnation: the leader, or one that is alone."""
+        return self.manifest.leader in ("", self.incarnation_id)
+
+    @property
+    def maker_epoch(self) -> int:
+        """The leader epoch in which this broker makes objects in the WAL of others (`keys.maker`), or of its own."""
+        return self.manifest.term_epoch if self.manifest.leader == self.incarnation_id else self.leader_epoch
+
+    def sweep_sealed(self) -> None:
+        """Delete, soon, what sealed incarnations had prepared and what attempts to recover them left behind."""
+        self._sweeper.sweep_sealed()
 
     async def identify(self) -> None:
         """Find out whose store this is; make it ours where it is new. Raises FatalError where it is another's."""

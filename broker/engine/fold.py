@@ -70,8 +70,8 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
     """Write the chunk that replaces `chunks`.
 
     Args:
-        made_by: a name that no other attempt to fold has, in this process or another: a broker that was replaced while it wrote, or
-            a put that comes late, must not replace an object that the manifest names.
+        made_by: `keys.maker` of this attempt, which no other has: a broker that was replaced while it wrote, or a put that comes
+            late, must not replace an object that the manifest names.
 
     Returns:
         The edit that puts it in their place; until that is committed the new object means nothing.

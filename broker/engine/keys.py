@@ -49,6 +49,20 @@ def chunk_index(incarnation_id: str, number: int, made_by: str = "") -> str:
     return chunk(incarnation_id, number) + (f".index-{made_by}" if made_by else ".index")
 
 
+def maker(leader_epoch: int, incarnation_id: str, attempt: int = 0) -> str:
+    """A name for what a broker makes in the WAL of another: unique to the attempt, and it tells how old it is."""
+    return f"{leader_epoch}-{incarnation_id}-{attempt}"
+
+
+def made_in(key: str) -> int | None:
+    """The leader epoch of who made an index or a fold; -1: the WAL's own incarnation; None: the key is no part of a chunk."""
+    number, _, kind = key.rsplit("/", 1)[1].partition(".")
+    if not number.isdigit():
+        return None
+    epoch = kind.partition("-")[2].partition("-")[0]
+    return int(epoch) if epoch else -1
+
+
 def fence(incarnation_id: str) -> str:
     return f"{WAL}{incarnation_id}/fence"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.cluster.manifest import Chunk, Extent, Topic
-from broker.cluster.topic_config import TopicConfig
+from broker.cluster.topic_config import TopicConfig, is_internal
 from broker.log.buffers import BufferPool
 from broker.log.chunk import stream_key
 from broker.log.index import BatchIndex
@@ -103,6 +103,7 @@ class PartitionLog:
         "config",
         "epochs",
         "high_watermark",
+        "internal",
         "leader_epoch",
         "log_start",
         "next_offset",
@@ -132,6 +133,8 @@ class PartitionLog:
         """Why nothing can be appended any more, or None: the segment is being handed over, or `closed`."""
         self.closed: HeadgateError | None = None
         """Why this broker has nothing to do with the partition any more, or None: topic deleted, or led by another broker."""
+        self.internal = is_internal(topic.name)
+        """Only the broker itself writes to it."""
         self.stream = stream_key(topic.id.bytes, number)
         self.leader_epoch = leader_epoch
         self.log_start = 0

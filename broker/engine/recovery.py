@@ -83,7 +83,7 @@ async def recover(store: Store, manifest: Manifest, incarnations: Iterable[Incar
     """Fence incarnations that are not sealed, and find what they wrote.
 
     Args:
-        made_by: the incarnation that recovers.
+        made_by: `keys.maker` of who recovers.
 
     Returns:
         Edits that list their chunks, and seal their segments and them. Nothing else in the store depends on them until they are
@@ -122,8 +122,6 @@ async def _recover_incarnation(
         checkpoints[manifest.producers_keys[incarnation.id]] = None
     producers = await load_producers(store, checkpoints)
     number = incarnation.next_chunk
-    if store.appender is None:
-        await _fence_sequence(store, incarnation.id, number)
     chunks: list[Chunk] = []
     sequence: int | None = None
     while True:
@@ -135,7 +133,9 @@ async def _recover_incarnation(
         except InvalidError as error:
             if error.reason is not Reason.NOT_FOUND:
                 raise
-            break
+            if store.appender is None and not await store.put_if_absent(key, FENCE_OBJECT):
+                continue  # its writer was faster, and may have acked it
+            break  # where objects are put whole, the fence stands here now: the writer's own put of this number can only lose
         if data.startswith(FENCE_OBJECT):
             break
         if sequence is None:
@@ -180,12 +180,6 @@ def _segment_ends(manifest: Manifest, segment: SegmentInfo, ends: Mapping[tuple[
     ]
 
 
-async def _fence_sequence(store: Store, incarnation_id: str, number: int) -> None:
-    """Put the fence at the first chunk number that is free: the writer's own put of it can then only lose."""
-    while not await store.put_if_absent(keys.chunk(incarnation_id, number), FENCE_OBJECT):
-        number += 1
-
-
 def is_fence(found: ObjectInfo) -> bool:
     """Whether an object is a fence: the marker, or one in the place of a chunk, which no chunk is as short as."""
     name = found.key.rsplit("/", 1)[1]
@@ -193,15 +187,20 @@ def is_fence(found: ObjectInfo) -> bool:
 
 
 async def sweep_leftovers(store: Store, manifest: Manifest, incarnation_id: str) -> None:
-    """Delete what a sealed incarnation prepared or put, but never acked: chunks that the manifest does not list. Fences stay."""
+    """Delete what stands in a sealed incarnation's WAL and is not in the manifest. Fences stay.
+
+    These are chunks that were prepared, or put but never acked, and attempts at folds and indexes. Whoever calls this may have been
+    replaced without knowing it, so what was made in a later leader epoch is left alone: a newer manifest may name it. What older
+    brokers made, or those that lost the race for this epoch, can never be named any more.
+    """
     chunks = manifest.chunks.get(incarnation_id, {}).values()
     listed = {keys.chunk_object(incarnation_id, chunk) for chunk in chunks}
     listed |= {keys.index_object(incarnation_id, chunk) for chunk in chunks}
     last = ""
     while objects := await store.list(keys.wal_prefix(incarnation_id), last, LIST_PAGE):
         for found in objects:
-            is_chunk = found.key.rsplit("/", 1)[1].partition(".")[0].isdigit()
-            if is_chunk and found.key not in listed and not is_fence(found):
+            made_in = keys.made_in(found.key)
+            if made_in is not None and made_in <= manifest.leader_epoch and found.key not in listed and not is_fence(found):
                 await store.delete(found.key)
         last = objects[-1].key
 

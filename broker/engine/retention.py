@@ -16,7 +16,7 @@ from broker.engine import keys
 from broker.engine.catalog import Catalog
 from broker.engine.fold import choose, fold
 from broker.engine.partition import PartitionLog
-from broker.engine.recovery import is_fence
+from broker.engine.recovery import is_fence, sweep_leftovers
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
 
@@ -80,9 +80,18 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
         self.chunks_folded = 0
+        self._unswept: list[str] = []
+        """Sealed incarnations that may have left something behind."""
 
     def start(self) -> None:
+        self.sweep_sealed()
         self._task = asyncio.create_task(self._run(), name="sweeper")
+
+    def sweep_sealed(self) -> None:
+        """Look soon for what sealed incarnations left behind. In turn with folding, which must not lose what it has just made."""
+        incarnations = self._engine.manifest.incarnations
+        self._unswept = [key for key, incarnation in incarnations.items() if incarnation.sealed] if self._engine.sweeps else []
+        self._wake.set()
 
     def wake(self) -> None:
         """Look soon: something was deleted."""
@@ -111,6 +120,9 @@ class Sweeper:
             try:
                 await self.run_once()
                 await self.fold()
+                while self._unswept and self._engine.sweeps and not self._closing:
+                    await sweep_leftovers(self._engine.store, self._engine.manifest, self._unswept[-1])
+                    self._unswept.pop()
             except HeadgateError as error:
                 log.warning("retention_failed", error=error.message)
 
@@ -150,7 +162,7 @@ class Sweeper:
         while not self._closing and (chosen := choose(engine.manifest, engine.incarnation_id)) is not None:
             incarnation_id, chunks = chosen
             self._folds += 1
-            made_by = f"{engine.incarnation_id}-{self._folds}"
+            made_by = keys.maker(engine.maker_epoch, engine.incarnation_id, self._folds)
             await self._catalog.commit(await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by))
             await self._delete_chunks(incarnation_id, chunks)
             self.chunks_folded += len(chunks)

@@ -10,7 +10,7 @@ from typing import Any
 from tests.bench.brokers import ROOT
 from tests.bench.native import BenchError, cpu_seconds
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 60.0
 
 
 def client(module: str, *arguments: object) -> dict[str, Any]:

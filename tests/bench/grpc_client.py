@@ -21,7 +21,7 @@ from tests.bench import frames
 
 INFLIGHT_BYTES = 16 << 20
 """Sent and not acked, or asked for and not received."""
-OPTIONS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
+OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
 _PAYLOAD_TAG = b"\x7a"
 """Field 15, length-delimited."""
 

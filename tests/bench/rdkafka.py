@@ -19,6 +19,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 POOL = 4096
 """Different values, sent again and again."""
 WARM_UP_S = 0.5
+TIMEOUT_MS = 20_000
+"""A record that is not acked by then has failed."""
 
 
 def values(size_bytes: int) -> list[bytes]:
@@ -66,6 +68,7 @@ def produce(port: str, topic: str, value_bytes: str, batch_bytes: str, codec: st
             "queue.buffering.max.messages": 2_000_000,
             "queue.buffering.max.kbytes": 512 << 10,
             "delivery.report.only.error": True,
+            "message.timeout.ms": TIMEOUT_MS,
         }
     )
     pool = values(int(value_bytes))
@@ -106,7 +109,7 @@ def consume(port: str, topic: str, records: str) -> dict[str, Any]:
     start = last = 0.0
     waited = time.perf_counter()
     while seen < wanted:
-        messages = consumer.consume(10_000, 1.0)
+        messages = consumer.consume(min(wanted - seen, 10_000) if start else 1, 1.0)
         now = time.perf_counter()
         if not messages and now - waited > 30:
             raise SystemExit(f"records did not come. wanted=`{wanted}` seen=`{seen}`")
@@ -130,7 +133,9 @@ def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: s
     """Sends at a steady rate; the latencies are librdkafka's own, from produce() to the ack."""
     latencies: list[float] = []
     failures = Failures()
-    producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}", "acks": "all", "linger.ms": float(linger_ms)})
+    producer = Producer(
+        {"bootstrap.servers": f"127.0.0.1:{port}", "acks": "all", "linger.ms": float(linger_ms), "message.timeout.ms": TIMEOUT_MS}
+    )
 
     def delivered(error: KafkaError | None, message: Message) -> None:
         failures(error, message)

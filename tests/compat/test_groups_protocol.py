@@ -204,19 +204,17 @@ def connect(bootstrap: str) -> Iterator[Connect]:
         member.close()
 
 
-def stable(connect: Connect, size: int = 1, **fields: Any) -> list[Member]:
+def stable(connect: Connect, size: int = 1) -> list[Member]:
     """Members of a stable group, the leader first; each is assigned its own id."""
-    members = [connect() for _ in range(size)]
-    for member in members:
-        member.send_join(**fields)
-        if members.index(member) == 0 and size > 1:
-            member.joined()
-            # The others join, and the first rejoins: with a time-out of its own a broker may or may not wait for them.
-    if size > 1:
-        settle(members)
-    else:
-        members[0].joined()
-    leader = members[0]
+    leader = connect()
+    leader.join()
+    members = [leader]
+    for _ in range(size - 1):
+        newcomer = connect()
+        newcomer.send_join()
+        rejoin(members)
+        newcomer.joined()
+        members.append(newcomer)
     for member in members[1:]:
         member.send(SYNC, 5, member.syncing())
     assert leader.sync({member.id: member.id.encode() for member in members}) == leader.id.encode()
@@ -225,13 +223,12 @@ def stable(connect: Connect, size: int = 1, **fields: Any) -> list[Member]:
     return members
 
 
-def settle(members: list[Member]) -> None:
-    """The first member, which joined, joins again; the others wait in their joins."""
-    leader = members[0]
-    leader.send_join()
+def rejoin(members: list[Member], **fields: Any) -> list[Any]:
+    """All of these join again, once they are told to: somebody new waits for them."""
     for member in members:
-        member.joined()
-    assert {member.generation for member in members} == {leader.generation}
+        assert eventually(member.beat, lambda code: code == REBALANCE_IN_PROGRESS) == REBALANCE_IN_PROGRESS
+        member.send_join(**fields)
+    return [member.joined() for member in members]
 
 
 # -- every version
@@ -423,9 +420,7 @@ def test_two_members_share_and_rebalance(connect: Connect, topic: str) -> None:
     assert eventually(leader.beat, lambda code: code == REBALANCE_IN_PROGRESS) == REBALANCE_IN_PROGRESS
     assert follower.commit({(topic, 0): 1}) == [NONE], "members commit before they give up what they had"
     assert follower.call(SYNC, 5, follower.syncing()).error_code == REBALANCE_IN_PROGRESS
-    for member in (follower, leader):
-        member.send_join()
-    answers = [member.joined() for member in (leader, follower, newcomer)]
+    answers = [*rejoin([leader, follower]), newcomer.joined()]
     assert {answer.generation_id for answer in answers} == {generation + 1}
     assert {answer.leader for answer in answers} == {leader.id}
     assert [len(answer.members) for answer in answers] == [3, 0, 0]
@@ -462,9 +457,8 @@ def test_joins_that_change_nothing_do_not_rebalance(connect: Connect) -> None:
     assert leader.beat() == NONE
     assert follower.sync() == follower.id.encode()
     leader.send_join()
-    assert eventually(follower.beat, lambda code: code == REBALANCE_IN_PROGRESS) == REBALANCE_IN_PROGRESS
-    follower.send_join()
-    assert leader.joined().generation_id == follower.joined().generation_id == generation + 1
+    (answer,) = rejoin([follower])
+    assert leader.joined().generation_id == answer.generation_id == generation + 1
 
 
 def test_the_protocol_that_all_speak_is_chosen(connect: Connect) -> None:
@@ -472,9 +466,7 @@ def test_the_protocol_that_all_speak_is_chosen(connect: Connect) -> None:
     first, second = connect(), connect()
     first.join(protocols=both)
     second.send_join()
-    assert eventually(first.beat, lambda code: code == REBALANCE_IN_PROGRESS) == REBALANCE_IN_PROGRESS
-    first.send_join(protocols=both)
-    answer = first.joined()
+    (answer,) = rejoin([first], protocols=both)
     assert answer.protocol_name == second.joined().protocol_name == "range"
     assert {row.member_id: row.metadata for row in answer.members} == {first.id: b"r1", second.id: SUBSCRIPTION}
     for fields in ({"protocols": ({"name": "roundrobin", "metadata": b""},)}, {"protocol_type": "connect"}, {"protocols": ()}):
@@ -494,9 +486,8 @@ def test_static_members(connect: Connect, topic: str) -> None:
     leader.instance, follower.instance = "i0", "i1"
     leader.join()
     follower.send_join()
-    assert eventually(leader.beat, lambda code: code == REBALANCE_IN_PROGRESS) == REBALANCE_IN_PROGRESS
-    leader.send_join()
-    leader.joined(), follower.joined()
+    rejoin([leader])
+    follower.joined()
     follower.send(SYNC, 5, follower.syncing())
     leader.sync({leader.id: b"L", follower.id: b"F"})
     follower.receive()

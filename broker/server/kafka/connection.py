@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
     """See the module's text."""
 
     __slots__ = (
+        "_appended",
         "_carry",
         "_cold",
         "_cold_task",
@@ -112,6 +113,8 @@ class Connection(asyncio.BufferedProtocol):
         self._slots: deque[Slot] = deque()
         self._produced: list[bytes] = []
         self._unanswered = 0
+        self._appended = False
+        """Whether a produce request since the last slot has appended something."""
         self._shape: produce.Shape | None = None
         """Of the last produce request, if it was for one partition."""
         self._now_ms = 0
@@ -292,6 +295,8 @@ class Connection(asyncio.BufferedProtocol):
             self._unanswered += end - start
             if failed and version >= produce.HINTS:
                 response = self._hint_produce(engine, response, version)
+            if failed != produce.ALL_FAILED:
+                self._appended = True
             if acks != 0:
                 self._produced.append(response)
             elif failed:
@@ -337,9 +342,14 @@ class Connection(asyncio.BufferedProtocol):
         if not cost:
             return
         produced, self._produced, self._unanswered = self._produced, [], 0
+        appended, self._appended = self._appended, False
         slot = self._open_slot(cost)
-        slot.written_at = self.active_at
         self._server.requests["produce"] += len(produced)
+        if not appended:
+            # Errors do not wait: what came before may never become durable, and that may be what they tell.
+            self.fill(slot, [b"".join(produced)])
+            return
+        slot.written_at = self.active_at
 
         def durable(error: HeadgateError | None) -> None:
             if error is None:

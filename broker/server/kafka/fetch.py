@@ -315,5 +315,3 @@ class Poll:
             for log in self._logs:
                 log.unsubscribe(self)
         return True
-
-

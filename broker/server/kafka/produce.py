@@ -26,9 +26,12 @@ HINTS = 10
 """First version that says who leads (hints.py)."""
 
 ACKS_VALID = (-1, 0, 1)
+UNKNOWN_TOPIC_OR_PARTITION = 3
+INVALID_TOPIC = 17
 INVALID_REQUIRED_ACKS = 21
 NOT_LEADER_OR_FOLLOWER = 6
 UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+UNKNOWN_TOPIC_ID = 100
 
 _I16 = struct.Struct(">h").unpack_from
 _I32 = struct.Struct(">i").unpack_from
@@ -93,6 +96,10 @@ def encode_unsigned_varint(value: int) -> bytes:
     return bytes(out)
 
 
+NONE_FAILED, SOME_FAILED, ALL_FAILED = 0, 1, 2
+"""Which of a request's partitions have an error. After ALL_FAILED nothing was appended and nothing has to become durable."""
+
+
 class Shape:
     """What a client's produce requests to one partition have in common: the bytes between correlation id and records.
 
@@ -119,11 +126,14 @@ def produce_again(
     correlation_id: int,
     now_ms: int,
     adopt: bytearray | None,
-) -> tuple[bytes, bool]:
-    """Append the batch of a request that has the same shape as one before. Returns and raises as `produce`.
+) -> tuple[bytes, int]:
+    """Append the batch of a request that has the same shape as one before. Raises as `produce`.
 
     Args:
         position: of the records' length. end: of the request.
+
+    Returns:
+        (the response with its length prefix, ALL_FAILED or NONE_FAILED).
     """
     version = shape.version
     log = shape.log
@@ -145,12 +155,12 @@ def produce_again(
         )
     except HeadgateError as error:
         name = log.topic.id.bytes if version >= TOPIC_IDS else log.topic.name.encode()
-        return _failure(version, correlation_id, name, log.number, error), True
+        return _failure(version, correlation_id, name, log.number, error), ALL_FAILED
     if version >= 5:
         body = shape.prefix + _PARTITION_5.pack(0, base_offset, timestamp_ms, log_start) + shape.suffix
     else:
         body = shape.prefix + _PARTITION_4.pack(0, base_offset, timestamp_ms) + shape.suffix
-    return _HEAD(len(body) + 4, correlation_id) + body, False
+    return _HEAD(len(body) + 4, correlation_id) + body, NONE_FAILED
 
 
 def produce(
@@ -162,7 +172,7 @@ def produce(
     correlation_id: int,
     now_ms: int,
     adopt: bytearray | None = None,
-) -> tuple[int, bytes, bool, Shape | None]:
+) -> tuple[int, bytes, int, Shape | None]:
     """Append every batch of a request.
 
     Args:
@@ -172,7 +182,7 @@ def produce(
         adopt: the buffer of `frame`, if it is from the engine's pool and belongs to this request alone.
 
     Returns:
-        (acks, the response with its length prefix, whether a partition has an error, the shape of a request for one partition).
+        (acks, the response with its length prefix, which partitions failed, the shape of a request for one partition).
 
     Raises:
         Malformed, struct.error, IndexError, UnicodeDecodeError: not a produce request; nothing of it was appended, or a part
@@ -195,7 +205,7 @@ def produce(
         (topics,) = _I32(frame, position)
         position += 4
     parts: list[bytes] = []
-    failed = False
+    failures = rows_count = 0
     for _ in range(topics):
         if version >= TOPIC_IDS:
             name = bytes(frame[position : position + 16])
@@ -224,16 +234,13 @@ def produce(
             # The common request: one partition.
             (number,) = _I32(frame, position)
             records_at = position + 4
-            log = logs[number] if logs is not None and 0 <= number < len(logs) else None
-            if log is not None and acks in ACKS_VALID:
+            log, refused = _find(logs, number, version, acks)
+            if log is not None:
                 key = bytes(frame[key_at:records_at])
                 shape = Shape(version, key, acks, log, *_constant_parts(version, name, number))
-                response, failed = produce_again(
-                    engine, shape, frame, records_at, len(frame), correlation_id, now_ms, adopt
-                )
+                response, failed = produce_again(engine, shape, frame, records_at, len(frame), correlation_id, now_ms, adopt)
                 return acks, response, failed, shape
-            code = INVALID_REQUIRED_ACKS if acks not in ACKS_VALID else _no_log(logs, number, version)
-            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, code, None)])]), True, None
+            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, refused, None)])]), ALL_FAILED, None
         rows: list[bytes] = []
         for _ in range(partitions):
             (number,) = _I32(frame, position)
@@ -249,22 +256,22 @@ def produce(
                 raise Malformed("records are cut off")
             row, bad = _append_row(engine, logs, number, frame[position:end], version, acks, now_ms)
             rows.append(row)
-            failed = failed or bad
+            rows_count += 1
+            failures += bad
             position = skip_tags(frame, end) if flexible else end
         if flexible:
             position = skip_tags(frame, position)
         parts.append(_topic(version, name, rows))
+    failed = NONE_FAILED if not failures else ALL_FAILED if failures == rows_count else SOME_FAILED
     return acks, _wrap(version, correlation_id, parts), failed, None
 
 
 def _append_row(
     engine: Engine, logs: list[PartitionLog | None] | None, number: int, batch: memoryview, version: int, acks: int, now_ms: int
 ) -> tuple[bytes, bool]:
-    if acks not in ACKS_VALID:
-        return _error_row(version, number, INVALID_REQUIRED_ACKS, None), True
-    log = logs[number] if logs is not None and 0 <= number < len(logs) else None
+    log, refused = _find(logs, number, version, acks)
     if log is None:
-        return _error_row(version, number, _no_log(logs, number, version), None), True
+        return _error_row(version, number, refused, None), True
     try:
         done = engine.append(log, batch, now_ms=now_ms)
     except HeadgateError as error:
@@ -303,11 +310,16 @@ def _code(error: HeadgateError) -> int:
     return error_code(error)
 
 
-def _no_log(logs: list[PartitionLog | None] | None, number: int, version: int) -> int:
-    """Why there is no log to append to: no such partition, or another broker leads it."""
-    if logs is not None and 0 <= number < len(logs):
-        return NOT_LEADER_OR_FOLLOWER
-    return 100 if version >= TOPIC_IDS else 3
+def _find(logs: list[PartitionLog | None] | None, number: int, version: int, acks: int) -> tuple[PartitionLog | None, int]:
+    """Where a batch goes, or None and the error code of one that is not even looked at."""
+    if acks not in ACKS_VALID:
+        return None, INVALID_REQUIRED_ACKS
+    if logs is None or not 0 <= number < len(logs):
+        return None, UNKNOWN_TOPIC_ID if version >= TOPIC_IDS else UNKNOWN_TOPIC_OR_PARTITION
+    log = logs[number]
+    if log is None:
+        return None, NOT_LEADER_OR_FOLLOWER
+    return (None, INVALID_TOPIC) if log.internal else (log, 0)
 
 
 def _failure(version: int, correlation_id: int, name: bytes, number: int, error: HeadgateError) -> bytes:
@@ -339,9 +351,7 @@ def _error_row(version: int, number: int, code: int, message: str | None) -> byt
     return _row(version, number, code, _NO_OFFSET, -1, _NO_OFFSET, message)
 
 
-def _row(
-    version: int, number: int, code: int, base_offset: int, timestamp_ms: int, log_start: int, message: str | None
-) -> bytes:
+def _row(version: int, number: int, code: int, base_offset: int, timestamp_ms: int, log_start: int, message: str | None) -> bytes:
     row = number.to_bytes(4, "big", signed=True)
     row += (
         _PARTITION_5.pack(code, base_offset, timestamp_ms, log_start)

@@ -32,6 +32,7 @@ def _pairs(bench: Bench, traffic: Shape, partitions: int, block_bytes: int) -> t
         broker.create_topic(TOPIC, partitions)
         sample(bench, broker.kafka_port, broker.pid, traffic, seconds=0.2, bytes_max=256 << 20, pinned=False)
         while not taken.enough:
+            bench.wait_quiet()
             raw = bench.native.rawdisk(bench.directory, block_bytes, seconds=bench.sample_s / 2)
             taken.add(raw, sample(bench, broker.kafka_port, broker.pid, traffic, bytes_max=SAMPLE_BYTES_MAX, pinned=False))
     return taken.quietest()

@@ -50,6 +50,7 @@ def _run(bench: Bench, name: str, batch_bytes: int, goal: float | None) -> Itera
         with bench.native.ceiling(fetch=canned, fetch_copies=COPIES) as peer:
             sample(bench, peer.port, peer.pid, traffic, seconds=0.1)
             while not taken.enough:
+                bench.wait_quiet()
                 top = sample(bench, peer.port, peer.pid, traffic)
                 taken.add(top, sample(bench, broker.kafka_port, broker.pid, traffic))
     ours, ceiling = taken.quietest()

@@ -27,6 +27,7 @@ def _run(bench: Bench, name: str, traffic: Shape, *, received: bool) -> Iterable
         for server in (one, two):
             sample(bench, server.port, server.pid, traffic, seconds=0.1)
         while not taken.enough:
+            bench.wait_quiet()
             top = sample(bench, one.port, one.pid, traffic, bytes_max=produce.SAMPLE_BYTES_MAX)
             taken.add(top, sample(bench, two.port, two.pid, traffic, bytes_max=produce.SAMPLE_BYTES_MAX))
     second, first = taken.quietest()

@@ -1,8 +1,10 @@
-"""From process start to the first answer on the Kafka port, in starts of a bare interpreter, in alternation on the same machine."""
+"""From process start to the first answer on the Kafka port, in starts of a bare interpreter, in alternation on the same machine.
+
+The first start of all is not counted: it compiles the broker's modules, as an installation does.
+"""
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 
 from tests.bench import brokers
 from tests.bench.harness import Bench, Case, remove_tree
-from tests.bench.native import BenchError, free_port
+from tests.bench.native import free_port
 from tests.bench.report import Goal, Row, paired
 
 GOAL = 8.0
@@ -47,8 +49,6 @@ def _first_answer(store: Path, log: Path) -> float:
 
 
 def _run(bench: Bench, name: str, *, fresh: bool) -> Iterable[Row]:
-    if os.environ.get("PYTHONDONTWRITEBYTECODE"):
-        raise BenchError("PYTHONDONTWRITEBYTECODE is set: every start would compile the broker anew")
     log = bench.directory / "start.log"
     kept = bench.fresh_directory("start")
     _first_answer(kept, log)

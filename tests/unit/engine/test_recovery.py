@@ -8,8 +8,20 @@ A mismatch means that an acked record was lost, came twice or changed its place.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+
+import pytest
+
+from broker.engine import keys
+from broker.engine.recovery import is_fence
+from broker.log.batch import parse_header
 from broker.runtime.clock import ManualClock
-from tests.unit.engine.world import Machine, eventually, read_values, swept
+from broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
+from broker.store.interface import ObjectInfo
+from broker.testing.faults import Fault
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.world import Incarnation, Machine, eventually, read_batches, read_values, settings, swept
 
 HOUR_MS = 3600 * 1000
 
@@ -54,3 +66,307 @@ async def test_chunks_that_retention_removed_do_not_hide_the_ones_behind_them(ma
     broker = await machine.start()
     await machine.check(broker)
     assert (await read_values(broker))[-1] == b"new"
+
+
+async def test_several_partitions_and_topics(machine: Machine) -> None:
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 3, {})
+    await broker.engine.create_topic("u", 1, {})
+    for number in range(30):
+        machine.send(broker, [b"%d" % number], "t", number % 3)
+        await machine.send(broker, [b"u%d" % number], "u")
+    doomed = await broker.engine.create_topic("doomed", 1, {})
+    await machine.send(broker, [b"gone"], "doomed")
+    del machine.acked["doomed", 0]
+    await broker.engine.delete_topic(doomed)
+    await broker.engine.create_topic("doomed", 1, {})
+    await broker.engine.create_partitions(broker.engine.topic("u"), 2)
+    await machine.send(broker, [b"u-new"], "u", 1)
+    await machine.crash(broker)
+    broker = await machine.start()
+    await machine.check(broker, exact=True)
+    assert await read_values(broker, "doomed") == []
+
+
+async def scenario(machine: Machine, broker: Incarnation) -> None:
+    """Some of everything that a broker does. Ends with an error when its process dies."""
+    engine = broker.engine
+    for name in ("t", "u"):
+        if name not in engine.logs:
+            await engine.create_topic(name, 2, {})
+    for number in range(12):
+        waiting = [machine.send(broker, [unique(), unique() + bytes(3_000)], "t", number % 2)]
+        waiting.append(machine.send(broker, [unique()], "u"))
+        await asyncio.gather(*waiting)
+        if number == 6:
+            await engine.alter_topic_config(engine.topic("u"), {"retention.ms": str(number)})
+            await engine.delete_records(broker.log("t", 0), broker.log("t", 0).high_watermark - 1)
+    await engine.close()
+    machine.forget(broker)
+
+
+_numbers = itertools.count()
+
+
+def unique() -> bytes:
+    return b"%d" % next(_numbers)
+
+
+SMALL = settings(wal_chunk_bytes=8_192, wal_checkpoint_interval_ms=1, wal_checkpoint_chunks=1)
+
+
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("medium", ["inline", "memory", "aligned", "put"])
+async def test_a_crash_before_any_call_of_the_store(make_machine: MakeMachine, medium: str, part: int) -> None:
+    """The process dies before its first call of the store, before its second, and so on, until it lives to its end."""
+    kill_at_call = part + 1
+    while True:
+        machine = make_machine(medium)
+        broker: Incarnation | None = None
+        lived = False
+        try:
+            broker = await machine.start(SMALL, kill_at_call=kill_at_call)
+            await scenario(machine, broker)
+            lived = True
+        except HeadgateError:
+            await machine.close()
+        successor = await machine.start(SMALL)
+        await machine.check(successor)
+        await check_objects(successor)
+        if "t" in successor.engine.logs:
+            await machine.send(successor, [unique()], "t")
+            await machine.check(successor)
+        await machine.close()
+        if lived:
+            break
+        # The number of calls is in the hundreds: not every one of them on every run of the tests.
+        kill_at_call += 4 if kill_at_call < 60 else 12
+    assert kill_at_call > 40, "the scenario is shorter than it was: fewer moments are tried"
+
+
+@pytest.mark.parametrize("medium", ["inline", "aligned", "put"])
+async def test_crashes_of_the_one_that_recovers(make_machine: MakeMachine, medium: str) -> None:
+    """A broker with an unlisted tail dies. So does the next one, before its first call, and so on, until one lives."""
+    machine = make_machine(medium)
+    broker = await machine.start(settings(wal_chunk_bytes=8_192, wal_checkpoint_interval_ms=3_600_000, wal_checkpoint_chunks=1000))
+    await broker.engine.create_topic("t", 2, {})
+    for number in range(12):
+        await machine.send(broker, [unique(), unique() + bytes(3_000)], "t", number % 2)
+    await machine.crash(broker)
+    kill_at_call = 1
+    while True:
+        try:
+            broker = await machine.start(SMALL, kill_at_call=kill_at_call)
+            break
+        except HeadgateError:
+            kill_at_call += 1
+    assert kill_at_call > 10
+    await machine.close()
+    for _ in range(3):
+        broker = await machine.start(SMALL)
+        await machine.check(broker, exact=True)
+        await check_objects(broker)
+        await machine.send(broker, [unique()], "t")
+        await machine.crash(broker)
+
+
+async def everything(broker: Incarnation) -> list[ObjectInfo]:
+    """All that is in the WALs."""
+    found: list[ObjectInfo] = []
+    while page := await broker.faults.list("wal/", found[-1].key if found else ""):
+        found += page
+    return found
+
+
+async def check_objects(broker: Incarnation) -> None:
+    """What the manifest names is there; what the sealed incarnations left behind is not, but for fences and producers."""
+    manifest = broker.engine.manifest
+    await eventually(lambda: not broker.engine._sweeper._unswept)
+    found = await everything(broker)
+    there = {info.key for info in found}
+    named = set()
+    for incarnation_id, chunks in manifest.chunks.items():
+        for chunk in chunks.values():
+            named |= {keys.chunk_object(incarnation_id, chunk), keys.index_object(incarnation_id, chunk)}
+    assert (named | manifest.producers_objects()) <= there
+    own = keys.wal_prefix(broker.engine.incarnation_id)
+    for info in found:
+        name = info.key.rsplit("/", 1)[1]
+        if info.key not in named and not info.key.startswith(own) and not name.startswith("producers-"):
+            assert is_fence(info), f"an object that nobody needs is left. key=`{info.key}`"
+
+
+async def test_an_incarnation_that_was_fenced_stays_fenced(machine: Machine) -> None:
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"one"])
+    await machine.crash(broker)
+    successor = await machine.start()
+    await successor.engine.delete_records(successor.log(), -1)
+    await swept(successor)
+    assert broker.engine.incarnation_id not in successor.engine.manifest.incarnations
+    await machine.stop(successor)
+    left = await successor.faults.list(keys.wal_prefix(broker.engine.incarnation_id))
+    assert left
+    assert all(is_fence(info) for info in left)
+
+
+async def test_a_producer_is_known_after_a_restart(machine: Machine) -> None:
+    """Whether its batches were listed or not, in the checkpoint or behind it."""
+    broker = await machine.start(settings(wal_chunk_bytes=8_192))
+    await broker.engine.create_topic("t", 2, {})
+    sequence = 0
+    for _round in range(4):
+        offsets: dict[int, int] = {}
+        for _ in range(8):
+            offsets[sequence] = await machine.send(broker, [unique(), unique() + bytes(1_500)], producer=(7, 3, sequence))
+            await machine.send(broker, [unique() + bytes(500)], partition=1)
+            sequence += 2
+        log = broker.log()
+        if _round == 1:
+            await eventually(lambda log=log: len(log.open_chunks) <= 1)
+        await machine.crash(broker)
+        broker = await machine.start(settings(wal_chunk_bytes=8_192))
+        end = broker.log().next_offset
+        for again, offset in list(offsets.items())[-5:]:
+            assert await machine.send(broker, machine.values(offset, 2), producer=(7, 3, again)) == offset
+        assert broker.log().next_offset == end
+        with pytest.raises(InvalidError) as caught:
+            machine.send(broker, [b"gap"], producer=(7, 3, sequence + 1))
+        assert caught.value.reason is Reason.OUT_OF_ORDER_SEQUENCE
+        with pytest.raises(InvalidError) as caught:
+            machine.send(broker, [b"old"], producer=(7, 2, 0))
+        assert caught.value.reason is Reason.INVALID_PRODUCER_EPOCH
+        await machine.check(broker, exact=True)
+    offset = await machine.send(broker, [b"new epoch"], producer=(7, 4, 0))
+    await machine.stop(broker)
+    broker = await machine.start()
+    assert await machine.send(broker, [b"new epoch"], producer=(7, 4, 0)) == offset
+    await machine.check(broker, exact=True)
+
+
+async def test_a_batch_that_was_lost_with_its_broker_is_no_duplicate(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"0"], producer=(7, 0, 0))
+    broker.store.refused["appender.write"] = RetryError(Reason.STORE_UNAVAILABLE, "not now")
+    for sequence in (1, 2, 3):
+        machine.send(broker, [b"%d" % sequence], producer=(7, 0, sequence))
+    await broker.engine._checkpointer.list_all()
+    await machine.crash(broker)
+    machine.sent["t", 0] = [b"0"]
+    broker = await machine.start()
+    for sequence in (1, 2, 3):
+        assert await machine.send(broker, [b"%d" % sequence], producer=(7, 0, sequence)) == sequence
+    await machine.check(broker, exact=True)
+
+
+async def test_leader_epochs_tell_where_each_broker_began(machine: Machine) -> None:
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 2, {})
+    ends: dict[int, int] = {}
+    for round_ in range(5):
+        log = broker.log()
+        epoch = log.leader_epoch
+        assert epoch > broker.engine.leader_epoch, "segments and incarnations share one counter"
+        if round_ != 2:  # nothing is written in this one
+            await machine.send(broker, [unique(), unique()])
+            await machine.send(broker, [unique() + bytes(70_000)])
+        ends[epoch] = log.high_watermark
+        assert broker.engine.epoch_end(log, epoch) == (epoch, log.high_watermark)
+        assert broker.engine.epoch_end(log, epoch + 1) == (-1, -1)
+        assert broker.engine.epoch_end(log, -1) == (-1, -1)
+        if round_ % 2:
+            await machine.crash(broker)
+        else:
+            await machine.stop(broker)
+        broker = await machine.start()
+        assert broker.engine.leader_epoch > epoch
+        log = broker.log()
+        before = dict(zip(ends, [0, *ends.values()], strict=False))
+        written = [known for known, end in ends.items() if end > before[known]]
+        for known, end in ends.items():
+            there = max(one for one in written if one <= known)
+            assert broker.engine.epoch_end(log, known) == (there, end), (known, ends)
+        header = parse_header((await read_batches(broker))[-1])
+        assert header.leader_epoch == max(written)
+    # Who read the last record of an epoch that is gone by now goes on where it is.
+    await broker.engine.delete_records(log, ends[1])
+    await machine.crash(broker)
+    broker = await machine.start()
+    assert broker.engine.epoch_end(broker.log(), 1) in ((1, ends[1]), (0, ends[1]))
+
+
+@pytest.mark.parametrize("medium", ["memory", "aligned"])
+async def test_a_torn_last_write_is_cut(make_machine: MakeMachine, medium: str) -> None:
+    for size in (10, 5_000, 100_000):
+        machine = make_machine(medium)
+        broker = await machine.start()
+        await broker.engine.create_topic("t", 1, {})
+        for number in range(3):
+            await machine.send(broker, [b"acked-%d" % number])
+        broker.faults.script("appender.write", *[Fault.TORN] * 1000)
+        waiting = machine.send(broker, [bytes(size) + b"torn"])
+        await eventually(lambda: broker.engine.stalled is not None)  # noqa: B023
+        await machine.crash(broker)
+        assert waiting.exception() is not None
+        broker = await machine.start()
+        await machine.check(broker, exact=True)
+        assert await machine.send(broker, [b"in its place"]) == 3
+        await machine.crash(broker)
+        await machine.check(await machine.start(), exact=True)
+
+
+@pytest.mark.parametrize("medium", ["memory", "aligned", "local"])
+async def test_records_that_were_stored_but_not_acked_may_come_back_whole(make_machine: MakeMachine, medium: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"acked"], producer=(7, 0, 0))
+    broker.store.refused["appender.exists"] = RetryError(Reason.STORE_UNAVAILABLE, "not now")
+    machine.send(broker, [b"stored", b"too"], producer=(7, 0, 1))
+    await eventually(lambda: broker.engine.stalled is not None)
+    await machine.crash(broker)
+    broker = await machine.start()
+    assert await read_values(broker) == [b"acked", b"stored", b"too"]
+    # Their producer was told nothing, and sends them again.
+    assert await machine.send(broker, [b"stored", b"too"], producer=(7, 0, 1)) == 1
+    await machine.check(broker, exact=True)
+
+
+async def test_damage_in_the_middle_of_the_wal_is_not_passed_over(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    for number in range(5):
+        await machine.send(broker, [b"record-%d" % number])
+    await machine.crash(broker)
+    key = keys.chunk(broker.engine.incarnation_id, 0)
+    data = bytearray(await broker.faults.get(key))
+    data[data.index(b"record-2")] ^= 1
+    await broker.faults.put(key, data)
+    with pytest.raises(CorruptError) as caught:
+        await machine.start()
+    assert "chunk=`0`" in caught.value.message
+    data[data.index(b"ecord-2") - 1] ^= 1
+    await broker.faults.put(key, data)
+    await machine.check(await machine.start(), exact=True)
+
+
+async def test_s3_crashes(s3_machine: Machine) -> None:
+    machine = s3_machine
+    for round_ in range(4):
+        broker = await machine.start(settings(wal_checkpoint_chunks=3))
+        if round_ == 0:
+            await broker.engine.create_topic("t", 2, {})
+        await machine.check(broker)
+        waiting = [machine.send(broker, [unique(), unique() + bytes(5_000)], partition=number % 2) for number in range(10)]
+        await waiting[5]
+        for _ in range(3):
+            await machine.send(broker, [unique()], producer=(7, round_, _))
+        await machine.crash(broker)
+    broker = await machine.start()
+    await machine.check(broker)
+    await check_objects(broker)
+    await machine.stop(broker)

@@ -276,6 +276,10 @@ class Machine:
         broker.engine.on_durable(durable)
         return done
 
+    def values(self, offset: int, count: int, topic: str = "t", partition: int = 0) -> list[bytes]:
+        """Values that were acked."""
+        return [self.acked[topic, partition][offset + at] for at in range(count)]
+
     async def check(self, broker: Incarnation, *, exact: bool = False) -> None:
         """Everything that was acked is there once, at its offset, and the offsets have no gap.
 

@@ -209,6 +209,38 @@ def test_a_patient_clock_leaves_out_pauses_and_nothing_else() -> None:
     assert patient.now().timer_ms == now.timer_ms
 
 
+async def test_loading_is_tried_again_when_the_store_does_not_answer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOAD_RETRY_S", 0.01)
+    await broker.commit("g", 1)
+    broker.groups.stop()
+    broker._old.append((broker.engine, broker.groups))
+    await broker.start(loaded=False)
+    read, failures = broker.engine.read, iter(range(3))
+
+    async def flaky(*arguments: object) -> object:
+        if next(failures, None) is not None:
+            raise RetryError(Reason.STORE_UNAVAILABLE, "no store")
+        return await read(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(broker.engine, "read", flaky)
+    async with asyncio.timeout(20):
+        await broker.groups.loaded()
+    assert [value.offset for _, _, value in broker.groups.positions("g")] == [1]
+    assert next(failures, None) is None and not broker.failures
+
+
+async def test_what_somebody_else_wrote_into_the_topic_is_skipped(broker: Broker) -> None:
+    from tests.support.batches import batch
+
+    await broker.commit("g", 1)
+    partition = broker.engine.partition(broker.engine.topic(TOPIC), shard_of("g", 3))
+    for records in ([b"value without a key"], [None], [b"\x00" * 100]):
+        broker.engine.append(partition, memoryview(bytearray(batch(records, timestamp_ms=broker.clock.now_ms()))))
+    await broker.commit("g", 2)
+    await broker.crash()
+    assert [value.offset for _, _, value in broker.groups.positions("g")] == [2]
+
+
 async def test_requests_are_refused_while_groups_are_loaded(broker: Broker) -> None:
     await broker.commit("g", 1)
     broker.groups.stop()

@@ -1,0 +1,344 @@
+"""The disk under a running broker fills up, is taken away or will not be written: clear errors, and nothing that was acked is lost.
+
+Runs: a real broker whose store is a small tmpfs that is filled (with root), or whose files may not grow (without), whose directory
+is moved away, is read-only from the start, or has damaged files; a broker that is out of file descriptors.
+Compared: Produce is answered with Kafka's KAFKA_STORAGE_ERROR, which clients retry, or the process ends with one line that says
+why; reads go on; when the trouble is over writes go on; after a SIGKILL every acked record is there once, in order.
+A mismatch means that an operator's bad day becomes a user's lost data.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compat.topics import create_topic, eventually
+from tests.conftest import BrokerFactory
+from tests.e2e.hostile import MIB, check_healthy, connect, fetch_values
+from tests.support import oracle
+from tests.support.batches import batch
+from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.clients.all import CLIENTS
+from tests.support.wire import ClosedByPeer, RawConnection
+
+NONE, STORAGE_ERROR, REQUEST_TIMED_OUT = 0, 56, 7
+TOPIC = "disk"
+VALUE_BYTES = 100_000
+SMALL_CHUNKS = {"HEADGATE_WAL_CHUNK_BYTES": "1MiB"}
+
+
+class Ledger:
+    """Writes numbered records, one request each, and notes at which offset each was acked."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.broker = broker
+        self.acked: dict[int, int] = {}
+        self._number = 0
+
+    def write(self) -> int | None:
+        """One record. Returns the error code, or None when the connection ended without an answer."""
+        self._number += 1
+        value = b"%08d" % self._number + b"x" * VALUE_BYTES
+        data = {"name": TOPIC, "partition_data": ({"index": 0, "records": batch([value])},)}
+        try:
+            with connect(self.broker, timeout_s=60) as connection:
+                answer = oracle.call(connection, oracle.PRODUCE, 9, {"acks": -1, "timeout": 3_000, "topic_data": (data,)})
+        except (ClosedByPeer, ConnectionError):
+            return None
+        one = answer.responses[0].partition_responses[0]
+        if one.error_code == NONE:
+            self.acked[one.base_offset] = self._number
+        return int(one.error_code)
+
+    def write_until(self, wanted: Callable[[int | None], bool], patience_s: float = 60.0) -> int | None:
+        """Write until an answer is as wanted."""
+        deadline = time.monotonic() + patience_s
+        while not wanted(code := self.write()):
+            assert time.monotonic() < deadline, f"still answered with `{code}`\n{self.broker.log_tail()}"
+            if code != NONE:
+                time.sleep(0.05)
+        return code
+
+    def read(self) -> dict[int, int]:
+        """By offset: the number of each record that is there now."""
+        shown = CLIENTS["confluent"].consume(self.broker.bootstrap, TOPIC, [0])[0]
+        assert all(read.value is not None and read.value[8:] == b"x" * VALUE_BYTES for read in shown), "a record was changed"
+        return {read.offset: int((read.value or b"")[:8]) for read in shown}
+
+    def check(self) -> None:
+        """Every acked record is at its offset, and the numbers grow: nothing is lost, repeated or out of order."""
+        found = self.read()
+        lost = {offset: number for offset, number in self.acked.items() if found.get(offset) != number}
+        assert not lost, f"acked records are not where they were. lost=`{lost}` end=`{max(found, default=-1)}`"
+        assert list(found.values()) == sorted(set(found.values()))
+
+
+def check_reads(ledger: Ledger) -> None:
+    """What was acked can be read while nothing can be written."""
+    ledger.broker.check_alive()
+    found = ledger.read()
+    assert ledger.acked.items() <= found.items()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB of our own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "headgate-test", str(place)], check=True)
+    yield place
+    # Lazily: the broker may still hold files when a test has failed.
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill_disk(place: Path) -> Path:
+    """Fill the file system to its last byte. Returns the file that does it."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (MIB, 4096, 1):
+            try:
+                while True:
+                    file.write(b"\x00" * size)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+    return ballast
+
+
+@pytest.mark.needs_mount
+def test_a_full_disk(make_broker: BrokerFactory, small_disk: Path) -> None:
+    broker = make_broker(small_disk / "store", env=SMALL_CHUNKS)
+    broker.start()
+    create_topic(broker.bootstrap, TOPIC, 1)
+    ledger = Ledger(broker)
+    for _ in range(20):
+        assert ledger.write() == NONE
+    for _ in range(2):
+        ballast = fill_disk(small_disk)
+        # The record that found the disk full may still be written later, so its producer gets no error but a closed connection.
+        code = ledger.write_until(lambda code: code != NONE)
+        assert code in (STORAGE_ERROR, REQUEST_TIMED_OUT, None), f"a full disk is told as `{code}`"
+        assert ledger.write() == STORAGE_ERROR
+        check_reads(ledger)
+        ballast.unlink()
+        ledger.write_until(lambda code: code == NONE)
+    broker.check_alive()
+    ledger.check()
+    broker.kill()
+    broker.start()
+    ledger.check()
+    ledger.write_until(lambda code: code == NONE)
+    ledger.check()
+
+
+@pytest.mark.needs_mount
+def test_a_disk_that_was_full_when_the_broker_was_killed(make_broker: BrokerFactory, small_disk: Path) -> None:
+    """Started on a full disk the broker either serves reads or says why not; with space it has everything."""
+    broker = make_broker(small_disk / "store", env=SMALL_CHUNKS)
+    broker.start()
+    create_topic(broker.bootstrap, TOPIC, 1)
+    ledger = Ledger(broker)
+    for _ in range(20):
+        assert ledger.write() == NONE
+    ballast = fill_disk(small_disk)
+    ledger.write_until(lambda code: code != NONE)
+    broker.kill()
+    broker.spawn()
+    eventually(lambda: not broker.running or _serves(broker), bool)
+    if broker.running:
+        check_reads(ledger)
+        broker.kill()
+    else:
+        assert broker.exit_code() not in (0, None)
+        assert "space" in broker.log_tail(3), "the reason is not told"
+    ballast.unlink()
+    broker.start()
+    ledger.check()
+    ledger.write_until(lambda code: code == NONE)
+    ledger.check()
+
+
+def _serves(broker: BrokerProcess) -> bool:
+    try:
+        with RawConnection(HOST, broker.kafka_port, timeout_s=1) as connection:
+            return bool(oracle.call(connection, oracle.METADATA, 1, {"topics": None}).brokers)
+    except (OSError, ClosedByPeer):
+        return False
+
+
+def test_files_that_may_not_grow(make_broker: BrokerFactory) -> None:
+    """The full disk of a machine without root: a limit on the size of files (EFBIG) comes and goes while the broker runs."""
+    broker = make_broker(env=SMALL_CHUNKS)
+    broker.start()
+    create_topic(broker.bootstrap, TOPIC, 1)
+    ledger = Ledger(broker)
+    for _ in range(20):
+        assert ledger.write() == NONE
+    unlimited = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+    for _ in range(2):
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (4096, unlimited[1]))
+        # The record that found the disk full may still be written later, so its producer gets no error but a closed connection.
+        code = ledger.write_until(lambda code: code != NONE)
+        assert code in (STORAGE_ERROR, REQUEST_TIMED_OUT, None), f"a full disk is told as `{code}`"
+        assert ledger.write() == STORAGE_ERROR
+        check_reads(ledger)
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, unlimited)
+        ledger.write_until(lambda code: code == NONE)
+    ledger.check()
+    broker.kill()
+    broker.start()
+    ledger.check()
+
+
+def test_a_directory_that_is_moved_away(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    """What is acked after that is in the directory that was moved, or it is not acked: moved back, nothing is missing."""
+    store, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+    broker = make_broker(store, env=SMALL_CHUNKS)
+    broker.start()
+    create_topic(broker.bootstrap, TOPIC, 1)
+    ledger = Ledger(broker)
+    for _ in range(20):
+        assert ledger.write() == NONE
+    store.rename(elsewhere)
+    for _ in range(30):
+        if broker.running:
+            ledger.write()
+    if broker.running:
+        broker.kill()
+    else:
+        assert broker.exit_code() not in (0, None)
+        assert "store" in broker.log_tail(5), "the reason is not told"
+    shutil.rmtree(store, ignore_errors=True)
+    elsewhere.rename(store)
+    broker.start()
+    ledger.check()
+    ledger.write_until(lambda code: code == NONE)
+    ledger.check()
+
+
+def test_a_directory_that_is_deleted(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    """Nothing can be saved, but nothing may be promised either: writes end in errors, or the process ends with a reason."""
+    store = tmp_path / "store"
+    broker = make_broker(store, env=SMALL_CHUNKS)
+    broker.start()
+    create_topic(broker.bootstrap, TOPIC, 1)
+    ledger = Ledger(broker)
+    assert ledger.write() == NONE
+    shutil.rmtree(store)
+    # The chunk that is open may take what fits in it; the next one has no place.
+    deadline = time.monotonic() + 60
+    while broker.running and ledger.write() == NONE:
+        assert time.monotonic() < deadline
+        assert len(ledger.acked) < 200, "writes are acked into a store that is gone"
+    if not broker.running:
+        assert broker.exit_code() not in (0, None)
+        assert str(store) in broker.log_tail(10), "the reason is not told"
+
+
+@pytest.mark.needs_mount
+def test_a_read_only_disk(make_broker: BrokerFactory, small_disk: Path) -> None:
+    """A store that cannot be written is refused at the start, in one line; writable again, it is as it was."""
+    broker = make_broker(small_disk / "store")
+    broker.start()
+    create_topic(broker.bootstrap, TOPIC, 1)
+    ledger = Ledger(broker)
+    assert ledger.write() == NONE
+    broker.kill()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    broker.spawn()
+    assert broker.wait_exit() not in (0, None)
+    assert "read-only" in broker.log_tail(3), "the reason is not told"
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    broker.start()
+    ledger.check()
+
+
+@pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "directory"])
+def test_a_damaged_register_is_not_believed(make_broker: BrokerFactory, tmp_path: Path, damage: str) -> None:
+    """Every file of the store in turn: the broker starts with all that was acked, or says what is wrong. It never serves less."""
+    store = tmp_path / "store"
+    broker = make_broker(store)
+    broker.start()
+    create_topic(broker.bootstrap, TOPIC, 1)
+    ledger = Ledger(broker)
+    for _ in range(3):
+        assert ledger.write() == NONE
+    assert broker.terminate() == 0
+    backup = tmp_path / "backup"
+    shutil.copytree(store, backup)
+    files = sorted(path.relative_to(backup) for path in backup.rglob("*") if path.is_file())
+    assert files
+    for name in files:
+        shutil.rmtree(store)
+        shutil.copytree(backup, store)
+        victim = store / name
+        content = victim.read_bytes()
+        if damage == "empty":
+            victim.write_bytes(b"")
+        elif damage == "garbage":
+            victim.write_bytes(os.urandom(len(content)))
+        elif damage == "truncated":
+            victim.write_bytes(content[: len(content) // 2])
+        else:
+            victim.unlink()
+            victim.mkdir()
+        broker.spawn()
+        eventually(lambda: not broker.running or _serves(broker), bool)
+        if broker.running:
+            found = try_read(ledger)
+            assert found is None or found == ledger.acked, (
+                f"a damaged store was served as if nothing were wrong. file=`{name}` damage=`{damage}` found=`{found}`"
+            )
+            broker.kill()
+        else:
+            assert broker.exit_code() not in (0, None)
+
+
+def try_read(ledger: Ledger) -> dict[int, int] | None:
+    """What is there by plain requests, or None when the broker says that it cannot tell."""
+    with connect(ledger.broker) as connection:
+        part = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
+        answer = oracle.call(
+            connection, oracle.LIST_OFFSETS, 5, {"replica_id": -1, "topics": ({"name": TOPIC, "partitions": (part,)},)}
+        )
+        end = answer.topics[0].partitions[0]
+        if end.error_code != NONE:
+            return None
+        found: dict[int, int] = {}
+        for offset in range(end.offset):
+            values = fetch_values(TOPIC, offset, max_bytes=1)  # at least one batch comes, and a batch is one record
+            one = oracle.call(connection, oracle.FETCH, 11, values).responses[0].partitions[0]
+            if one.error_code != NONE:
+                return None
+            at = one.records.find(b"x" * VALUE_BYTES)
+            found[offset] = int(one.records[at - 8 : at]) if at > 0 else -1
+        return found
+
+
+def test_out_of_file_descriptors(make_broker: BrokerFactory) -> None:
+    """Connections that it has no descriptor for are refused or wait; the broker lives, and serves when there are some again."""
+    broker = make_broker()
+    broker.start()
+    check_healthy(broker)
+    limits = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (broker.open_files() + 20, limits[1]))
+    connections: list[RawConnection] = []
+    try:
+        for _ in range(100):
+            connections.append(connect(broker))
+        time.sleep(0.5)
+        broker.check_alive()
+    finally:
+        for connection in connections:
+            connection.close()
+    check_healthy(broker)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, limits)
+    check_healthy(broker)
+    assert broker.terminate() == 0

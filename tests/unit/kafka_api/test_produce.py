@@ -1,0 +1,120 @@
+"""Produce, the hand-written hot path, in every version it serves.
+
+Runs: `produce.produce` on a real engine over a store in memory, with requests that the generated messages encode and responses that
+they decode. Compared: offsets and error codes of every partition with what Apache Kafka answers. A mismatch means that the
+hand-written reader or writer and Kafka's schema disagree, or that a client is told the wrong thing.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.log.batch import parse_header
+from broker.server.kafka import produce
+from broker.server.kafka.errors import ErrorCode
+from broker.wire.kafka.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tests.support.batches import batch
+from tests.unit.kafka_api.conftest import NOW_MS, Kafka
+
+VERSIONS = range(produce.VERSION_MIN, produce.VERSION_MAX + 1)
+CORRELATION_ID = 77
+
+
+def send(
+    kafka: Kafka, version: int, wanted: dict[str, dict[int, bytes]], *, acks: int = -1
+) -> tuple[dict[tuple[str, int], PartitionProduceResponse], produce.Shape | None]:
+    """What each (topic, partition) is answered, and the shape that the connection would remember."""
+    names = {topic.id: topic.name for topic in kafka.engine.topics()}
+    ids = {name: topic_id for topic_id, name in names.items()}
+    data = []
+    for name, partitions in wanted.items():
+        rows = [PartitionProduceData(index=number, records=records) for number, records in partitions.items()]
+        where = {"topic_id": ids[name]} if version >= produce.TOPIC_IDS else {"name": name}
+        data.append(TopicProduceData(partition_data=rows, **where))
+    body = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=data).encode(version)
+    frame = memoryview(bytearray(body))
+    said_acks, response, failed, shape = produce.produce(kafka.engine, frame, 0, 0, version, CORRELATION_ID, NOW_MS)
+    assert said_acks == acks
+    assert int.from_bytes(response[:4], "big") == len(response) - 4
+    assert int.from_bytes(response[4:8], "big") == CORRELATION_ID
+    header_end = 9 if version >= produce.FLEXIBLE else 8
+    answer, end = ProduceResponse.decode(response, header_end, version)
+    assert end == len(response)
+    answers = {
+        (topic.name or names[topic.topic_id], row.index): row for topic in answer.responses for row in topic.partition_responses
+    }
+    bad = sum(row.error_code != 0 for row in answers.values())
+    assert bool(bad) == (failed != produce.NONE_FAILED)
+    return answers, shape
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_one_partition_and_the_same_shape_again(kafka: Kafka, version: int) -> None:
+    await kafka.engine.create_topic("a", 2, {})
+    records = batch([b"x", b"y"], timestamp_ms=NOW_MS)
+    answers, shape = send(kafka, version, {"a": {1: records}})
+    assert answers["a", 1].error_code == 0
+    assert answers["a", 1].base_offset == 0
+    assert shape is not None
+    body = ProduceRequest(
+        acks=-1,
+        timeout_ms=1000,
+        topic_data=[
+            TopicProduceData(
+                partition_data=[PartitionProduceData(index=1, records=records)],
+                **({"topic_id": kafka.engine.topic("a").id} if version >= produce.TOPIC_IDS else {"name": "a"}),
+            )
+        ],
+    ).encode(version)
+    assert body.startswith(shape.key)
+    again, failed = produce.produce_again(
+        kafka.engine, shape, memoryview(bytearray(body)), len(shape.key), len(body), CORRELATION_ID, NOW_MS, None
+    )
+    assert not failed
+    answer, _ = ProduceResponse.decode(again, 9 if version >= produce.FLEXIBLE else 8, version)
+    assert answer.responses[0].partition_responses[0].base_offset == 2
+    await kafka.engine.durable()
+    log = kafka.engine.partition(kafka.engine.topic("a"), 1)
+    assert [parse_header(part).base_offset for part in await kafka.engine.read(log, 2, 1)] == [2]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_several_partitions_are_judged_one_by_one(kafka: Kafka, version: int) -> None:
+    await kafka.engine.create_topic("a", 2, {})
+    await kafka.engine.create_topic("b", 1, {"max.message.bytes": "100"})
+    good = batch([b"x"], timestamp_ms=NOW_MS)
+    corrupt = bytearray(good)
+    corrupt[-1] ^= 1
+    answers, shape = send(
+        kafka, version, {"a": {0: good, 1: bytes(corrupt), 7: good}, "b": {0: batch([b"x" * 100], timestamp_ms=NOW_MS)}}
+    )
+    assert shape is None
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if version >= produce.TOPIC_IDS else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {where: row.error_code for where, row in answers.items()} == {
+        ("a", 0): 0,
+        ("a", 1): ErrorCode.CORRUPT_MESSAGE,
+        ("a", 7): unknown,
+        ("b", 0): ErrorCode.MESSAGE_TOO_LARGE,
+    }
+    assert answers["a", 0].base_offset == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_is_refused_before_it_is_looked_at(kafka: Kafka, version: int) -> None:
+    await kafka.engine.create_topic("a", 1, {})
+    good = batch([b"x"], timestamp_ms=NOW_MS)
+    answers, _ = send(kafka, version, {"a": {0: good}}, acks=2)
+    assert answers["a", 0].error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    await kafka.engine.create_topic("__consumer_offsets", 2, {})
+    for wanted in ({"__consumer_offsets": {1: good}}, {"__consumer_offsets": {0: good, 1: good}}):
+        answers, shape = send(kafka, version, wanted)
+        assert {row.error_code for row in answers.values()} == {ErrorCode.INVALID_TOPIC_EXCEPTION}
+        assert shape is None
+    log = kafka.engine.partition(kafka.engine.topic("__consumer_offsets"), 1)
+    assert log.next_offset == 0
