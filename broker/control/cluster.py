@@ -34,6 +34,8 @@ log = get_logger("cluster")
 LOOK_S = 0.1
 """Pause between two looks at the lease."""
 PROBE_S = 0.5
+REREAD_S = 0.3
+"""A leader that does not answer may have been replaced: pause between two looks."""
 DRAIN_LOOK_S = 0.05
 
 
@@ -219,7 +221,7 @@ class Cluster:
             connections=lambda: self.connections(),
         )
         try:
-            await membership.join(self._version)
+            await self._join(membership, lease)
             self.membership = membership
             if self.engine.ready:
                 self.engine.replaced()
@@ -237,6 +239,21 @@ class Cluster:
                 self.membership = None
                 self._catalog.use(None)
             await membership.close()
+
+    async def _join(self, membership: Membership, lease: Lease) -> None:
+        """Join the holder of a lease, as long as it is that. Raises as `Membership.join`."""
+        joining = asyncio.create_task(membership.join(self._version), name="join")
+        try:
+            while True:
+                await asyncio.wait((joining,), timeout=REREAD_S)
+                if joining.done():
+                    return joining.result()
+                _, now = await self._register.read()
+                if now is None or now.holder != lease.holder:
+                    raise RetryError(Reason.NOT_LEADER, f"another broker leads by now. address=`{lease.address}`")
+        finally:
+            joining.cancel()
+            await asyncio.wait((joining,))
 
     def _run_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -122,6 +122,8 @@ class Leader:
         self._condemned: set[str] = set()
         self._gone: set[str] = {predecessor}
         """Incarnations that are known to be lost, whatever the time."""
+        self._admitted: dict[str, float] = {}
+        """Until when incarnations that were let in may take to begin their stream."""
         self._expected_until_s = 0.0
         """So long, incarnations without a stream may still come."""
         self._failing_over: asyncio.Task[None] | None = None
@@ -240,7 +242,7 @@ class Leader:
         self._stopped = True
         if self._catalog is not None:
             self._catalog.use(None)
-        error = RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
+        error = _not_leader()
         for session in list(self.sessions.values()):
             session.end(error)
         self.orders.stop()
@@ -295,7 +297,10 @@ class Leader:
         """A member's commit. Returns the version in which it is. Raises as `Catalog.commit`."""
         if incarnation_id in self._condemned:
             raise FencedError(Reason.FENCED, f"another broker takes over from this one. incarnation=`{incarnation_id}`")
-        await self._local.commit_for(incarnation_id, edits)
+        try:
+            await self._local.commit_for(incarnation_id, edits)
+        except DeposedError as error:
+            raise _not_leader() from error
         return self.version
 
     def _applied(self, edits: Sequence[Edit]) -> None:
@@ -358,15 +363,26 @@ class Leader:
         for other in self._others():
             if other.id != incarnation.id and (other.broker_id == incarnation.broker_id or _same_place(other, incarnation)):
                 self._gone.add(other.id)
-        if known is None:
-            await self._local.commit_made(lambda now: [OpenIncarnation(_with_epoch(incarnation, now))])
+        self._admitted[incarnation.id] = self.clock.monotonic() + self._timeout_s
+        # Either commit proves that this broker still leads: one that was replaced while it slept must not keep members.
+        try:
+            if known is None:
+                await self._local.commit_made(lambda now: [OpenIncarnation(_with_epoch(incarnation, now))])
+            else:
+                await self._local.commit(SetLeader(self._mine.id, self._epoch))
+        except DeposedError as error:
+            raise _not_leader() from error
 
     def joined(self, session: Session) -> None:
-        """A member's stream begins with what the manifest is now."""
+        """A member's stream begins with what the manifest is now. Raises RetryError(NOT_LEADER) where the term is over."""
+        if self._stopped:
+            raise _not_leader()
         before = self.sessions.get(session.incarnation.id)
         if before is not None:
             before.end(RetryError(Reason.NOT_LEADER, "the broker joined again"))
         self.sessions[session.incarnation.id] = session
+        self._admitted.pop(session.incarnation.id, None)
+        self._gone.discard(session.incarnation.id)
         log.info("member_joined", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
 
     def left(self, session: Session) -> None:
@@ -410,7 +426,7 @@ class Leader:
         for incarnation in self._others():
             session = self.sessions.get(incarnation.id)
             if session is None:
-                if incarnation.id in self._gone or now_s > self._expected_until_s:
+                if incarnation.id in self._gone or now_s > max(self._expected_until_s, self._admitted.get(incarnation.id, 0.0)):
                     lost.append(incarnation)
             elif now_s - session.seen_s > self._timeout_s:
                 log.warning("member_silent", broker=incarnation.broker_id, seconds=round(now_s - session.seen_s, 3))
@@ -493,6 +509,11 @@ class Leader:
     def spawn_order(self, work: Any) -> asyncio.Task[None]:
         """Run the execution of an order as long as this term lasts."""
         return self._spawn(work, "order")
+
+
+def _not_leader() -> RetryError:
+    """For others: this broker was replaced, not they."""
+    return RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
 
 
 async def refuses(host: str, port: int, timeout_s: float) -> bool:

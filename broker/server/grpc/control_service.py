@@ -140,8 +140,8 @@ class ControlService:
             leader_incarnation_id=leader.manifest.leader,
             leader_broker_id=self._cluster.engine.broker_id,
         )
-        session.queue.put_nowait(control_pb2.JoinResponse(welcome=welcome))
         leader.joined(session)
+        session.queue.put_nowait(control_pb2.JoinResponse(welcome=welcome))
         try:
             await session.serve(call)
         finally:
