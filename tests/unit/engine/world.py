@@ -369,7 +369,7 @@ async def swept(broker: Incarnation) -> None:
         return (
             all(expired_offset(log, now_ms) <= log.log_start for log in engine.all_logs())
             and not sweep_edits(engine.manifest, engine.incarnation_id)
-            and choose(engine.manifest) is None
+            and choose(engine.manifest, engine.incarnation_id) is None
         )
 
     await eventually(nothing_is_left)
