@@ -305,10 +305,12 @@ class InlineWal:
     def _flush(self) -> None:
         self._flush_scheduled = False
         fresh, self._fresh = self._fresh, []
-        if self._acks.error is not None:
-            return
+        if self._acks.error is None:
+            self._try(lambda: self._writer.write(fresh))
+
+    def _try(self, call: Callable[[], None]) -> None:
         try:
-            self._writer.write(fresh)
+            call()
         except HeadgateError as error:
             self._acks.fail(error)
             self._owner.wal_failed(error)
@@ -323,7 +325,8 @@ class InlineWal:
     async def close(self) -> None:
         self._flush()
         if self._acks.error is None:
-            self._writer.seal()
+            self._try(self._writer.seal)
+        if self._acks.error is None:
             self.complete = True
             self._acks.fail(ClosedError(Reason.CLOSED, "the broker is closing"))
         self._writer.release()
