@@ -105,7 +105,9 @@ def _run_group(console: Console, bench: Bench, group: str, cases: list[Case]) ->
 
 def _summary(rows: Sequence[Row]) -> str:
     counts = {verdict: sum(row.verdict is verdict for row in rows) for verdict in Verdict if verdict is not Verdict.INFO}
-    return ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count) or "nothing to judge"
+    text = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count) or "nothing to judge"
+    disturbed = sum(row.disturbed for row in rows)
+    return text + (f" ({disturbed} marked ? while other processes took a part of the machine: run them again)" if disturbed else "")
 
 
 if __name__ == "__main__":

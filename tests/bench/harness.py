@@ -45,12 +45,12 @@ class Bench:
     _patience_s: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._patience_s = 20.0 if self.quick else 120.0
+        self._patience_s = 20.0 if self.quick else 60.0
 
     @property
     def pairs(self) -> int:
         """Adjacent (ceiling, broker) pairs of one case."""
-        return 5 if self.quick else 11
+        return 5 if self.quick else 9
 
     @property
     def sample_s(self) -> float:
@@ -201,6 +201,11 @@ class Pairs(Generic[T]):
         return [ours for _, ours, _ in kept], [ceiling for ceiling, _, _ in kept]
 
 
+def others_cores(samples: list[Sample]) -> float:
+    """How many cores other processes took in the typical sample."""
+    return statistics.median(sample.others_cores for sample in samples)
+
+
 def cpu_note(broker: list[Sample], ceiling: list[Sample], *, received: bool) -> str:
     """Server CPU of both sides, per gigabyte and per request."""
     parts = []
@@ -209,6 +214,5 @@ def cpu_note(broker: list[Sample], ceiling: list[Sample], *, received: bool) -> 
         requests = sum(s.load.answered for s in samples)
         moved = sum((s.load.bytes_in if received else s.load.bytes_out) * s.load.answered / s.load.requests for s in samples)
         parts.append(f"{name} {cpu / moved * 1e9:.2f} s/GB {cpu / requests * 1e6:.1f} µs/req")
-    others = statistics.median(s.others_cores for s in broker + ceiling)
-    disturbed = f"; others took {others:.1f} cores" if others > DISTURBED_CORES else ""
-    return "CPU " + ", ".join(parts) + disturbed
+    others = others_cores(broker + ceiling)
+    return "CPU " + ", ".join(parts) + (f"; others took {others:.1f} cores" if others > DISTURBED_CORES else "")

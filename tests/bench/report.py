@@ -35,6 +35,7 @@ class Row:
 
     `ratio` is what `goal` is compared with, in the goal's `unit` ("%" means that both are fractions). `of_ceiling` says that the
     ratio's denominator is a ceiling, which nothing can beat. `low` and `high` are the extremes of the single measurements.
+    `disturbed`: other processes took a part of the machine meanwhile, so the verdict may be theirs.
     """
 
     group: str
@@ -48,6 +49,7 @@ class Row:
     goal: float | None = None
     side: Goal = Goal.AT_LEAST
     of_ceiling: bool = False
+    disturbed: bool = False
     note: str = ""
     details: dict[str, Any] | None = None
 
@@ -133,7 +135,8 @@ def table(group: str, rows: Sequence[Row]) -> Table:
             format_ratio(row.ratio, row.unit),
             spread,
             goal,
-            f"[{_STYLES[verdict]}]{verdict}[/]" if _STYLES[verdict] else verdict.value,
+            (f"[{_STYLES[verdict]}]{verdict}[/]" if _STYLES[verdict] else verdict.value)
+            + ("?" if row.disturbed and verdict else ""),
             row.note,
         )
     return out

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable
 
 from tests.bench import frames
-from tests.bench.harness import LOCAL_ALWAYS, Bench, Case, Pairs, Sample, sample
+from tests.bench.harness import DISTURBED_CORES, LOCAL_ALWAYS, Bench, Case, Pairs, Sample, others_cores, sample
 from tests.bench.native import Disk, Shape
 from tests.bench.report import Goal, Row, format_rate, paired
 
@@ -56,6 +56,7 @@ def _throughput(
         high=ratio.high,
         goal=goal,
         of_ceiling=True,
+        disturbed=others_cores(ours) > DISTURBED_CORES,
         note=f"p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs; CPU broker {cpu:.2f} s/GB{_direct(raw)}",
     )
 
@@ -79,6 +80,7 @@ def _idle(bench: Bench, name: str, batch_bytes: int, goal: float) -> Iterable[Ro
         unit="x",
         goal=goal,
         side=Goal.AT_MOST,
+        disturbed=others_cores(ours) > DISTURBED_CORES,
         note=f"p99 {middle.p99_us:.0f} µs; the bare peer answers in {bare.p50_us:.0f} µs and writes nothing{_direct(raw)}",
     )
 

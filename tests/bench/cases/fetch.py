@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.bench import frames
-from tests.bench.harness import BACKENDS, MEMORY, Bench, Case, Pairs, Sample, cpu_note, sample
+from tests.bench.harness import BACKENDS, DISTURBED_CORES, MEMORY, Bench, Case, Pairs, Sample, cpu_note, others_cores, sample
 from tests.bench.native import BenchError, Shape
 from tests.bench.report import Row, format_rate, paired
 
@@ -66,6 +66,7 @@ def _run(bench: Bench, name: str, batch_bytes: int, goal: float | None) -> Itera
         high=ratio.high,
         goal=goal,
         of_ceiling=True,
+        disturbed=others_cores(ours + ceiling) > DISTURBED_CORES,
         note=f"{cpu_note(ours, ceiling, received=True)}; {answer_bytes / (1 << 20):.2f} MiB an answer",
         details={"answer_bytes": answer_bytes, "broker_p50_us": middle.p50_us, "ceiling_p50_us": best.p50_us},
     )

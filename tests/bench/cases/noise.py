@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from tests.bench import frames
 from tests.bench.cases import fetch, produce
-from tests.bench.harness import Bench, Case, Pairs, Sample, cpu_note, sample
+from tests.bench.harness import DISTURBED_CORES, Bench, Case, Pairs, Sample, cpu_note, others_cores, sample
 from tests.bench.native import Shape
 from tests.bench.report import Row, format_rate, paired
 
@@ -36,7 +36,15 @@ def _run(bench: Bench, name: str, traffic: Shape, *, received: bool) -> Iterable
     measured, ceiling = (format_rate(sorted(side)[len(side) // 2]) for side in rates)
     note = cpu_note(second, first, received=received)
     yield Row(
-        group="noise", case=name, measured=measured, ceiling=ceiling, ratio=ratio.median, low=ratio.low, high=ratio.high, note=note
+        group="noise",
+        case=name,
+        measured=measured,
+        ceiling=ceiling,
+        ratio=ratio.median,
+        low=ratio.low,
+        high=ratio.high,
+        disturbed=others_cores(second + first) > DISTURBED_CORES,
+        note=note,
     )
 
 

@@ -14,7 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.bench import frames
-from tests.bench.harness import BACKENDS, LOCAL_NEVER, MEMORY, Bench, Case, Pairs, Sample, cpu_note, sample
+from tests.bench.harness import (
+    BACKENDS,
+    DISTURBED_CORES,
+    LOCAL_NEVER,
+    MEMORY,
+    Bench,
+    Case,
+    Pairs,
+    Sample,
+    cpu_note,
+    others_cores,
+    sample,
+)
 from tests.bench.native import Shape
 from tests.bench.report import Row, format_rate, paired
 
@@ -75,6 +87,7 @@ def row(case: str, goal: float | None, ours: list[Sample], ceiling: list[Sample]
         high=ratio.high,
         goal=goal,
         of_ceiling=True,
+        disturbed=others_cores(ours + ceiling) > DISTURBED_CORES,
         note=f"{cpu_note(ours, ceiling, received=False)}; p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs",
         details={
             "broker_p50_us": middle.p50_us,
