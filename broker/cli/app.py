@@ -16,6 +16,7 @@ from broker.cli import output
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 DEFAULT_CLUSTER = "127.0.0.1:9095"
+LONGEST_TTL_MS = 7 * 86_400_000
 TRACEBACK = "HEADGATE_TRACEBACK"
 """Set in the environment: an error that nobody foresaw is shown with its traceback, for a bug report."""
 
@@ -29,6 +30,12 @@ topic_app = typer.Typer(help="Create, list, describe, alter and delete topics.",
 app.add_typer(topic_app, name="topic")
 group_app = typer.Typer(help="List, describe, reset and delete consumer groups.", rich_markup_mode=None)
 app.add_typer(group_app, name="group")
+segment_app = typer.Typer(help="List segments; split, merge and move them by hand.", rich_markup_mode=None)
+app.add_typer(segment_app, name="segment")
+capacity_app = typer.Typer(help="Reserve brokers: open, renew, release and list.", rich_markup_mode=None)
+app.add_typer(capacity_app, name="capacity")
+
+GROUPS_OF_COMMANDS = ("topic", "group", "segment", "capacity")
 
 Cluster = Annotated[
     str,
@@ -37,6 +44,8 @@ Cluster = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 GroupIds = Annotated[list[str], typer.Argument(metavar="GROUP...", help="One or more groups.")]
+SegmentId = Annotated[int, typer.Argument(metavar="SEGMENT", min=0, help="Its number, as `headgate segment list` shows it.")]
+ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id, as `headgate capacity list` shows it.")]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.")]
 Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")]
 
@@ -44,7 +53,7 @@ Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME
 def run(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit code; every error is one line on stderr."""
     given = list(arguments)
-    if given in ([], ["topic"], ["group"]):
+    if not given or (len(given) == 1 and given[0] in GROUPS_OF_COMMANDS):
         given.append("--help")
     command = " ".join(["headgate", *_command_words(given)])
     try:
@@ -78,7 +87,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _command_words(arguments: Sequence[str]) -> list[str]:
     words = [word for word in arguments[:2] if not word.startswith("-")]
-    return words[:2] if words[:1] in (["topic"], ["group"]) else words[:1] if words and arguments[0] == words[0] else []
+    if words and words[0] in GROUPS_OF_COMMANDS:
+        return words[:2]
+    return words[:1] if words and arguments[0] == words[0] else []
 
 
 def _drop_closed_output() -> None:
@@ -139,12 +150,26 @@ def status(
     window: Annotated[str, typer.Option(metavar="DURATION", help="Measure traffic for this long; 0: do not.")] = "1s",
     json: Json = False,
 ) -> None:
-    """Show the cluster: its brokers, its topics, and their traffic."""
+    """Show the cluster: its brokers, segments and topics, their traffic, and what the leader decided lately."""
     from broker.cli.status import show_status
 
     window_ms = _duration_ms("--window", window, high_ms=10_000)
     output.check_reachable(cluster)
     output.run(show_status(cluster, window_ms, json))
+
+
+@app.command()
+def top(
+    cluster: Cluster = DEFAULT_CLUSTER,
+    interval: Annotated[str, typer.Option("--interval", "-i", metavar="DURATION", help="Between two looks.")] = "1s",
+    count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after so many looks.")] = None,
+) -> None:
+    """Watch the cluster: brokers, the busiest segments, and what the leader decides and why. Until Ctrl-C."""
+    from broker.cli.top import watch
+
+    interval_ms = max(_duration_ms("--interval", interval, high_ms=60_000), 100)
+    output.check_reachable(cluster)
+    output.run(watch(cluster, interval_ms, count))
 
 
 @app.command()
@@ -340,6 +365,125 @@ def group_delete(
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
         typer.confirm(f"Delete {', '.join(groups)} and all their positions?", abort=True)
     output.run(group.delete(cluster, groups))
+
+
+@segment_app.command("list")
+def segment_list(
+    cluster: Cluster = DEFAULT_CLUSTER,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only of this topic.")] = None,
+    json: Json = False,
+) -> None:
+    """List open segments: their partitions, who leads them, their traffic."""
+    from broker.cli import segment
+
+    output.check_reachable(cluster)
+    output.run(segment.list_all(cluster, topic, json))
+
+
+@segment_app.command("split")
+def segment_split(
+    segment: SegmentId,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    at: Annotated[int | None, typer.Option("--at", min=1, help="First partition of the second half. Default: by load.")] = None,
+    broker: Annotated[
+        int | None, typer.Option("--broker", min=0, help="Who gets the second half. Default: the least loaded.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Cut a segment in two. Its writers wait a moment."""
+    from broker.cli import segment as commands
+
+    output.check_reachable(cluster)
+    output.run(commands.split(cluster, segment, at, broker, json))
+
+
+@segment_app.command("merge")
+def segment_merge(
+    segment: SegmentId,
+    next_segment: Annotated[int, typer.Argument(metavar="NEXT", min=0, help="The one whose partitions follow.")],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    json: Json = False,
+) -> None:
+    """Make one of two neighbours, at the broker of the first. Their writers wait a moment."""
+    from broker.cli import segment as commands
+
+    output.check_reachable(cluster)
+    output.run(commands.merge(cluster, segment, next_segment, json))
+
+
+@segment_app.command("move")
+def segment_move(
+    segment: SegmentId,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    broker: Annotated[int | None, typer.Option("--broker", min=0, help="Default: the least loaded other one.")] = None,
+    json: Json = False,
+) -> None:
+    """Give a segment to another broker. Its writers wait a moment."""
+    from broker.cli import segment as commands
+
+    output.check_reachable(cluster)
+    output.run(commands.move(cluster, segment, broker, json))
+
+
+@capacity_app.command("open")
+def capacity_open(
+    brokers: Annotated[int, typer.Argument(metavar="BROKERS", help="What the cluster is to have at least, 1 to 64.")],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    ttl: Annotated[str, typer.Option("--ttl", metavar="DURATION", help="It ends by itself after this, unless renewed.")] = "15m",
+    owner: Annotated[str | None, typer.Option("--owner", metavar="TEXT", help="For people. Default: user@host.")] = None,
+    reservation_id: Annotated[str, typer.Option("--id", metavar="ID", help="The same one again renews it. Default: any.")] = "",
+    json: Json = False,
+) -> None:
+    """Reserve brokers until a time."""
+    from broker.cli import capacity
+
+    ttl_ms = _duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
+    output.check_reachable(cluster)
+    output.run(capacity.open_one(cluster, brokers, ttl_ms, _owner() if owner is None else owner, reservation_id, json))
+
+
+@capacity_app.command("renew")
+def capacity_renew(
+    reservation: ReservationId,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    ttl: Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="Default: as it was.")] = None,
+    json: Json = False,
+) -> None:
+    """Start a reservation's time again."""
+    from broker.cli import capacity
+
+    ttl_ms = None if ttl is None else _duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
+    output.check_reachable(cluster)
+    output.run(capacity.renew(cluster, reservation, ttl_ms, json))
+
+
+@capacity_app.command("release")
+def capacity_release(reservation: ReservationId, cluster: Cluster = DEFAULT_CLUSTER) -> None:
+    """Give the capacity back."""
+    from broker.cli import capacity
+
+    output.check_reachable(cluster)
+    output.run(capacity.release(cluster, reservation))
+
+
+@capacity_app.command("list")
+def capacity_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
+    """Show how many brokers there are to be and why, and the open reservations."""
+    from broker.cli import capacity
+
+    output.check_reachable(cluster)
+    output.run(capacity.list_all(cluster, json))
+
+
+def _owner() -> str:
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a number without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:

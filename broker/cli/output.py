@@ -7,9 +7,12 @@ import json
 import socket
 import sys
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _T = TypeVar("_T")
 
@@ -100,8 +103,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
         for row in rows:
             print_line("\t".join(str(cell).replace("\t", " ").replace("\n", " ") for cell in row))
         return
-    from rich import box
     from rich.console import Console
+
+    Console().print(drawn_table(columns, rows, title=title, numeric=numeric))
+
+
+def drawn_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", numeric: Sequence[str] = ()) -> Table:
+    """The table as it looks on a terminal."""
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
@@ -110,7 +119,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
         table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    Console().print(table)
+    return table
 
 
 def size(count: int | float) -> str:

@@ -5,18 +5,33 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from broker.cli import output
+from broker.cli.top import DECISION_COLUMNS, SEGMENT_COLUMNS, SEGMENT_NUMERIC, decision_rows, headline, look, segment_rows
 from broker.client import Admin
+from broker.client.control import Control
 from broker.runtime.config import SECOND_MS
+from broker.runtime.errors import RetryError
+
+LEADER_MS = 5 * SECOND_MS
+"""Longest wait for the leader; the rest of the screen does not need it."""
 
 
 async def show_status(cluster: str, window_ms: int, json: bool) -> None:
     """Brokers and topics; with a window, the traffic in it."""
     async with Admin(cluster, timeout_ms=window_ms + 15 * SECOND_MS) as admin:
         status = await admin.status(rate_window_ms=window_ms)
+    async with Control(cluster, timeout_ms=LEADER_MS) as control:
+        try:
+            found = await look(control)
+        except RetryError as error:
+            # While the lead changes hands the rest is worth seeing.
+            found, trouble = None, error.message
+        else:
+            trouble = ""
     if json:
         value = asdict(status)
         for topic in value["topics"]:
             topic["id"] = str(topic["id"])
+        value["control"] = None if found is None else asdict(found)
         output.print_json(value)
         return
     output.print_line(f"cluster {status.cluster_id}: {output.plural(len(status.brokers), 'broker')}, "
@@ -37,6 +52,17 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
         ],
         numeric=("broker", "memory"),
     )
+    if trouble:
+        output.print_line(f"no leader answers: {trouble}")
+    if found is not None:
+        output.print_line(headline(found))
+        if found.desired is not None:
+            for reason in found.desired.reasons:
+                output.print_line(f"  {reason}")
+        if found.view.segments:
+            output.print_table(SEGMENT_COLUMNS, segment_rows(found.view.segments), numeric=SEGMENT_NUMERIC)
+        if found.view.decisions:
+            output.print_table(DECISION_COLUMNS, decision_rows(found.view.decisions))
     if status.topics:
         output.print_table(
             ("topic", "partitions", "records", "size", "records/s in", "bytes/s in"),

@@ -7,11 +7,15 @@ Theory of operation::
 
     topic        CreateTopic -> SetPartitions | SetTopicConfig | SetLogStart ... -> DeleteTopic
     incarnation  OpenIncarnation -> AddChunks ... -> SealIncarnation -> RemoveChunks ... -> CloseIncarnation
+    segment      OpenSegment -> SealSegment, at the latest together with its incarnation; its successors open with or after it
     chunk        AddChunks (its extents are now known without reading it) -> FoldChunks (part of a larger one)
                  -> RemoveChunks (its object may be swept)
 
 An incarnation that is open here may have chunks that are not listed yet: its unsealed tail, which only recovery may judge, and only
-after the incarnation was fenced. Once it is sealed, the list here is all there is; nobody scans it again.
+after the incarnation was fenced. Once it is sealed, the list here is all there is; nobody scans it again. The same holds for the
+partitions of a segment: when it is sealed, every record that was ever acked in it is listed.
+
+One broker, the leader, writes the journal; `check` says which edits it takes, from itself and from others.
 """
 
 from __future__ import annotations
@@ -22,10 +26,13 @@ from typing import TypeVar
 
 import msgspec
 
-from broker.runtime.errors import CorruptError, Reason
+from broker.cluster.segments import SealedSegment, SegmentInfo
+from broker.runtime.errors import CorruptError, FencedError, InvalidError, Reason
 
-FORMAT_VERSION = 1
-"""Of the snapshots and edits. A broker refuses a newer one."""
+FORMAT_VERSION = 2
+"""Of the snapshots and edits. A broker refuses any other."""
+CHAIN_SEGMENTS_MAX = 64
+"""Sealed segments of one topic that are remembered, beside those whose successors are not open yet."""
 
 NO_TIMESTAMP = -1
 
@@ -77,9 +84,10 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of one broker process. `leader_epoch` is the epoch its appends carry; greater than that of any before it.
+    """One run of one broker process. Epochs of incarnations and segments come from one counter; no two are equal.
 
-    `next_chunk`: every chunk below this number was listed, also where it was removed since: the unsealed tail begins here.
+    `next_chunk`: every chunk below this number was listed, also where it was removed since: the unsealed tail begins here. Host and
+    ports are where others connect to; "" and 0 where it is not known.
     """
 
     id: str
@@ -88,6 +96,11 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     opened_ms: int
     next_chunk: int = 0
     sealed: bool = False
+    host: str = ""
+    kafka_port: int = 0
+    grpc_port: int = 0
+    http_port: int = 0
+    rack: str = ""
 
 
 class CreateTopic(msgspec.Struct, frozen=True, tag="create_topic"):
@@ -120,7 +133,7 @@ class OpenIncarnation(msgspec.Struct, frozen=True, tag="open_incarnation"):
 
 
 class AddChunks(msgspec.Struct, frozen=True, tag="add_chunks"):
-    """Chunks sealed since the last edit, and the producer checkpoint that covers all chunks up to and with them."""
+    """Chunks completed since the last edit, and the producer checkpoint that covers all chunks up to and with them."""
 
     incarnation_id: str
     chunks: list[Chunk]
@@ -152,10 +165,33 @@ class CloseIncarnation(msgspec.Struct, frozen=True, tag="close_incarnation"):
     incarnation_id: str
 
 
-class ReserveProducerIds(msgspec.Struct, frozen=True, tag="reserve_producer_ids"):
-    """Producer ids below `next_id` may have been handed out."""
+class OpenSegment(msgspec.Struct, frozen=True, tag="open_segment"):
+    """A broker leads these partitions from now on. None of them has an open segment."""
 
-    next_id: int
+    segment: SegmentInfo
+
+
+class SealSegment(msgspec.Struct, frozen=True, tag="seal_segment"):
+    """The segment is over. `ends`: the offset behind its last record, per partition in order; `producers_key`: an object with the
+    state of its producers at these offsets."""
+
+    segment_id: int
+    ends: list[int]
+    producers_key: str | None = None
+
+
+class SetLeader(msgspec.Struct, frozen=True, tag="set_leader"):
+    """This incarnation leads the cluster: it writes the journal. `leader_epoch` is its term's; no other was as great before it."""
+
+    incarnation_id: str
+    leader_epoch: int
+
+
+class Committed(msgspec.Struct, frozen=True, tag="committed"):
+    """The edits beside this one are commit `number` of an incarnation: the same commit again has no effect."""
+
+    incarnation_id: str
+    number: int
 
 
 Edit = (
@@ -170,7 +206,10 @@ Edit = (
     | RemoveChunks
     | FoldChunks
     | CloseIncarnation
-    | ReserveProducerIds
+    | OpenSegment
+    | SealSegment
+    | SetLeader
+    | Committed
 )
 
 
@@ -179,14 +218,23 @@ class _EditFile(msgspec.Struct, kw_only=True):
     edits: list[Edit]
 
 
+class _Format(msgspec.Struct):
+    format: int
+
+
 class _Snapshot(msgspec.Struct, kw_only=True):
     format: int = FORMAT_VERSION
     topics: list[Topic]
     log_starts: dict[uuid.UUID, dict[int, int]]
     incarnations: list[Incarnation]
     chunks: dict[str, list[Chunk]]
-    producers_key: str | None
-    next_producer_id: int
+    producers_keys: dict[str, str]
+    segments: list[SegmentInfo]
+    sealed_segments: list[SealedSegment]
+    next_segment_id: int
+    commits: dict[str, int]
+    leader: str
+    term_epoch: int
     leader_epoch: int
 
 
@@ -204,11 +252,23 @@ class Manifest:
         """Incarnations whose chunks may hold records, in the order they were opened."""
         self.chunks: dict[str, dict[int, Chunk]] = {}
         """Sealed chunks by incarnation and number; a key for every incarnation."""
-        self.producers_key: str | None = None
-        """The newest producer checkpoint: the state after every chunk listed when it was set."""
-        self.next_producer_id = 0
+        self.producers_keys: dict[str, str] = {}
+        """The newest producer checkpoint of an incarnation: of all it led, after every chunk listed when it was set."""
+        self.segments: dict[int, SegmentInfo] = {}
+        """All and only the open segments, by id."""
+        self.sealed_segments: dict[int, SealedSegment] = {}
+        """The newest sealed segments of live topics, by id, in the order in which they were sealed."""
+        self.leads: dict[uuid.UUID, list[SegmentInfo | None]] = {}
+        """The open segment of every partition of every live topic."""
+        self.next_segment_id = 0
+        self.commits: dict[str, int] = {}
+        """The newest commit of incarnations that commit through the leader."""
+        self.leader = ""
+        """The incarnation that leads the cluster, or did last."""
+        self.term_epoch = -1
+        """The leader epoch of its term."""
         self.leader_epoch = -1
-        """The greatest leader epoch ever given to an incarnation."""
+        """The greatest leader epoch ever given to an incarnation, a segment or a term."""
 
     def apply(self, edits: Iterable[Edit]) -> None:
         """Fold edits into the state. Edits about what is gone, or is done already, have no effect."""
@@ -221,9 +281,13 @@ class Manifest:
                     topic_gone = self.topics_by_id.pop(topic_id, None)
                     if topic_gone is not None:
                         del self.topics[topic_gone.name]
+                        self._drop_segments(topic_id)
                     self.log_starts.pop(topic_id, None)
                 case SetPartitions(topic_id, partitions):
                     self._change_topic(topic_id, partitions=partitions)
+                    leads = self.leads.get(topic_id)
+                    if leads is not None:
+                        leads.extend([None] * (partitions - len(leads)))
                 case SetTopicConfig(topic_id, config):
                     self._change_topic(topic_id, config=config)
                 case SetLogStart(topic_id, offsets):
@@ -238,8 +302,8 @@ class Manifest:
                 case AddChunks(incarnation_id, chunks, producers_key):
                     if incarnation_id in self.incarnations:
                         self._add_chunks(incarnation_id, chunks)
-                    if producers_key is not None:
-                        self.producers_key = producers_key
+                        if producers_key is not None:
+                            self.producers_keys[incarnation_id] = producers_key
                 case SealIncarnation(incarnation_id):
                     if incarnation_id in self.incarnations:
                         sealed = msgspec.structs.replace(self.incarnations[incarnation_id], sealed=True)
@@ -255,8 +319,22 @@ class Manifest:
                 case CloseIncarnation(incarnation_id):
                     self.incarnations.pop(incarnation_id, None)
                     self.chunks.pop(incarnation_id, None)
-                case ReserveProducerIds(next_id):
-                    self.next_producer_id = max(self.next_producer_id, next_id)
+                    self.producers_keys.pop(incarnation_id, None)
+                    self.commits.pop(incarnation_id, None)
+                case OpenSegment(segment):
+                    if segment.topic_id in self.topics_by_id:
+                        self._put_segment(segment)
+                        self._prune_chain(segment.topic_id)
+                    self.next_segment_id = max(self.next_segment_id, segment.id + 1)
+                    self.leader_epoch = max(self.leader_epoch, segment.leader_epoch)
+                case SealSegment(segment_id, ends, producers_key):
+                    self._seal_segment(segment_id, ends, producers_key)
+                case SetLeader(incarnation_id, leader_epoch):
+                    self.leader, self.term_epoch = incarnation_id, leader_epoch
+                    self.leader_epoch = max(self.leader_epoch, leader_epoch)
+                case Committed(incarnation_id, number):
+                    if incarnation_id in self.incarnations:
+                        self.commits[incarnation_id] = number
 
     def _add_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
         incarnation = self.incarnations[incarnation_id]
@@ -269,6 +347,45 @@ class Manifest:
     def _put_topic(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
         self.topics_by_id[topic.id] = topic
+        self.leads.setdefault(topic.id, [None] * topic.partitions)
+
+    def _put_segment(self, segment: SegmentInfo) -> None:
+        self.segments[segment.id] = segment
+        leads = self.leads[segment.topic_id]
+        for partition in segment.partitions:
+            leads[partition] = segment
+
+    def _seal_segment(self, segment_id: int, ends: list[int], producers_key: str | None) -> None:
+        segment = self.segments.pop(segment_id, None)
+        if segment is None:
+            return
+        leads = self.leads[segment.topic_id]
+        for partition in segment.partitions:
+            leads[partition] = None
+        self.sealed_segments[segment_id] = SealedSegment(
+            id=segment_id,
+            topic_id=segment.topic_id,
+            first_partition=segment.first_partition,
+            end_partition=segment.end_partition,
+            incarnation_id=segment.incarnation_id,
+            leader_epoch=segment.leader_epoch,
+            base_offsets=segment.base_offsets,
+            ends=ends,
+            producers_key=producers_key,
+        )
+
+    def _drop_segments(self, topic_id: uuid.UUID) -> None:
+        del self.leads[topic_id]
+        self.segments = {key: segment for key, segment in self.segments.items() if segment.topic_id != topic_id}
+        self.sealed_segments = {key: sealed for key, sealed in self.sealed_segments.items() if sealed.topic_id != topic_id}
+
+    def _prune_chain(self, topic_id: uuid.UUID) -> None:
+        chain = [key for key, sealed in self.sealed_segments.items() if sealed.topic_id == topic_id]
+        leads = self.leads[topic_id]
+        for key in chain[:-CHAIN_SEGMENTS_MAX]:
+            sealed = self.sealed_segments[key]
+            if all(leads[sealed.first_partition : sealed.end_partition]):
+                del self.sealed_segments[key]
 
     def _change_topic(self, topic_id: uuid.UUID, **changes: object) -> None:
         topic = self.topics_by_id.get(topic_id)
@@ -278,6 +395,19 @@ class Manifest:
     def log_start(self, topic_id: uuid.UUID, partition: int) -> int:
         return self.log_starts.get(topic_id, _NO_STARTS).get(partition, 0)
 
+    def producers_objects(self) -> set[str]:
+        """Keys of all objects with producers' state that a lead may still need."""
+        needed = {origin for segment in self.segments.values() for origin in segment.origins}
+        needed.update(self.producers_keys.values())
+        covered = {topic_id: [lead is not None for lead in leads] for topic_id, leads in self.leads.items()}
+        for sealed in reversed(self.sealed_segments.values()):
+            row = covered[sealed.topic_id]
+            if not all(row[sealed.first_partition : sealed.end_partition]):
+                row[sealed.first_partition : sealed.end_partition] = [True] * len(sealed.ends)
+                if sealed.producers_key is not None:
+                    needed.add(sealed.producers_key)
+        return needed
+
     def encode(self) -> bytes:
         """The whole state as a snapshot."""
         return msgspec.json.encode(
@@ -286,8 +416,13 @@ class Manifest:
                 log_starts=self.log_starts,
                 incarnations=list(self.incarnations.values()),
                 chunks={key: list(chunks.values()) for key, chunks in self.chunks.items()},
-                producers_key=self.producers_key,
-                next_producer_id=self.next_producer_id,
+                producers_keys=self.producers_keys,
+                segments=list(self.segments.values()),
+                sealed_segments=list(self.sealed_segments.values()),
+                next_segment_id=self.next_segment_id,
+                commits=self.commits,
+                leader=self.leader,
+                term_epoch=self.term_epoch,
                 leader_epoch=self.leader_epoch,
             )
         )
@@ -302,8 +437,14 @@ class Manifest:
         manifest.log_starts = snapshot.log_starts
         manifest.incarnations = {incarnation.id: incarnation for incarnation in snapshot.incarnations}
         manifest.chunks = {key: {chunk.number: chunk for chunk in chunks} for key, chunks in snapshot.chunks.items()}
-        manifest.producers_key = snapshot.producers_key
-        manifest.next_producer_id = snapshot.next_producer_id
+        manifest.producers_keys = snapshot.producers_keys
+        for segment in snapshot.segments:
+            manifest._put_segment(segment)
+        manifest.sealed_segments = {sealed.id: sealed for sealed in snapshot.sealed_segments}
+        manifest.next_segment_id = snapshot.next_segment_id
+        manifest.commits = snapshot.commits
+        manifest.leader = snapshot.leader
+        manifest.term_epoch = snapshot.term_epoch
         manifest.leader_epoch = snapshot.leader_epoch
         return manifest
 
@@ -314,12 +455,79 @@ class Manifest:
         assert set(self.log_starts) <= set(self.topics_by_id)
         assert set(self.chunks) == set(self.incarnations)
         assert all(incarnation.leader_epoch <= self.leader_epoch for incarnation in self.incarnations.values())
+        assert set(self.leads) == set(self.topics_by_id)
+        assert set(self.producers_keys) <= set(self.incarnations)
+        assert set(self.commits) <= set(self.incarnations)
+        for topic in self.topics.values():
+            leads = self.leads[topic.id]
+            assert len(leads) == topic.partitions
+            for number, segment in enumerate(leads):
+                assert segment is None or (number in segment.partitions and self.segments[segment.id] is segment)
+        for segment in self.segments.values():
+            assert all(self.leads[segment.topic_id][number] is segment for number in segment.partitions)
+            assert len(segment.base_offsets) == len(segment.partitions)
+            assert segment.leader_epoch <= self.leader_epoch and segment.id < self.next_segment_id
+            assert not self.incarnations[segment.incarnation_id].sealed
+        assert not set(self.segments) & set(self.sealed_segments)
         for key, chunks in self.chunks.items():
             assert all(number == chunk.number <= chunk.last_number for number, chunk in chunks.items())
             assert all(chunk.last_number < self.incarnations[key].next_chunk for chunk in chunks.values())
 
 
 _NO_STARTS: Mapping[int, int] = {}
+
+
+def check(manifest: Manifest, edit: Edit, by: str) -> None:
+    """Whether the leader takes an edit. What it takes has the effect that its author expects.
+
+    Args:
+        by: the incarnation that asks for it.
+
+    Raises:
+        FencedError: that incarnation is over, or the edit is about a segment or chunks of one that is: it must stop.
+        InvalidError: the edit does not fit the state (any more).
+    """
+    asking = manifest.incarnations.get(by)
+    if asking is not None and asking.sealed:
+        raise FencedError(Reason.FENCED, f"another broker took over from this one. incarnation=`{by}`")
+    match edit:
+        case CreateTopic(topic):
+            if topic.name in manifest.topics:
+                raise InvalidError(Reason.TOPIC_EXISTS, f"topic exists already. topic=`{topic.name}`")
+        case DeleteTopic(topic_id) | SetTopicConfig(topic_id, _):
+            _check_topic(manifest, topic_id)
+        case SetPartitions(topic_id, partitions):
+            topic = _check_topic(manifest, topic_id)
+            if partitions <= topic.partitions:
+                raise InvalidError(
+                    Reason.INVALID_PARTITIONS,
+                    f"a topic's number of partitions can only grow. topic=`{topic.name}` has=`{topic.partitions}` "
+                    f"asked=`{partitions}`",
+                )
+        case AddChunks(incarnation_id, _, _) | SealIncarnation(incarnation_id):
+            incarnation = manifest.incarnations.get(incarnation_id)
+            if incarnation is None or incarnation.sealed:
+                raise FencedError(Reason.FENCED, f"incarnation is sealed. incarnation=`{incarnation_id}`")
+        case OpenIncarnation(incarnation):
+            if incarnation.id in manifest.incarnations:
+                raise FencedError(Reason.FENCED, f"incarnation was opened before. incarnation=`{incarnation.id}`")
+        case FoldChunks(incarnation_id, numbers, _) | RemoveChunks(incarnation_id, numbers):
+            if not manifest.chunks.get(incarnation_id, {}).keys() >= set(numbers):
+                raise InvalidError(
+                    Reason.INVALID_REQUEST, f"chunks are gone. incarnation=`{incarnation_id}` numbers=`{numbers[0]}..{numbers[-1]}`"
+                )
+        case SealSegment(segment_id, ends, _):
+            segment = manifest.segments.get(segment_id)
+            if segment is None:
+                raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open. segment=`{segment_id}`")
+            assert len(ends) == len(segment.partitions), "one end for each partition"
+
+
+def _check_topic(manifest: Manifest, topic_id: uuid.UUID) -> Topic:
+    topic = manifest.topics_by_id.get(topic_id)
+    if topic is None:
+        raise InvalidError(Reason.UNKNOWN_TOPIC_ID, f"no topic has this id. topic_id=`{topic_id}`")
+    return topic
 
 
 def encode_edits(edits: list[Edit]) -> bytes:
@@ -337,12 +545,12 @@ _File = TypeVar("_File", _EditFile, _Snapshot)
 
 def _decode(data: bytes, kind: type[_File], what: str) -> _File:
     try:
-        value = msgspec.json.decode(data, type=kind)
+        version = msgspec.json.decode(data, type=_Format).format
+        if version != FORMAT_VERSION:
+            age = "a newer" if version > FORMAT_VERSION else "an older"
+            raise CorruptError(
+                Reason.CORRUPT_STORE, f"{what} was written by {age} version. format=`{version}` known=`{FORMAT_VERSION}`"
+            )
+        return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
         raise CorruptError(Reason.CORRUPT_STORE, f"{what} cannot be read. error=`{error}`") from error
-    if value.format > FORMAT_VERSION:
-        raise CorruptError(
-            Reason.CORRUPT_STORE,
-            f"{what} was written by a newer version. format=`{value.format}` known=`{FORMAT_VERSION}`",
-        )
-    return value

@@ -1,11 +1,17 @@
-"""The manifest on the store: one writer at a time, and whoever loses a race knows that it was replaced."""
+"""The manifest as the engine sees it: a copy that is kept current, and a way to change it.
+
+Any broker changes the manifest through its `Catalog`. The leader's is `LocalCatalog`, which writes the journal in the store; those
+of other brokers (control/) send their edits to it. Whoever wrote the journal last leads: one that loses a race for a version knows
+that it was replaced.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Protocol, TypeAlias
 
-from broker.cluster.manifest import Edit, Manifest, decode_edits, encode_edits
+from broker.cluster.manifest import Committed, Edit, Manifest, check, decode_edits, encode_edits
 from broker.engine import keys
 from broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, Reason, RetryError
 from broker.store.interface import Store
@@ -15,11 +21,47 @@ COMMIT_PAUSE_S = 0.2
 COMMIT_TRIES = 50
 """About ten seconds of a store that says no; then the caller gets the store's answer."""
 
+Applied: TypeAlias = Callable[[Sequence[Edit]], None]
+"""Told of edits that the manifest has just taken in."""
+Complete: TypeAlias = Callable[[Manifest, list[Edit]], list[Edit]]
+"""From edits that are about to be committed to those that belong into the same commit."""
 
-class Catalog:
-    """`manifest` is what the store holds, after every commit that returned.
+
+class DeposedError(FencedError):
+    """Another broker wrote the journal: this one does not lead any more. Nothing of the commit was done."""
+
+
+class Catalog(Protocol):
+    """`manifest` is this broker's copy: a state that the cluster was in, and the newest that this broker knows."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    async def commit(self, *edits: Edit) -> None:
+        """Make edits durable, then visible here, all at once or not at all.
+
+        A caller that is cancelled (its client went away) does not cancel the commit.
+
+        Raises:
+            FencedError: this broker was replaced and must stop.
+            InvalidError: the edits do not fit the state; nothing was changed.
+            RetryError: the store or the leader does not answer. The edits may or may not be in.
+        """
+
+    async def settle(self) -> None:
+        """Wait for the commits that are under way, also for one that gave up. Then `manifest` is what the next edit will change.
+
+        Raises as `commit`.
+        """
+
+
+class LocalCatalog:
+    """The leader's: all that the store holds, after every commit that returned.
 
     Args:
+        incarnation_id: on whose behalf `commit` works.
+        applied: called with every commit's edits once `manifest` has them.
+        complete: what a commit needs besides its edits.
         fail: told of an error after which no commit can ever succeed (fenced, store gone, store damaged), whoever asked for it.
         follow: given the edits that `manifest` has just taken, in order. They may be of a commit whose caller has gone, or was told
             that the store does not answer: what must agree with the manifest is changed here, not behind `commit`.
@@ -28,14 +70,28 @@ class Catalog:
     def __init__(
         self,
         store: Store,
+        incarnation_id: str,
+        *,
+        applied: Applied | None = None,
+        complete: Complete | None = None,
         fail: Callable[[HeadgateError], None] | None = None,
-        follow: Callable[[Iterable[Edit]], None] | None = None,
     ) -> None:
         self._journal = Journal(store, keys.MANIFEST)
+        self._incarnation_id = incarnation_id
         self._lock = asyncio.Lock()
+        self._applied = applied
+        self._complete = complete
         self._fail = fail
-        self._follow = follow
-        self.manifest = Manifest()
+        self._manifest = Manifest()
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    @property
+    def version(self) -> int:
+        """Of `manifest`."""
+        return self._journal.version
 
     async def load(self) -> None:
         """Read the newest manifest. Raises CorruptError, RetryError."""
@@ -43,54 +99,75 @@ class Catalog:
         manifest = Manifest() if loaded.snapshot is None else Manifest.decode(loaded.snapshot)
         for data in loaded.edits:
             manifest.apply(decode_edits(data))
-        self.manifest = manifest
+        self._manifest = manifest
 
     async def commit(self, *edits: Edit) -> None:
-        """Make edits durable, then visible here, all at once.
+        await self.commit_for(self._incarnation_id, edits)
 
-        A caller that is cancelled (its client went away) does not cancel the commit: half of one would block all that follow.
+    async def commit_for(self, incarnation_id: str, edits: Sequence[Edit]) -> None:
+        """`commit` on behalf of another broker. Errors about the edits are its errors, not this broker's."""
+        await self._uncancelled(self._commit(incarnation_id, lambda _: edits))
 
-        Raises:
-            FencedError: another broker wrote the manifest: this one was replaced and must stop.
-            RetryError: the store does not answer. The edits may or may not be in; calling again is safe.
-        """
-        await self._uncancelled(self._commit(edits))
+    async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
+        """`commit` of edits that are made from the manifest which they will change."""
+        await self._uncancelled(self._commit(self._incarnation_id, make))
 
     async def settle(self) -> None:
         """Wait for the commits that are under way, also for one that gave up. Then `manifest` is what the next edit will change.
 
         Raises as `commit`.
         """
-        await self._uncancelled(self._commit(()))
+        await self._uncancelled(self._commit(self._incarnation_id, lambda _: ()))
 
     @staticmethod
     async def _uncancelled(committing: Coroutine[object, object, None]) -> None:
+        # Half of a commit would block all that follow.
         task = asyncio.create_task(committing, name="commit")
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to look at it
         await asyncio.shield(task)
 
-    async def _commit(self, edits: tuple[Edit, ...]) -> None:
+    async def _commit(self, incarnation_id: str, make: Callable[[Manifest], Sequence[Edit]]) -> None:
         async with self._lock:
             try:
                 if (data := self._journal.in_doubt) is not None:
                     # An earlier commit gave up on a store that did not answer. Only when it is decided can there be another one.
                     await self._append(data)
                     self._apply(decode_edits(data))
-                if not edits:
-                    return
-                await self._append(encode_edits(list(edits)))
             except (FencedError, FatalError, CorruptError) as error:
-                if self._fail is not None:
-                    self._fail(error)
+                self._failed(error)
+                raise
+            asked = make(self._manifest)
+            if not asked or self._is_done(asked):
+                return
+            for edit in asked:
+                check(self._manifest, edit, incarnation_id)
+            edits = list(asked)
+            if self._complete is not None:
+                edits += self._complete(self._manifest, edits)
+            try:
+                await self._append(encode_edits(edits))
+            except (FencedError, FatalError, CorruptError) as error:
+                self._failed(error)
                 raise
             self._apply(edits)
             if self._journal.wants_snapshot:
                 await self._snapshot()
 
-    def _apply(self, edits: Iterable[Edit]) -> None:
-        self.manifest.apply(edits)
-        if self._follow is not None:
-            self._follow(edits)
+    def _is_done(self, edits: Sequence[Edit]) -> bool:
+        """Whether this is a commit that was sent again, because its answer was lost."""
+        for edit in edits:
+            if isinstance(edit, Committed):
+                return self._manifest.commits.get(edit.incarnation_id, -1) >= edit.number
+        return False
+
+    def _apply(self, edits: list[Edit]) -> None:
+        self._manifest.apply(edits)
+        if self._applied is not None:
+            self._applied(edits)
+
+    def _failed(self, error: HeadgateError) -> None:
+        if self._fail is not None:
+            self._fail(error)
 
     async def _append(self, data: bytes) -> None:
         for attempt in range(COMMIT_TRIES):
@@ -102,11 +179,11 @@ class Catalog:
                     raise
                 await asyncio.sleep(COMMIT_PAUSE_S)
             except FencedError as error:
-                raise FencedError(Reason.FENCED, "another broker took over this store: it wrote the manifest") from error
+                raise DeposedError(Reason.FENCED, "another broker took over this store: it wrote the manifest") from error
 
     async def _snapshot(self) -> None:
         try:
-            await self._journal.snapshot(self.manifest.encode())
+            await self._journal.snapshot(self._manifest.encode())
         except HeadgateError:
             # The edits are durable: a snapshot only makes the next start faster, and the next commit tries again.
             return

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from broker.cluster.manifest import AddChunks, Chunk, Extent
+from broker.cluster.manifest import AddChunks, Chunk, Edit, Extent
 from broker.engine import keys
 from broker.engine.catalog import Catalog
 from broker.engine.partition import ChunkRef, PartitionLog
-from broker.engine.recovery import encode_producers
+from broker.engine.recovery import encode_states
 from broker.runtime.errors import FencedError, HeadgateError
 from broker.runtime.logging import get_logger
 from broker.store.interface import Store
@@ -71,6 +71,7 @@ class Checkpointer:
         self._interval_s = interval_s
         self._rolled: list[Rolled] = []
         self._bytes = 0
+        self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
@@ -112,21 +113,33 @@ class Checkpointer:
             if self._rolled:
                 self._wake.set()
 
-    async def list_all(self) -> None:
-        """List every chunk that is complete now."""
-        await self._catalog.settle()
-        rolled = list(self._rolled)
-        if not rolled:
-            return
+    async def list_all(self, *more: Edit) -> None:
+        """List every chunk that is complete now.
+
+        Args:
+            more: edits to be made in the same commit; they are made even if there is nothing to list.
+        """
+        async with self._lock:
+            await self._catalog.settle()
+            rolled = list(self._rolled)
+            if rolled:
+                await self._list(rolled, more)
+            elif more:
+                await self._catalog.commit(*more)
+        if rolled:
+            self._listed()
+
+    async def _list(self, rolled: list[Rolled], more: tuple[Edit, ...]) -> None:
         chunks = [await self._describe(one) for one in rolled]
-        previous = self._catalog.manifest.producers_key
+        previous = self._catalog.manifest.producers_keys.get(self._incarnation_id)
         producers_key = keys.producers(self._incarnation_id, rolled[-1].number + 1)
-        await self._store.put(producers_key, self._producers())
-        await self._catalog.commit(AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key))
+        await self._store.put(producers_key, encode_states(self._logs()))
+        await self._catalog.commit(
+            AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key), *more
+        )
         if previous is not None:
             await self._store.delete(previous)
         self.error = None
-        self._listed()
 
     def follow(self, chunks: Iterable[Chunk]) -> None:
         """The manifest lists these chunks: their rows leave memory."""
@@ -139,15 +152,6 @@ class Checkpointer:
             for partition, extent in zip(one.logs, chunk.extents, strict=True):
                 partition.seal_oldest(extent, ref)
                 partition.set_log_start(partition.log_start)
-
-    def _producers(self) -> bytes:
-        return encode_producers(
-            {
-                partition.stream: (partition.high_watermark, partition.producers_state.encode(partition.high_watermark))
-                for partition in self._logs()
-                if len(partition.producers_state)
-            }
-        )
 
     async def _describe(self, rolled: Rolled) -> Chunk:
         extents: list[Extent] = []

@@ -1,8 +1,9 @@
 """The group coordinator: drives the pure machines of `cluster/groups` with the time, the log and the requests of clients.
 
 The groups of a partition of `__consumer_offsets` are one `Shard`. Whatever a shard wants to keep is appended to that partition like
-any record, and what depends on it is answered when the engine says that it is durable. A start replays the partitions; until that
-is done, requests are answered with COORDINATOR_LOADING. The topic is made when the first group needs it.
+any record, and what depends on it is answered when the engine says that it is durable. The broker that leads a partition holds its
+groups: when it gains the lead it replays the partition, and answers with COORDINATOR_LOADING until that is done; when it loses the
+lead, whoever waits is sent elsewhere. The topic is made when the first group needs it.
 
 The log of a partition is kept short: once it has many more rows than there are live keys, the live ones are appended again, and
 everything before them is cut off.
@@ -117,13 +118,15 @@ class PatientClock:
 
 
 class _Slot:
-    """A shard and the partition that it is the fold of."""
+    """A shard and the partition that it is the fold of, as long as this broker leads that."""
 
-    __slots__ = ("log", "shard", "snapshot_rows", "snapshotting")
+    __slots__ = ("loaded", "loading", "log", "shard", "snapshot_rows", "snapshotting")
 
     def __init__(self, shard: Shard, partition: PartitionLog) -> None:
         self.shard = shard
         self.log = partition
+        self.loaded = False
+        self.loading: asyncio.Task[None] | None = None
         self.snapshotting: asyncio.Task[None] | None = None
         self.snapshot_rows = SNAPSHOT_ROWS_MIN
         """Rows in the log from which on a snapshot is thought of."""
@@ -150,10 +153,12 @@ class Coordinator:
         self._budget = Budget(settings.groups_max)
         self._nothing = Shard(self._config, Budget(0))
         """Stands in as long as there is no topic: knows no group, and makes none."""
-        self._slots: list[_Slot] = []
+        self._slots: dict[int, _Slot] = {}
+        """Of the partitions that this broker leads, by number."""
         self._loaded = False
         self._closed = False
         self._creating = asyncio.Lock()
+        self._room = asyncio.Semaphore(LOADS_MAX)
         self._loading: asyncio.Task[None] | None = None
         self._cleaning: asyncio.Task[None] | None = None
         self._cutting: asyncio.Task[None] | None = None
@@ -192,7 +197,7 @@ class Coordinator:
         tasks = list(self._tasks())
         if tasks:
             await asyncio.wait(tasks)
-        for slot in self._slots:
+        for slot in self._slots.values():
             self._execute(slot, slot.shard.unload(Reason.NOT_COORDINATOR))
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
@@ -211,58 +216,90 @@ class Coordinator:
         self._engine.wal_failed(error)
 
     def _tasks(self) -> Iterator[asyncio.Task[None]]:
-        for task in (self._loading, self._cleaning, self._cutting, *(slot.snapshotting for slot in self._slots)):
+        for task in (self._loading, self._cleaning, self._cutting):
             if task is not None:
                 yield task
+        for slot in self._slots.values():
+            for task in (slot.loading, slot.snapshotting):
+                if task is not None:
+                    yield task
 
     async def _load(self) -> None:
         started_s = self._loop.time()
-        rows = 0
-        while (topic := self._engine.manifest.topics.get(TOPIC)) is not None:
-            slots = self._make_slots(topic)
-            try:
-                rows = await self._replay_all(topic, slots)
-            except RetryError as error:
-                log.warning("groups_load_retried", error=error.message)
-                for slot in slots:
-                    slot.shard.unload(Reason.COORDINATOR_LOADING)
-                await asyncio.sleep(LOAD_RETRY_S)
-                continue
-            self._slots = slots
-            break
+        self._engine.leads.watch(self._on_lead)
+        topic = self._engine.manifest.topics.get(TOPIC)
+        if topic is not None:
+            await self._protect(topic)
+            for partition in list(self._engine.all_logs()):
+                if partition.topic.name == TOPIC and partition.number not in self._slots:
+                    self._gain(partition)
+            loading = [slot.loading for slot in self._slots.values() if slot.loading is not None]
+            if loading:
+                await asyncio.wait(loading)
         self._loaded = True
         self._clean_at_s = self._loop.time() + self._settings.offsets_retention_check_interval_ms / 1000
         self._wake()
         seconds = round(self._loop.time() - started_s, 3)
-        log.info("groups_loaded", groups=self._budget.groups, records=rows, seconds=seconds)
+        log.info("groups_loaded", groups=self._budget.groups, partitions=len(self._slots), seconds=seconds)
 
-    def _make_slots(self, topic: Topic) -> list[_Slot]:
-        return [
-            _Slot(Shard(self._config, self._budget), self._engine.partition(topic, number)) for number in range(topic.partitions)
-        ]
+    def _on_lead(self, partition: PartitionLog) -> None:
+        """This broker leads a partition, or does not lead it any more."""
+        if partition.topic.name != TOPIC or self._closed:
+            return
+        if partition.closed is None:
+            self._gain(partition)
+        else:
+            self._lose(partition)
 
-    async def _replay_all(self, topic: Topic, slots: list[_Slot]) -> int:
-        """Fold all partitions into their shards. Returns the number of records."""
-        await self._protect(topic)
-        room = asyncio.Semaphore(LOADS_MAX)
-        replays = [asyncio.ensure_future(self._replay(slot, room)) for slot in slots]
-        try:
-            rows = sum(await asyncio.gather(*replays))
-        finally:
-            for replay in replays:
-                replay.cancel()
-            await asyncio.gather(*replays, return_exceptions=True)
-        now = self._clock.now()
-        for slot in slots:
-            slot.shard.loaded(now)
-        return rows
+    def _gain(self, partition: PartitionLog) -> None:
+        slot = self._slots[partition.number] = _Slot(Shard(self._config, self._budget), partition)
+        if partition.log_start == partition.high_watermark:
+            self._begin(slot)
+        else:
+            slot.loading = self._spawn(self._load_slot(slot), "groups-load-partition")
 
-    async def _replay(self, slot: _Slot, room: asyncio.Semaphore) -> int:
+    async def _load_slot(self, slot: _Slot) -> None:
+        """Replay a partition, until that succeeds or its lead is lost."""
+        while slot.log.closed is None:
+            slot.shard = Shard(self._config, self._budget)
+            try:
+                rows = await self._replay(slot)
+            except RetryError as error:
+                log.warning("groups_load_waits", partition=slot.log.number, error=error.message)
+                slot.shard.unload(Reason.NOT_COORDINATOR)
+                await asyncio.sleep(TICK_S)
+                continue
+            slot.loading = None
+            self._begin(slot)
+            log.debug("groups_partition_loaded", partition=slot.log.number, records=rows)
+            return
+
+    def _begin(self, slot: _Slot) -> None:
+        slot.shard.loaded(self._clock.now())
+        slot.loaded = True
+        self._wake_for(slot)
+
+    def _lose(self, partition: PartitionLog) -> None:
+        slot = self._slots.get(partition.number)
+        if slot is None or slot.log is not partition:
+            return
+        del self._slots[partition.number]
+        self._cuts.pop(partition, None)
+        for task in (slot.loading, slot.snapshotting):
+            if task is not None:
+                task.cancel()
+        self._execute(slot, slot.shard.unload(Reason.NOT_COORDINATOR))
+
+    def _live(self) -> list[_Slot]:
+        """Those that were replayed."""
+        return [slot for slot in self._slots.values() if slot.loaded]
+
+    async def _replay(self, slot: _Slot) -> int:
         """Fold a partition into its shard. Returns its number of records."""
         partition = slot.log
         offset, rows = partition.log_start, 0
         while offset < partition.high_watermark:
-            async with room:
+            async with self._room:
                 views = await self._engine.read(partition, offset, READ_BYTES)
             if not views:
                 break
@@ -332,8 +369,8 @@ class Coordinator:
         self, group_id: str, act: Callable[[Shard, Now], list[Effect]], token: object, makes_group: bool = False
     ) -> object:
         self._check()
-        if makes_group and not self._slots and group_id:
-            await self._create_topic()
+        if makes_group and group_id:
+            await self._ensure_topic()
             self._check()
         slot = self._slot(group_id)
         if slot is None:
@@ -369,7 +406,7 @@ class Coordinator:
 
     def list_groups(self) -> Iterator[GroupListing]:
         self._check()
-        for slot in self._slots:
+        for slot in self._live():
             yield from slot.shard.list_groups()
 
     def count_states(self) -> dict[tuple[str, ...], float]:
@@ -391,11 +428,10 @@ class Coordinator:
                         yield listing.group_id, topic, partition, behind
 
     def lag(self, topic: str, partition: int, offset: int) -> int | None:
-        """Records from `offset` to the end of what can be read; None if there is no such partition."""
+        """Records from `offset` to the end of what can be read; None if there is no such partition here."""
         logs = self._engine.logs.get(topic, ())
-        if not 0 <= partition < len(logs):
-            return None
-        return max(logs[partition].high_watermark - max(offset, logs[partition].log_start), 0)
+        log = logs[partition] if 0 <= partition < len(logs) else None
+        return None if log is None else max(log.high_watermark - max(offset, log.log_start), 0)
 
     # -- the small steps
 
@@ -406,20 +442,31 @@ class Coordinator:
             raise RetryError(Reason.COORDINATOR_LOADING, "groups are being loaded")
 
     def _slot(self, group_id: str) -> _Slot | None:
-        return self._slots[shard_of(group_id, len(self._slots))] if self._slots else None
+        """Where a group is; None where there is no topic yet. Raises RetryError where it is elsewhere, or is being loaded."""
+        topic = self._engine.manifest.topics.get(TOPIC)
+        if topic is None:
+            return None
+        slot = self._slots.get(shard_of(group_id, topic.partitions))
+        if slot is None:
+            raise RetryError(Reason.NOT_COORDINATOR, f"another broker holds the group. group=`{group_id}`")
+        if not slot.loaded:
+            raise RetryError(Reason.COORDINATOR_LOADING, "groups are being loaded")
+        return slot
 
-    async def _create_topic(self) -> None:
+    async def _ensure_topic(self) -> None:
+        topic = self._engine.manifest.topics.get(TOPIC)
+        if topic is not None:
+            await self._protect(topic)
+            return
         async with self._creating:
-            if self._slots:
+            if TOPIC in self._engine.manifest.topics:
                 return
             try:
-                topic = await self._engine.create_topic(TOPIC, self._settings.offsets_topic_num_partitions, TOPIC_CONFIG)
+                await self._engine.create_topic(TOPIC, self._settings.offsets_topic_num_partitions, TOPIC_CONFIG)
             except InvalidError as error:
                 if error.reason is not Reason.TOPIC_EXISTS:
                     raise
-                topic = self._engine.topic(TOPIC)
-                await self._protect(topic)
-            self._slots = self._make_slots(topic)
+                await self._protect(self._engine.topic(TOPIC))
 
     async def _protect(self, topic: Topic) -> None:
         """Positions must not be deleted by age: whoever made the topic, or changed it, may not have known."""
@@ -481,7 +528,7 @@ class Coordinator:
     def _wake(self) -> None:
         now = self._clock.now()
         next_ms = now.timer_ms + int(TICK_S * 1000)
-        for slot in self._slots:
+        for slot in self._live():
             deadline_ms = slot.shard.next_deadline_ms
             if deadline_ms is not None and deadline_ms <= now.timer_ms:
                 self._execute(slot, slot.shard.tick(now))
@@ -504,7 +551,7 @@ class Coordinator:
             topic = self._engine.manifest.topics.get(TOPIC)
             if topic is not None:
                 await self._protect(topic)
-            for slot in self._slots:
+            for slot in self._live():
                 effects = slot.shard.clean(
                     self._clock.now(),
                     retention_ms=minutes * 60_000 if minutes else NEVER,

@@ -10,32 +10,33 @@ import asyncio
 import json
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.cluster.manifest import (
     AddChunks,
     CreateTopic,
     DeleteTopic,
     Edit,
-    Extent,
-    FoldChunks,
     Incarnation,
     Manifest,
     OpenIncarnation,
-    ReserveProducerIds,
     SealIncarnation,
+    SealSegment,
     SetLogStart,
     SetPartitions,
     SetTopicConfig,
     Topic,
 )
+from broker.cluster.segments import SegmentInfo
+from broker.cluster.succession import lead_everything
 from broker.cluster.topic_config import TopicConfig, validate_topic_name
 from broker.engine import keys, lookup
-from broker.engine.catalog import Catalog
+from broker.engine.catalog import Catalog, LocalCatalog
 from broker.engine.checkpoint import Checkpointer, Rolled
-from broker.engine.partition import Appended, ChunkRef, PartitionLog
+from broker.engine.leads import Leads
+from broker.engine.partition import Appended, PartitionLog
 from broker.engine.reader import Reader
-from broker.engine.recovery import Recovered, encode_producers, recover, sweep_leftovers
+from broker.engine.recovery import encode_states, recover, sweep_leftovers
 from broker.engine.retention import Sweeper
 from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
@@ -54,11 +55,9 @@ log = get_logger("engine")
 FORMAT_VERSION = 1
 ADOPT_BYTES_MIN = 32 << 10
 """A batch from this size on is kept in the buffer that it came in; smaller ones are copied together: a fetch is then one slice."""
-PRODUCER_ID_BLOCK = 1000
+RESIGN_RETRY_S = 0.2
 STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
-TAKE_OVER_TRIES = 20
-"""Edits that a broker which is being replaced may still make, between its fence and its next write."""
 CHECKPOINT_BYTES_MAX = 64 << 20
 """Bytes of complete chunks that may be unlisted: bounds what a start has to read."""
 MEMORY_URLS = ("memory:", "null:")
@@ -93,10 +92,12 @@ class Engine:
         self.leader_epoch = -1
         self.failed: HeadgateError | None = None
         self.ready = False
-        self.logs: dict[str, list[PartitionLog]] = {}
-        """All and only the live partitions, by topic name."""
-        self.logs_by_id: dict[uuid.UUID, list[PartitionLog]] = {}
-        """The same partitions, by topic id."""
+        self._following = False
+        self.leads = Leads(self)
+        self.logs = self.leads.logs
+        """A slot for every partition of every topic, by topic name; None where this broker does not lead."""
+        self.logs_by_id = self.leads.by_id
+        """The same slots, by topic id."""
         self.tail_bytes = 0
         """Memory in segments that the tails hold."""
         self.pool = BufferPool(settings.tail_bytes // 4)
@@ -104,86 +105,109 @@ class Engine:
         self._fail_process = fail
         self._segments: deque[tuple[PartitionLog, Segment]] = deque()
         self._tail_bytes_max = settings.tail_bytes
-        self._catalog = Catalog(store, self._commit_failed, self._follow)
+        self._catalog: Catalog = LocalCatalog(
+            store,
+            incarnation_id,
+            applied=self.applied,
+            complete=lead_everything(incarnation_id),
+            fail=self.wal_failed,
+        )
         self._reader = Reader(store, incarnation_id, settings.read_cache_bytes)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}
         self._wal: Wal
         self._checkpointer: Checkpointer
         self._sweeper: Sweeper
-        self._producer_ids: Iterable[int] = iter(())
-        self._producer_ids_lock = asyncio.Lock()
+        self._producer_ids: Iterator[int] = iter(())
         self._topics_lock = asyncio.Lock()
 
     # -- life
 
     async def open(self) -> None:
-        """Fence who was here before, recover what it acked, and serve.
+        """Serve alone: fence who was here before, recover what it acked, and lead everything.
 
         Raises:
             FatalError: the store is not usable or not ours. CorruptError: it is damaged. RetryError: it does not answer.
-            FencedError: another broker took over in the meantime.
         """
-        await self._open_cluster()
+        await self.identify()
+        catalog = self._catalog
+        assert isinstance(catalog, LocalCatalog)
+        await catalog.load()
+        lost = [incarnation for incarnation in self.manifest.incarnations.values() if not incarnation.sealed]
+        epoch = self.manifest.leader_epoch + 1
+        recovered = await recover(self.store, self.manifest, lost, keys.maker(epoch, self.incarnation_id))
+        mine = Incarnation(
+            id=self.incarnation_id,
+            broker_id=self.broker_id,
+            leader_epoch=epoch,
+            opened_ms=self.clock.now_ms(),
+        )
+        await catalog.commit(*recovered.edits, OpenIncarnation(mine))
+        await self.start(catalog, recovered.records)
+
+    async def start(self, catalog: Catalog, recovered_records: int = 0) -> None:
+        """Lead what the manifest gives to this incarnation, which is open there. `catalog` tells `applied` of every change.
+
+        Args:
+            recovered_records: found in the tails of incarnations that this broker took over from; for the log.
+        """
+        self._catalog = catalog
+        self.leader_epoch = self.manifest.incarnations[self.incarnation_id].leader_epoch
+        # Epochs are never given twice, so ids made from them are not either. Epochs have 31 bits, ids 63.
+        self._producer_ids = iter(range(self.leader_epoch << 32, self.leader_epoch + 1 << 32))
         started = self.clock.monotonic()
-        recovered = await self._take_over()
-        for topic in self.manifest.topics.values():
-            self._add_topic(topic)
-        self._load_extents()
-        for logs in self.logs.values():
-            for partition in logs:
-                known = recovered.producers.get(partition.stream)
-                if known is not None:
-                    partition.producers_state = known[1]
         self._start_wal()
-        self.ready = True
+        self.ready = self._following = True
+        self.leads.sync()
+        await self.leads.settled()
         log.info(
             "engine_open",
             cluster=self.cluster_id,
             incarnation=self.incarnation_id,
             leader_epoch=self.leader_epoch,
             topics=len(self.logs),
-            recovered_records=recovered.records,
+            segments=len(self.leads.segments()),
+            recovered_records=recovered_records,
             seconds=round(self.clock.monotonic() - started, 3),
         )
 
-    async def _take_over(self) -> Recovered:
-        """Make this the newest incarnation. Who was it before may still edit the manifest meanwhile, so it may take a few tries."""
-        await self._catalog.load()
-        for attempt in range(TAKE_OVER_TRIES):
-            replaced = self.manifest.leader_epoch
-            try:
-                return await self._recover(attempt)
-            except (FencedError, InvalidError) as error:
-                if isinstance(error, InvalidError) and error.reason is not Reason.NOT_FOUND:
-                    raise
-                log.warning("recovery_overtaken", error=error.message)
-                await self._catalog.load()
-                if self.manifest.leader_epoch != replaced:
-                    raise FencedError(Reason.FENCED, "another broker took over this store while this one started") from error
-        raise RetryError(Reason.STORE_UNAVAILABLE, "the manifest changes faster than it can be taken over")
+    def applied(self, edits: Sequence[Edit]) -> None:
+        """Make what is served agree with the manifest, which has just taken these edits."""
+        if not self._following:
+            return
+        for edit in edits:
+            match edit:
+                case AddChunks(incarnation_id, chunks, _) if incarnation_id == self.incarnation_id and chunks:
+                    self._checkpointer.follow(chunks)
+                case SealIncarnation(incarnation_id) if incarnation_id == self.incarnation_id and self.ready:
+                    self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+        self.leads.applied(edits)
 
-    async def _recover(self, attempt: int) -> Recovered:
-        self.leader_epoch = self.manifest.leader_epoch + 1
-        recovered = await recover(self.store, self.manifest, keys.maker(self.leader_epoch, self.incarnation_id, attempt))
-        producers_key = keys.producers(self.incarnation_id, 0)
-        await self.store.put(
-            producers_key,
-            encode_producers({key: (offset, state.encode(offset)) for key, (offset, state) in recovered.producers.items()}),
-        )
-        incarnation = Incarnation(
-            id=self.incarnation_id,
-            broker_id=self.broker_id,
-            leader_epoch=self.leader_epoch,
-            opened_ms=self.clock.now_ms(),
-        )
-        await self._catalog.commit(
-            *recovered.edits,
-            OpenIncarnation(incarnation),
-            AddChunks(incarnation_id=self.incarnation_id, chunks=[], producers_key=producers_key),
-        )
-        return recovered
+    def replaced(self) -> None:
+        """The catalog's manifest is another one, newer by any number of edits."""
+        mine = self.manifest.incarnations.get(self.incarnation_id)
+        if mine is None or mine.sealed:
+            self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+            return
+        chunks = self.manifest.chunks[self.incarnation_id]
+        self._checkpointer.follow([chunks[number] for number in sorted(chunks)])
+        self.leads.sync()
 
-    async def _open_cluster(self) -> None:
+    @property
+    def sweeps(self) -> bool:
+        """Whether this broker looks after what belongs to no living incarnation: the leader, or one that is alone."""
+        return self.manifest.leader in ("", self.incarnation_id)
+
+    @property
+    def maker_epoch(self) -> int:
+        """The leader epoch in which this broker makes objects in the WAL of others (`keys.maker`), or of its own."""
+        return self.manifest.term_epoch if self.manifest.leader == self.incarnation_id else self.leader_epoch
+
+    def sweep_sealed(self) -> None:
+        """Delete, soon, what sealed incarnations had prepared and what attempts to recover them left behind."""
+        self._sweeper.sweep_sealed()
+
+    async def identify(self) -> None:
+        """Find out whose store this is; make it ours where it is new. Raises FatalError where it is another's."""
         mine = {
             "format": FORMAT_VERSION,
             "cluster_id": self.settings.cluster_name or uuid.UUID(hex=self.incarnation_id).hex[:22],
@@ -210,27 +234,6 @@ class Engine:
                 f"expected=`{self.settings.cluster_name}`",
             )
         self.cluster_id = cluster_id
-
-    def _load_extents(self) -> None:
-        for incarnation_id, chunks in self.manifest.chunks.items():
-            for number in sorted(chunks):
-                ref = ChunkRef(incarnation_id, chunks[number])
-                for extent in ref.chunk.extents:
-                    self._load_extent(extent, ref)
-        for topic_id, logs in self.logs_by_id.items():
-            for partition in logs:
-                start = self.manifest.log_start(topic_id, partition.number)
-                end = partition.sealed.extents[-1].end_offset if len(partition.sealed) else 0
-                partition.next_offset = partition.high_watermark = max(end, start)
-                partition.set_log_start(start)
-
-    def _load_extent(self, extent: Extent, ref: ChunkRef) -> None:
-        logs = self.logs_by_id.get(extent.topic_id)
-        if logs is not None and extent.partition < len(logs):
-            partition = logs[extent.partition]
-            partition.sealed.add(extent, ref)
-            partition.size_bytes += extent.data_bytes
-            partition.note_epoch(extent.leader_epoch, extent.base_offset)
 
     def _start_wal(self) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
@@ -260,7 +263,7 @@ class Engine:
             store=self.store,
             catalog=self._catalog,
             incarnation_id=self.incarnation_id,
-            logs=self.all_logs,
+            logs=self.leads.all,
             listed=lambda: self._sweeper.chunks_listed(),
             fail=self.wal_failed,
             chunks_max=settings.wal_checkpoint_chunks,
@@ -272,10 +275,53 @@ class Engine:
         self._checkpointer.start()
         self._sweeper.start()
 
+    async def resign(self, segment_ids: Iterable[int]) -> None:
+        """Hand segments over: take no more records for them, make durable and list what was taken, and seal them.
+
+        Only their writers wait meanwhile. Once begun it can only be finished; it is tried until it succeeds or this broker fails.
+
+        Raises:
+            FencedError: this broker was replaced. InvalidError: one of them is not this broker's.
+        """
+        await self.leads.settled()
+        wanted = set(segment_ids)
+        segments = [segment for segment in self.leads.segments() if segment.id in wanted]
+        logs = [log for segment in segments for log in self.leads.of_segment(segment)]
+        refusal = RetryError(Reason.NOT_LEADER, "the partition is being handed over to another broker")
+        for partition in logs:
+            partition.refusal = refusal
+        await self.durable()
+        await self._wal.roll()
+        while self.failed is None:
+            try:
+                await self._seal(segments)
+                return
+            except RetryError as error:
+                log.warning("resign_waits", segments=len(segments), error=error.message)
+                await asyncio.sleep(RESIGN_RETRY_S)
+
+    async def _seal(self, segments: Iterable[SegmentInfo], *more: Edit) -> None:
+        """Seal segments whose records are all durable and in complete chunks."""
+        seals: list[Edit] = []
+        origins: set[str] = set()
+        for segment in segments:
+            if segment.id not in self.manifest.segments:
+                continue  # the topic was deleted, or an earlier try succeeded
+            logs = self.leads.of_segment(segment)
+            assert len(logs) == len(segment.partitions), "a segment is sealed once it is open"
+            key = keys.segment_producers(self.incarnation_id, str(segment.id))
+            await self.store.put(key, encode_states(logs))
+            seals.append(SealSegment(segment.id, [partition.high_watermark for partition in logs], key))
+            origins.update(segment.origins)
+        await self._checkpointer.list_all(*seals, *more)
+        for origin in origins - self.manifest.producers_objects():
+            await self.store.delete(origin)
+
     async def close(self) -> None:
         """Make what waits durable, list it and seal this incarnation, so that the next start has nothing to recover."""
         if not self.ready:
             return
+        await self.leads.settled()
         self.ready = False
         await self._sweeper.close()
         await self._wal.close()
@@ -283,8 +329,7 @@ class Engine:
         await self._checkpointer.close()
         # Else the next start reads the last chunks: to seal what is not listed would be to forget it.
         if self.failed is None and self._wal.complete:
-            await self._checkpointer.list_all()
-            await self._catalog.commit(SealIncarnation(self.incarnation_id))
+            await self._seal(self.leads.segments(), SealIncarnation(self.incarnation_id))
             await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
         log.info("engine_closed", incarnation=self.incarnation_id, sealed=self.manifest.incarnations[self.incarnation_id].sealed)
 
@@ -298,7 +343,7 @@ class Engine:
                 last = partition
                 if not partition.open_chunks or partition.open_chunks[-1][1] != chunk_number:
                     partition.begin_chunk(chunk_number)
-                    partition.note_epoch(self.leader_epoch, base_offset)
+                    partition.note_epoch(partition.leader_epoch, base_offset)
                     self._chunk_logs.setdefault(chunk_number, {})[partition] = None
                 if partition.waiters:
                     wake[partition] = None
@@ -317,10 +362,6 @@ class Engine:
     ) -> None:
         self._checkpointer.add(Rolled(number, size_bytes, appended_ms, sections, self._chunk_logs.pop(number, {})))
 
-    def _commit_failed(self, error: HeadgateError) -> None:
-        if self.ready:  # else `open` or `close` raises it
-            self.wal_failed(error)
-
     def wal_failed(self, error: HeadgateError) -> None:
         if isinstance(error, ClosedError) or self.failed is not None:
             return
@@ -328,36 +369,16 @@ class Engine:
         log.error("engine_failed", reason=error.reason.value, error=error.message)
         self._fail_process(error)
 
+    def leads_lost(self, logs: Sequence[PartitionLog]) -> None:
+        """Called by `leads`: let go of what memory holds of them."""
+        self._segments = deque(pair for pair in self._segments if pair[0].closed is None)
+        self.tail_bytes = sum(len(segment.buffer) for _, segment in self._segments)
+
     # -- topics
 
     @property
     def manifest(self) -> Manifest:
         return self._catalog.manifest
-
-    def _follow(self, edits: Iterable[Edit]) -> None:
-        """Make what is served agree with the manifest, which has just taken these edits."""
-        for edit in edits:
-            match edit:
-                case CreateTopic(topic):
-                    if topic.id in self.manifest.topics_by_id:
-                        self._add_topic(topic)
-                case DeleteTopic(topic_id):
-                    self._drop_topic(topic_id)
-                case SetPartitions(topic_id) | SetTopicConfig(topic_id):
-                    self._update_topic(topic_id)
-                case SetLogStart(topic_id, offsets):
-                    logs = self.logs_by_id.get(topic_id, [])
-                    for number, offset in offsets.items():
-                        if number < len(logs):
-                            logs[number].set_log_start(offset)
-                case AddChunks(incarnation_id, chunks) if incarnation_id == self.incarnation_id and chunks:
-                    self._checkpointer.follow(chunks)
-                case FoldChunks(incarnation_id, numbers, chunk):
-                    ref = ChunkRef(incarnation_id, chunk)
-                    for extent in chunk.extents:
-                        logs = self.logs_by_id.get(extent.topic_id, [])
-                        if extent.partition < len(logs):
-                            logs[extent.partition].replace_sealed(set(numbers), extent, ref)
 
     def topics(self) -> list[Topic]:
         return list(self.manifest.topics.values())
@@ -378,11 +399,36 @@ class Engine:
         logs = self.logs_by_id.get(topic.id)
         if logs is None or not 0 <= number < len(logs):
             raise InvalidError(Reason.UNKNOWN_TOPIC, f"partition does not exist. topic=`{topic.name}` partition=`{number}`")
-        return logs[number]
+        partition = logs[number]
+        if partition is None:
+            raise RetryError(
+                Reason.NOT_LEADER, f"this broker does not lead the partition. topic=`{topic.name}` partition=`{number}`"
+            )
+        return partition
 
-    def all_logs(self) -> Iterable[PartitionLog]:
-        for logs in self.logs.values():
-            yield from logs
+    def lead(self, topic_id: uuid.UUID, number: int) -> tuple[Incarnation, int] | None:
+        """Who leads a partition, here or elsewhere, and its leader epoch; None where nobody does at the moment."""
+        leads = self.manifest.leads.get(topic_id, ())
+        segment = leads[number] if 0 <= number < len(leads) else None
+        return None if segment is None else (self.manifest.incarnations[segment.incarnation_id], segment.leader_epoch)
+
+    def brokers(self) -> list[Incarnation]:
+        """The live brokers, by id; of one that was just replaced by a new run, the new one."""
+        newest: dict[int, Incarnation] = {}
+        for incarnation in self.manifest.incarnations.values():
+            if not incarnation.sealed:
+                newest[incarnation.broker_id] = incarnation
+        return [newest[broker_id] for broker_id in sorted(newest)]
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that leads the cluster."""
+        leader = self.manifest.incarnations.get(self.manifest.leader)
+        return self.broker_id if leader is None else leader.broker_id
+
+    def all_logs(self) -> Iterator[PartitionLog]:
+        """The partitions that this broker leads."""
+        return self.leads.all()
 
     async def create_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str], *, validate_only: bool = False
@@ -412,38 +458,8 @@ class Engine:
                 Reason.INVALID_PARTITIONS, f"number of partitions is out of range. partitions=`{total}` min=`1` max=`{limit}`"
             )
 
-    def _add_topic(self, topic: Topic) -> None:
-        config = self._parse_config(topic)
-        logs = [PartitionLog(topic, number, config, self.leader_epoch, self.pool) for number in range(topic.partitions)]
-        self.logs[topic.name] = self.logs_by_id[topic.id] = logs
-
-    def _drop_topic(self, topic_id: uuid.UUID) -> None:
-        logs = self.logs_by_id.pop(topic_id, None)
-        if logs is None:
-            return
-        if self.logs.get(logs[0].topic.name) is logs:
-            del self.logs[logs[0].topic.name]
-        for partition in logs:
-            partition.deleted = True
-            partition.tail.clear()
-            for waiter in list(partition.waiters):
-                waiter()
-        self._segments = deque(pair for pair in self._segments if not pair[0].deleted)
-        self.tail_bytes = sum(len(segment.buffer) for _, segment in self._segments)
-
-    def _update_topic(self, topic_id: uuid.UUID) -> None:
-        topic = self.manifest.topics_by_id.get(topic_id)
-        logs = self.logs_by_id.get(topic_id)
-        if topic is None or logs is None:
-            return
-        config = self._parse_config(topic)
-        for partition in logs:
-            partition.topic = topic
-            partition.config = config
-        added = range(len(logs), topic.partitions)
-        logs.extend(PartitionLog(topic, number, config, self.leader_epoch, self.pool) for number in added)
-
-    def _parse_config(self, topic: Topic) -> TopicConfig:
+    def parse_config(self, topic: Topic) -> TopicConfig:
+        """A topic's settings; what it does not say is as this broker's settings say."""
         return TopicConfig.parse({"max.message.bytes": str(self.settings.message_bytes_max), **topic.config})
 
     async def delete_topic(self, topic: Topic) -> None:
@@ -519,13 +535,7 @@ class Engine:
 
     async def allocate_producer_id(self) -> int:
         """A producer id that was never given out in this cluster."""
-        async with self._producer_ids_lock:
-            for producer_id in self._producer_ids:
-                return producer_id
-            first = self.manifest.next_producer_id
-            await self._catalog.commit(ReserveProducerIds(first + PRODUCER_ID_BLOCK))
-            self._producer_ids = iter(range(first + 1, first + PRODUCER_ID_BLOCK))
-            return first
+        return next(self._producer_ids)
 
     # -- writing
 
@@ -552,7 +562,7 @@ class Engine:
             InvalidError: the batch is wrong; nothing was changed. RetryError: not now.
         """
         wal = self._wal
-        if wal.stalled is not None or self.failed is not None or partition.deleted:
+        if wal.stalled is not None or self.failed is not None or partition.refusal is not None:
             self._refuse(partition)
         config = partition.config
         header = validate(batch, 0, config.max_message_bytes)
@@ -582,6 +592,7 @@ class Engine:
             partition.producers_state.record(producer_id, header[10], header[11], header[12], base_offset, now_ms)
         partition.next_offset = next_offset
         partition.bytes_in += size
+        partition.requests += 1
         tail = partition.tail
         if adopt is not None and size >= ADOPT_BYTES_MIN and size * 2 > len(adopt):
             segment = tail.adopt(adopt, at, size, base_offset, next_offset)
@@ -604,8 +615,8 @@ class Engine:
             self._evict()
 
     def _refuse(self, partition: PartitionLog) -> None:
-        if partition.deleted:
-            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{partition.topic.name}`")
+        if partition.refusal is not None:
+            raise partition.refusal
         if self.failed is not None:
             raise RetryError(Reason.NOT_LEADER, f"this broker stopped leading the partition: {self.failed.message}")
         stalled = self._wal.stalled

@@ -32,9 +32,16 @@ SPAN_MS_MAX = 3600 * 1000
 """Chunks that were written further apart stay apart, so that retention by time can free the older one."""
 
 
-def choose(manifest: Manifest) -> tuple[str, list[Chunk]] | None:
-    """The next neighbours to fold, as (incarnation id, chunks), or None: `FANOUT` of them, or fewer that are large together."""
+def choose(manifest: Manifest, by: str) -> tuple[str, list[Chunk]] | None:
+    """The next neighbours to fold, as (incarnation id, chunks), or None: `FANOUT` of them, or fewer that are large together.
+
+    Args:
+        by: an incarnation folds its own chunks; the leader, or a broker that is alone, also those of sealed incarnations.
+    """
+    leads = manifest.leader in ("", by)
     for incarnation_id, chunks in manifest.chunks.items():
+        if incarnation_id != by and not (leads and manifest.incarnations[incarnation_id].sealed):
+            continue
         run: list[Chunk] = []
         size = 0
         for number in sorted(chunks):
@@ -71,13 +78,15 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
     """
     created_ms = chunks[-1].appended_ms
     header = chunk_header(uuid.UUID(hex=incarnation_id).bytes, chunks[0].number, created_ms, FLAG_SYNCED)
-    streams: dict[tuple[uuid.UUID, int], list[tuple[Extent, BatchIndex, memoryview]]] = {}
+    streams: dict[tuple[uuid.UUID, int, int], list[tuple[Extent, BatchIndex, memoryview]]] = {}
     for chunk in chunks:
         # Not the whole object: one that was recovered may have room behind its groups that was never used.
         data = memoryview(await store.get_range(keys.chunk_object(incarnation_id, chunk), 0, chunk.size_bytes))
         for extent in _live(chunk.extents, manifest):
             index = await read_index(store, incarnation_id, chunk, extent)
-            streams.setdefault((extent.topic_id, extent.partition), []).append((extent, index, data))
+            # Of one leader epoch: between two of them other incarnations may have written.
+            stream = (extent.topic_id, extent.partition, extent.leader_epoch)
+            streams.setdefault(stream, []).append((extent, index, data))
     parts: list[bytes | memoryview] = [header]
     indexes: list[tuple[list[Extent], BatchIndex]] = []
     position = CHUNK_HEADER_BYTES

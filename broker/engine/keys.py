@@ -9,6 +9,8 @@
     wal/<incarnation>/<chunk>.fold-<who>  chunks from <chunk> on that were folded into one (fold.py)
     wal/<incarnation>/fence               the incarnation may never ack again
     wal/<incarnation>/producers-<chunk>   producer state after all chunks before <chunk>
+    wal/<incarnation>/producers-segment-<id>  ... of a segment when it was sealed; `last-<who>`: of all of a lost incarnation
+    cluster/lease/<version>               who leads (control/lease.py)
     topics/<topic id>/data/...            files of history, by reference
 """
 
@@ -18,6 +20,7 @@ from broker.cluster.manifest import Chunk
 
 CLUSTER_ID = "cluster/id"
 MANIFEST = "cluster/manifest"
+LEASE = "cluster/lease/"
 WAL = "wal/"
 
 
@@ -66,3 +69,8 @@ def fence(incarnation_id: str) -> str:
 
 def producers(incarnation_id: str, number: int) -> str:
     return f"{WAL}{incarnation_id}/producers-{number:020d}"
+
+
+def segment_producers(incarnation_id: str, name: str) -> str:
+    """Of one sealed segment, or of all segments of an incarnation that was lost."""
+    return f"{WAL}{incarnation_id}/producers-segment-{name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from broker.log.chunk import stream_key
 from broker.log.index import BatchIndex
 from broker.log.producers import ProducerInfo, ProducerState
 from broker.log.tail import Tail
+from broker.runtime.errors import HeadgateError
 
 
 class Appended(NamedTuple):
@@ -62,15 +63,13 @@ class SealedExtents:
             row += 1
         return row
 
-    def replace(self, numbers: set[int], extent: Extent, ref: ChunkRef) -> int:
-        """Put `extent` in the place of the extents in chunks that were folded; returns the bytes by which it has more."""
-        rows = [
-            row for row, old in enumerate(self.refs) if old.incarnation_id == ref.incarnation_id and old.chunk.number in numbers
-        ]
-        if not rows:
+    def replace(self, extent: Extent, ref: ChunkRef) -> int:
+        """Put `extent` in the place of those that it is made of; returns the bytes by which it has more."""
+        first = bisect_left(self._bases, extent.base_offset)
+        end = bisect_left(self._bases, extent.end_offset)
+        if first == end:
             return 0
-        first, end = rows[0], rows[-1] + 1
-        assert len(rows) == end - first, "folded chunks are neighbours"
+        assert self.extents[end - 1].end_offset <= extent.end_offset, "extents are folded whole"
         replaced = sum(old.data_bytes for old in self.extents[first:end])
         self._bases[first:end] = array("q", [extent.base_offset])
         self.extents[first:end] = [extent]
@@ -91,7 +90,7 @@ class SealedExtents:
 
 
 class PartitionLog:
-    """The log of one partition.
+    """The log of one partition, as long as this broker leads one segment with it.
 
     Offsets: ``log_start <= high_watermark <= next_offset``. Records in [log_start, high_watermark) are durable and may be read;
     those in [high_watermark, next_offset) are on their way to the store.
@@ -100,8 +99,8 @@ class PartitionLog:
     __slots__ = (
         "bytes_in",
         "bytes_out",
+        "closed",
         "config",
-        "deleted",
         "epochs",
         "high_watermark",
         "internal",
@@ -112,7 +111,10 @@ class PartitionLog:
         "open",
         "open_chunks",
         "producers_state",
+        "refusal",
+        "requests",
         "sealed",
+        "segment_id",
         "size_bytes",
         "stream",
         "tail",
@@ -120,11 +122,17 @@ class PartitionLog:
         "waiters",
     )
 
-    def __init__(self, topic: Topic, number: int, config: TopicConfig, leader_epoch: int, pool: BufferPool) -> None:
+    def __init__(
+        self, topic: Topic, number: int, config: TopicConfig, segment_id: int, leader_epoch: int, pool: BufferPool
+    ) -> None:
         self.topic = topic
         self.number = number
         self.config = config
-        self.deleted = False
+        self.segment_id = segment_id
+        self.refusal: HeadgateError | None = None
+        """Why nothing can be appended any more, or None: the segment is being handed over, or `closed`."""
+        self.closed: HeadgateError | None = None
+        """Why this broker has nothing to do with the partition any more, or None: topic deleted, or led by another broker."""
         self.internal = is_internal(topic.name)
         """Only the broker itself writes to it."""
         self.stream = stream_key(topic.id.bytes, number)
@@ -145,6 +153,15 @@ class PartitionLog:
         self.waiters: set[Callable[[], None]] = set()
         self.bytes_in = 0
         self.bytes_out = 0
+        self.requests = 0
+        """Appends and fetches with records, since the segment was opened."""
+
+    def close(self, error: HeadgateError) -> None:
+        """This broker does not lead the partition any more. Who waits for records is woken."""
+        self.refusal = self.closed = error
+        self.tail.clear()
+        for waiter in list(self.waiters):
+            waiter()
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.topic.name}-{self.number} [{self.log_start}, {self.high_watermark}, {self.next_offset}))"
@@ -204,9 +221,9 @@ class PartitionLog:
         self.open_chunks = [(row - rows, chunk_number) for row, chunk_number in self.open_chunks]
         self.sealed.add(extent, ref)
 
-    def replace_sealed(self, numbers: set[int], extent: Extent, ref: ChunkRef) -> None:
-        """The chunks with these numbers were folded into one, which has their rows of this partition in `extent`."""
-        self.size_bytes += self.sealed.replace(numbers, extent, ref)
+    def replace_sealed(self, extent: Extent, ref: ChunkRef) -> None:
+        """Chunks were folded into one, which has their rows of this partition in `extent`."""
+        self.size_bytes += self.sealed.replace(extent, ref)
 
     def set_log_start(self, offset: int) -> None:
         """Records below `offset` are gone for readers."""

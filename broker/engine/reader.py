@@ -6,6 +6,7 @@ Ranges that are near each other are read at once, and a read is bounded by what 
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ GAP_BYTES_MAX = 64 << 10
 """A gap between two wanted batches up to this is read and thrown away: cheaper than another round trip."""
 RANGE_BYTES_MAX = 8 << 20
 """One range read from the store at the most, but for a single larger batch."""
-TRIES = 3
+TRIES = 5
+AGAIN_S = 0.05
 """A chunk may be swept between the look-up and the read; then the look-up is done again."""
 
 
@@ -59,6 +61,8 @@ async def _again(call: Callable[[], Awaitable[_T]]) -> _T:
                 raise
             if attempt == TRIES - 1:
                 raise RetryError(Reason.STORE_UNAVAILABLE, f"a chunk is missing in the store: {error.message}") from error
+            # Another broker may have swept it, whose edit is on its way to this one.
+            await asyncio.sleep(attempt * AGAIN_S)
     raise AssertionError("TRIES is at least 1")
 
 

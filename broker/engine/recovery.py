@@ -1,4 +1,4 @@
-"""What a start finds: the manifest, the producers' checkpoint, and the tails of incarnations that did not say goodbye.
+"""What a broker that is lost leaves behind: the tail of its WAL, which the manifest does not list yet.
 
 A tail is bounded: the chunks that the manifest does not list yet, a few by design (`engine/checkpoint.py`). They are read whole,
 because their batches have to be judged anyway, and give both the index rows and the producer state of what came after the last
@@ -8,12 +8,15 @@ checkpoint. Fencing comes first: from then on the old incarnation cannot ack, an
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from broker.cluster.manifest import AddChunks, Chunk, Edit, Extent, Incarnation, Manifest, SealIncarnation
+from broker.cluster.manifest import AddChunks, Chunk, Edit, Extent, Incarnation, Manifest, SealIncarnation, SealSegment
+from broker.cluster.segments import SegmentInfo
 from broker.engine import keys
-from broker.log.chunk import CHUNK_HEADER_BYTES, ChunkScan, Frame, parse_stream_key
+from broker.engine.partition import PartitionLog
+from broker.log.chunk import CHUNK_HEADER_BYTES, ChunkScan, Frame, parse_stream_key, stream_key
 from broker.log.index import BatchIndex
 from broker.log.producers import ProducerState
 from broker.runtime.errors import CorruptError, InvalidError, Reason
@@ -26,15 +29,15 @@ FENCE_OBJECT = b"HGfence1"
 LIST_PAGE = 1000
 
 
+Producers: TypeAlias = dict[bytes, tuple[int, ProducerState]]
+"""By stream key: the offset up to which the state is known, and the state."""
+
+
 @dataclass(slots=True)
 class Recovered:
-    """Edits to commit, and what the engine needs besides the manifest.
-
-    `producers`: by stream key, the offset up to which the state is known, and the state.
-    """
+    """Edits to commit, and what people want to know."""
 
     edits: list[Edit] = field(default_factory=list)
-    producers: dict[bytes, tuple[int, ProducerState]] = field(default_factory=dict)
     records: int = 0
     damage: list[str] = field(default_factory=list)
 
@@ -47,10 +50,21 @@ def encode_producers(states: Mapping[bytes, tuple[int, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def decode_producers(data: bytes) -> dict[bytes, tuple[int, ProducerState]]:
+def encode_states(logs: Iterable[PartitionLog]) -> bytes:
+    """A checkpoint of what is durable in some partitions."""
+    return encode_producers(
+        {
+            partition.stream: (partition.high_watermark, partition.producers_state.encode(partition.high_watermark))
+            for partition in logs
+            if len(partition.producers_state)
+        }
+    )
+
+
+def decode_producers(data: bytes) -> Producers:
     """The inverse of `encode_producers`. Raises CorruptError."""
     view = memoryview(data)
-    states: dict[bytes, tuple[int, ProducerState]] = {}
+    states: Producers = {}
     position = 8
     if bytes(view[:4]) != b"HGpr":
         raise CorruptError(Reason.CORRUPT_STORE, "producer checkpoint is not what was written")
@@ -65,23 +79,36 @@ def decode_producers(data: bytes) -> dict[bytes, tuple[int, ProducerState]]:
     return states
 
 
-async def recover(store: Store, manifest: Manifest, made_by: str) -> Recovered:
-    """Fence every incarnation that is not sealed, and find what it wrote.
+async def recover(store: Store, manifest: Manifest, incarnations: Iterable[Incarnation], made_by: str) -> Recovered:
+    """Fence incarnations that are not sealed, and find what they wrote.
 
     Args:
         made_by: `keys.maker` of who recovers.
 
     Returns:
-        Edits that list its chunks and seal it. Nothing else in the store depends on them until they are committed, so a recovery
-        that dies half-way is simply done again.
+        Edits that list their chunks, and seal their segments and them. Nothing else in the store depends on them until they are
+        committed, so a recovery that dies half-way is simply done again.
     """
     recovered = Recovered()
-    if manifest.producers_key is not None:
-        recovered.producers = decode_producers(await store.get(manifest.producers_key))
-    for incarnation in manifest.incarnations.values():
-        if not incarnation.sealed:
-            await _recover_incarnation(store, manifest, incarnation, made_by, recovered)
+    for incarnation in incarnations:
+        await _recover_incarnation(store, manifest, incarnation, made_by, recovered)
     return recovered
+
+
+async def load_producers(store: Store, objects: Iterable[str]) -> Producers:
+    """The newest state of every stream in some checkpoints. Raises CorruptError, RetryError."""
+    newest: Producers = {}
+    for key in objects:
+        try:
+            states = decode_producers(await store.get(key))
+        except InvalidError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            raise CorruptError(Reason.CORRUPT_STORE, f"a checkpoint of producers is missing. key=`{key}`") from error
+        for stream, (offset, state) in states.items():
+            if stream not in newest or newest[stream][0] <= offset:
+                newest[stream] = offset, state
+    return newest
 
 
 async def _recover_incarnation(
@@ -89,6 +116,11 @@ async def _recover_incarnation(
 ) -> None:
     prefix = keys.wal_prefix(incarnation.id)
     await store.put_if_absent(keys.fence(incarnation.id), FENCE_OBJECT)
+    segments = [segment for segment in manifest.segments.values() if segment.incarnation_id == incarnation.id]
+    checkpoints = {origin: None for segment in segments for origin in segment.origins}
+    if incarnation.id in manifest.producers_keys:
+        checkpoints[manifest.producers_keys[incarnation.id]] = None
+    producers = await load_producers(store, checkpoints)
     number = incarnation.next_chunk
     chunks: list[Chunk] = []
     sequence: int | None = None
@@ -116,11 +148,36 @@ async def _recover_incarnation(
         sequence = scan.sequence_next
         if frames:
             chunks.append(await _list_chunk(store, incarnation, number, made_by, data, scan.end, frames))
-            _replay_producers(frames, recovered)
+            _replay_producers(frames, producers)
             recovered.records += sum(frame.header[12] for frame in frames)
         number += 1
     recovered.edits.append(AddChunks(incarnation_id=incarnation.id, chunks=chunks))
+    if segments:
+        key = keys.segment_producers(incarnation.id, f"last-{made_by}")
+        streams = {stream_key(segment.topic_id.bytes, number) for segment in segments for number in segment.partitions}
+        states = {stream: (offset, state.encode(offset)) for stream, (offset, state) in producers.items() if stream in streams}
+        await store.put(key, encode_producers(states))
+        ends = _ends([*manifest.chunks[incarnation.id].values(), *chunks])
+        for segment in segments:
+            recovered.edits.append(SealSegment(segment.id, _segment_ends(manifest, segment, ends), key))
     recovered.edits.append(SealIncarnation(incarnation_id=incarnation.id))
+
+
+def _ends(chunks: Iterable[Chunk]) -> dict[tuple[uuid.UUID, int], int]:
+    """Behind the last record of every partition in some chunks."""
+    ends: dict[tuple[uuid.UUID, int], int] = {}
+    for chunk in chunks:
+        for extent in chunk.extents:
+            key = (extent.topic_id, extent.partition)
+            ends[key] = max(ends.get(key, 0), extent.end_offset)
+    return ends
+
+
+def _segment_ends(manifest: Manifest, segment: SegmentInfo, ends: Mapping[tuple[uuid.UUID, int], int]) -> list[int]:
+    return [
+        max(base_offset, ends.get((segment.topic_id, partition), 0), manifest.log_start(segment.topic_id, partition))
+        for partition, base_offset in zip(segment.partitions, segment.base_offsets, strict=True)
+    ]
 
 
 def is_fence(found: ObjectInfo) -> bool:
@@ -189,12 +246,12 @@ async def _list_chunk(
     )
 
 
-def _replay_producers(frames: list[Frame], recovered: Recovered) -> None:
+def _replay_producers(frames: list[Frame], producers: Producers) -> None:
     for frame in frames:
         header = frame.header
         if header[9] < 0:
             continue
-        known, state = recovered.producers.get(frame.stream) or (0, ProducerState())
+        known, state = producers.get(frame.stream) or (0, ProducerState())
         if header[0] >= known:
             state.record(header[9], header[10], header[11], header[12], header[0], frame.appended_ms)
-            recovered.producers[frame.stream] = (header[0] + header[6] + 1, state)
+            producers[frame.stream] = (header[0] + header[6] + 1, state)

@@ -53,8 +53,10 @@ def is_needed(chunk: Chunk, manifest: Manifest) -> bool:
 
 
 def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:
-    """Edits that take unneeded chunks, and sealed incarnations without chunks, out of the manifest."""
+    """Edits that take unneeded chunks, and sealed incarnations without chunks, out of the manifest. Only the leader makes them."""
     edits: list[Edit] = []
+    if manifest.leader not in ("", own_incarnation):
+        return edits
     for incarnation_id, chunks in manifest.chunks.items():
         unneeded = [number for number, chunk in chunks.items() if not is_needed(chunk, manifest)]
         if unneeded:
@@ -73,17 +75,23 @@ class Sweeper:
         self._catalog = catalog
         self._wake = asyncio.Event()
         self._closing = False
+        self._folds = 0
+        self._folding = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
         self.chunks_folded = 0
-        self._folds = 0
         self._unswept: list[str] = []
-        """Incarnations that were sealed before this one, and may have left something behind."""
+        """Sealed incarnations that may have left something behind."""
 
     def start(self) -> None:
-        self._unswept = [key for key, incarnation in self._engine.manifest.incarnations.items() if incarnation.sealed]
-        self._wake.set()
+        self.sweep_sealed()
         self._task = asyncio.create_task(self._run(), name="sweeper")
+
+    def sweep_sealed(self) -> None:
+        """Look soon for what sealed incarnations left behind. In turn with folding, which must not lose what it has just made."""
+        incarnations = self._engine.manifest.incarnations
+        self._unswept = [key for key, incarnation in incarnations.items() if incarnation.sealed] if self._engine.sweeps else []
+        self._wake.set()
 
     def wake(self) -> None:
         """Look soon: something was deleted."""
@@ -91,7 +99,7 @@ class Sweeper:
 
     def chunks_listed(self) -> None:
         """Look soon if there is something to fold."""
-        if choose(self._engine.manifest) is not None:
+        if choose(self._engine.manifest, self._engine.incarnation_id) is not None:
             self._wake.set()
 
     async def close(self) -> None:
@@ -112,7 +120,7 @@ class Sweeper:
             try:
                 await self.run_once()
                 await self.fold()
-                while self._unswept and not self._closing:
+                while self._unswept and self._engine.sweeps and not self._closing:
                     await sweep_leftovers(self._engine.store, self._engine.manifest, self._unswept[-1])
                     self._unswept.pop()
             except HeadgateError as error:
@@ -145,12 +153,16 @@ class Sweeper:
 
     async def fold(self) -> None:
         """Fold chunks until there is nothing to fold."""
+        async with self._folding:
+            await self._fold()
+
+    async def _fold(self) -> None:
         engine = self._engine
         await self._catalog.settle()
-        while not self._closing and (chosen := choose(engine.manifest)) is not None:
+        while not self._closing and (chosen := choose(engine.manifest, engine.incarnation_id)) is not None:
             incarnation_id, chunks = chosen
             self._folds += 1
-            made_by = keys.maker(engine.leader_epoch, engine.incarnation_id, self._folds)
+            made_by = keys.maker(engine.maker_epoch, engine.incarnation_id, self._folds)
             await self._catalog.commit(await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by))
             await self._delete_chunks(incarnation_id, chunks)
             self.chunks_folded += len(chunks)
@@ -164,7 +176,7 @@ class Sweeper:
 
     async def _delete_incarnation(self, incarnation_id: str) -> None:
         """Remove everything that is left of an incarnation but its fences: a zombie that wakes up must still find them."""
-        kept = (self._engine.manifest.producers_key,)
+        kept = self._engine.manifest.producers_objects()
         last = ""
         while objects := await self._engine.store.list(keys.wal_prefix(incarnation_id), last):
             for found in objects:

@@ -60,6 +60,9 @@ class Wal(Protocol):
     def on_durable(self, callback: DurableCallback) -> None:
         """Call back once everything appended so far is durable (None), or never can be (the error)."""
 
+    async def roll(self) -> None:
+        """Complete the chunk in which the last durable batch stands. Returns once the owner was told of it."""
+
     async def close(self) -> None:
         """Write what waits, seal the chunk and stop. A WAL that is stalled gives up what it could not write: it was not acked."""
 
@@ -129,6 +132,8 @@ class AppendWal:
         # Shared with the thread, under the lock.
         self._lock = threading.Lock()
         self._queue: list[Pending] = []
+        self._rolls: list[Callable[[], object]] = []
+        self._over = False
         self._closing = False
         self._sleeping = False
         self._wake = threading.Lock()
@@ -167,6 +172,17 @@ class AppendWal:
             wake, self._sleeping = self._sleeping, False
         if wake:
             self._wake.release()
+
+    async def roll(self) -> None:
+        done = asyncio.Event()
+        with self._lock:
+            if self._over:
+                return
+            self._rolls.append(done.set)
+            wake, self._sleeping = self._sleeping, False
+        if wake:
+            self._wake.release()
+        await done.wait()
 
     def _committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
         self._owner.wal_committed(group, chunk_number, position)
@@ -218,21 +234,35 @@ class AppendWal:
             self._report(self._failed, error)
         finally:
             self._writer.release()
+            with self._lock:
+                self._over = True
+            self._end_rolls(len(self._rolls))
             self._report(self._ended.set)
 
     def _serve(self) -> bool:
         with self._lock:
             queue, self._queue = self._queue, []
+            rolls = len(self._rolls)
             closing = self._closing
-            if not queue and not closing:
+            if not queue and not rolls and not closing:
                 self._sleeping = True
         if queue:
             self._writer.write(queue)
-        elif closing:
+        if rolls:
+            self._writer.roll()
+            self._end_rolls(rolls)
+        if queue or rolls:
+            return True
+        if closing:
             return False
-        else:
-            self._wake.acquire()
+        self._wake.acquire()
         return True
+
+    def _end_rolls(self, count: int) -> None:
+        with self._lock:
+            ended, self._rolls = self._rolls[:count], self._rolls[count:]
+        for done in ended:
+            self._report(done)
 
 
 class InlineWal:
@@ -275,10 +305,12 @@ class InlineWal:
     def _flush(self) -> None:
         self._flush_scheduled = False
         fresh, self._fresh = self._fresh, []
-        if self._acks.error is not None:
-            return
+        if self._acks.error is None:
+            self._try(lambda: self._writer.write(fresh))
+
+    def _try(self, call: Callable[[], None]) -> None:
         try:
-            self._writer.write(fresh)
+            call()
         except HeadgateError as error:
             self._acks.fail(error)
             self._owner.wal_failed(error)
@@ -287,10 +319,14 @@ class InlineWal:
         self._owner.wal_committed(group, chunk_number, position)
         self._acks.advance(len(group))
 
+    async def roll(self) -> None:
+        self._writer.roll()
+
     async def close(self) -> None:
         self._flush()
         if self._acks.error is None:
-            self._writer.seal()
+            self._try(self._writer.seal)
+        if self._acks.error is None:
             self.complete = True
             self._acks.fail(ClosedError(Reason.CLOSED, "the broker is closing"))
         self._writer.release()

@@ -185,6 +185,12 @@ class GroupWriter:
                     raise ClosedError(error.reason, f"records that were not acked could not be written: {error.message}") from error
                 pause_ms = min(pause_ms * 2, RETRY_MS_MAX)
 
+    def roll(self) -> None:
+        """Complete the chunk if it has a group, and begin the next. Raises FencedError, FatalError, ClosedError."""
+        if self._position > CHUNK_HEADER_BYTES:
+            self.seal()
+            self._roll()
+
     def seal(self) -> None:
         """Complete the chunk: cut it to what was written and report it. One without a group is not reported."""
         file, size = self._file, self._position

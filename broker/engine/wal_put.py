@@ -202,6 +202,9 @@ class PutWal:
             self._owner.wal_failed(error)
         self._idle.set()
 
+    async def roll(self) -> None:
+        """Nothing to do: every group is a chunk."""
+
     async def close(self) -> None:
         """Write what waits and stop. Whatever the store refuses now was never acked."""
         self._closing = True

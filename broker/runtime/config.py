@@ -87,6 +87,16 @@ class Settings:
     grpc_port: int = _port(9095, "gRPC port; 0 = any free port")
     http_port: int = _port(9090, "HTTP port of /healthz, /readyz and /metrics; 0 = any free port")
 
+    rack: str = _text("", "where this broker stands, for clients that read from the nearest; empty = not said")
+
+    # -- the cluster
+    cluster_lease_ttl_ms: int = _duration(
+        3 * SECOND_MS, 300, 600 * SECOND_MS, "another broker leads when the leader has not renewed its lease for this long"
+    )
+    cluster_member_timeout_ms: int = _duration(
+        2 * SECOND_MS, 200, 600 * SECOND_MS, "a broker that the leader has not heard for this long is replaced"
+    )
+
     # -- topics
     num_partitions: int = _count(8, 1, 10_000, "partitions of a topic that is created without a number")
     auto_create_topics: bool = _flag(True, "create a topic when a client first asks for it")

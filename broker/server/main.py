@@ -110,7 +110,7 @@ def report(settings: Settings, error: HeadgateError) -> int:
 
 def _hint(error: HeadgateError) -> str:
     if isinstance(error, FencedError):
-        return " (another broker took over this store: one broker at a time may serve it)"
+        return " (its partitions are led by others now: start it again)"
     if error.reason is Reason.STORE_FULL:
         return " (free some space, then start again: nothing that was acked is lost)"
     if isinstance(error, RetryError):

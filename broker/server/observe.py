@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics
 if TYPE_CHECKING:
     from broker.engine.coordinator import Coordinator
     from broker.engine.engine import Engine
+    from broker.engine.partition import PartitionLog
     from broker.server.kafka.listener import KafkaServer
 
 LAG_INTERVAL_S = 1.0
@@ -81,7 +82,11 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
     """Topics, memory and the write-ahead log."""
 
     def by_topic(name: str) -> Callable[[], dict[Labels, float]]:
-        return lambda: {(topic,): sum(getattr(part, name) for part in logs) for topic, logs in engine.logs.items()}
+        def total(logs: Iterable[PartitionLog | None]) -> int:
+            counts: Iterable[int] = (getattr(partition, name) for partition in logs if partition is not None)
+            return sum(counts)
+
+        return lambda: {(topic,): total(logs) for topic, logs in engine.logs.items()}
 
     gauge, counter, topic = metrics.gauge, metrics.counter, ("topic",)
     gauge("headgate_topic_partitions", "partitions", lambda: {(name,): len(logs) for name, logs in engine.logs.items()}, topic)

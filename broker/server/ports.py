@@ -36,6 +36,15 @@ def check_free(host: str, port: int, setting: str) -> None:
     _bind(host, port, setting).close()
 
 
+def free(host: str) -> int:
+    """A port that nobody listens on now; for those who must say where they will listen before they do."""
+    bound = _bind(host, 0, "grpc_port")
+    try:
+        return address(bound)[1]
+    finally:
+        bound.close()
+
+
 def address(bound: socket.socket) -> tuple[str, int]:
     """(host, port) that a socket listens on."""
     host, port = bound.getsockname()[:2]

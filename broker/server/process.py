@@ -12,6 +12,7 @@ new connections; the log is flushed and sealed, which answers what waited for it
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib
 import os
 import socket
@@ -27,6 +28,7 @@ from broker.server import ports
 from broker.server.kafka.listener import KafkaServer
 
 if TYPE_CHECKING:
+    from broker.control.cluster import Cluster
     from broker.engine.coordinator import Coordinator
     from broker.engine.engine import Engine
     from broker.server.grpc.server import GrpcServer
@@ -62,10 +64,11 @@ class Process:
         self._end: asyncio.Future[HeadgateError | None] = self._loop.create_future()
         self._kafka_socket, self._http_socket = kafka, http
         self._kafka_address, self._http_address = ports.address(kafka), ports.address(http)
-        self._grpc_port = settings.grpc_port
+        self._grpc_port = settings.grpc_port or ports.free(settings.host)
         self._kafka = KafkaServer(settings, self.clock, self._advertised())
         self._store: Store | None = None
         self._engine: Engine | None = None
+        self._cluster: Cluster | None = None
         self._groups: Coordinator | None = None
         self._observer: Observer | None = None
         self._grpc: GrpcServer | None = None
@@ -175,7 +178,28 @@ class Process:
         engine: Engine = engines.Engine(
             store=metered, settings=settings, clock=self.clock, incarnation_id=os.urandom(16).hex(), fail=self.stop
         )
-        await engine.open()
+        module = await self._import("broker.control.cluster")
+        host, kafka_port = self._advertised()
+        cluster: Cluster = module.Cluster(
+            engine,
+            mine=module.Incarnation(
+                id=engine.incarnation_id,
+                broker_id=settings.broker_id,
+                leader_epoch=-1,
+                opened_ms=self.clock.now_ms(),
+                host=host,
+                kafka_port=kafka_port,
+                grpc_port=self._grpc_port,
+                http_port=self._http_address[1],
+                rack=settings.rack,
+            ),
+            lease_ttl_ms=settings.cluster_lease_ttl_ms,
+            member_timeout_ms=settings.cluster_member_timeout_ms,
+            fail=self.stop,
+        )
+        cluster.connections = lambda: len(self._kafka.connections)
+        self._cluster = cluster
+        await cluster.start()
         self._engine = engine
         groups: Coordinator = coordinator.Coordinator(engine, settings, self.clock)
         self._groups = groups
@@ -185,12 +209,18 @@ class Process:
     async def _start_grpc(self, engine: Engine, groups: Coordinator) -> None:
         module = await self._import("broker.server.grpc.server")
         server: GrpcServer = module.GrpcServer(
-            engine, self.settings, groups, kafka=self._advertised(), http_port=self._http_address[1]
+            engine,
+            dataclasses.replace(self.settings, grpc_port=self._grpc_port),
+            groups,
+            cluster=self._cluster,
+            kafka=self._advertised(), http_port=self._http_address[1]
         )
         assert self._observer is not None
         server.register(self._observer.metrics)
         self._grpc_port = await server.start()
         self._grpc = server
+        assert self._cluster is not None
+        await self._cluster.serving()
 
     async def _start_http(self) -> None:
         app = await self._import("broker.server.http.app")
@@ -218,14 +248,23 @@ class Process:
         grace_s = self.settings.shutdown_timeout_ms / 1000
         await self._kafka.stop_accepting()
         closing: list[tuple[str, Callable[[], Any]]] = []
-        if self._grpc is not None:
-            closing.append(("grpc", lambda: cast("GrpcServer", self._grpc).close(grace_s)))
+        close_grpc = ("grpc", lambda: cast("GrpcServer", self._grpc).close(grace_s))
+        alone = self._engine is None or len(self._engine.brokers()) <= 1
+        if self._grpc is not None and alone:
+            closing.append(close_grpc)
+        if self._cluster is not None and not alone and error is None:
+            closing.append(("cluster", lambda: cast("Cluster", self._cluster).drain(grace_s)))
         if self._groups is not None:
-            self._groups.stop()
+            closing.append(("groups", self._stop_groups))
         if self._engine is not None:
             closing.append(("log", self._engine.close))
         if self._groups is not None:
             closing.append(("groups", self._groups.close))
+        if self._cluster is not None:
+            closing.append(("cluster", self._cluster.close))
+        if self._grpc is not None and not alone:
+            # The other brokers are served to the end.
+            closing.append(close_grpc)
         closing.append(("kafka", self._kafka.close))
         if self._http is not None:
             closing.append(("http", self._http.close))
@@ -243,6 +282,10 @@ class Process:
             except Exception as failure:  # noqa: BLE001  # the other parts must still be closed, and the first error is reported
                 error = error or _known(failure)
         return error
+
+    async def _stop_groups(self) -> None:
+        assert self._groups is not None
+        self._groups.stop()
 
 
 def _known(error: BaseException | None) -> HeadgateError | None:

@@ -82,8 +82,8 @@ class AdminService:
         }
 
     def _partitions(self, topic: Topic) -> list[PartitionLog]:
-        """None of a topic that is just being created or deleted."""
-        return self._engine.logs_by_id.get(topic.id, [])
+        """Those that this broker leads."""
+        return [log for log in self._engine.logs_by_id.get(topic.id, []) if log is not None]
 
     def _broker(self) -> admin_pb2.Broker:
         addresses, trouble = self.addresses, self._engine.failed or self._engine.stalled

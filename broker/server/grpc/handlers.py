@@ -3,6 +3,7 @@
 A service is an object with one coroutine per rpc, named in snake_case:
 
 - unary: ``async def fetch(request, context) -> Message | bytes``; bytes are an encoded message.
+- server-streaming: ``async def watch(request, context) -> AsyncIterator[Message | bytes]``, a generator.
 - bidirectional: ``async def publish(call: Call) -> None``, which reads and writes raw messages until it returns.
 
 Bytes that are no message of the declared type give INVALID_ARGUMENT. HeadgateError gives its status; anything else is logged and
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, Protocol, TypeAlias
 
 import grpc
@@ -85,6 +86,8 @@ def service_handler(service: ServiceDescriptor, implementation: object, counts: 
         call = getattr(implementation, _snake(method.name))
         if method.client_streaming:
             table[method.name] = grpc.stream_stream_rpc_method_handler(_stream(method, call, counts))
+        elif method.server_streaming:
+            table[method.name] = grpc.unary_stream_rpc_method_handler(_answers(method, call, counts))
         else:
             table[method.name] = grpc.unary_unary_rpc_method_handler(_unary(method, call, counts))
     return grpc.method_handlers_generic_handler(service.full_name, table)
@@ -111,6 +114,21 @@ def _unary(
             await _abort(method, context, error)
             raise
         return response if isinstance(response, bytes) else response.SerializeToString()
+
+    return handle
+
+
+def _answers(
+    method: Method, call: Callable[[Any, Context], AsyncGenerator[Message | bytes, None]], counts: CallCounts
+) -> Callable[[bytes, Context], Awaitable[None]]:
+    async def handle(data: bytes, context: Context) -> None:
+        try:
+            with counts.call(method):
+                async with aclosing(call(decode(method.request, data), context)) as answers:
+                    async for answer in answers:
+                        await context.write(answer if isinstance(answer, bytes) else answer.SerializeToString())
+        except Exception as error:  # noqa: BLE001  # every error becomes a status
+            await _abort(method, context, error)
 
     return handle
 

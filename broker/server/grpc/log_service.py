@@ -45,8 +45,8 @@ class LogService:
         if wait_ms:
             await self._wait(partition, request.offset, min(max(request.min_bytes, 1), max_bytes), wait_ms)
         await budget.room()
-        if partition.deleted:
-            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{request.topic}`")
+        if partition.closed is not None:
+            raise partition.closed
         # Reserved before the read, which may take time; given back when the answer is on the wire.
         reserved = max_bytes
         budget.take(reserved)
@@ -68,7 +68,7 @@ class LogService:
         self._shared.on_stop(news.set)
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                while not (self._shared.stopping or partition.deleted):
+                while not self._shared.stopping and partition.closed is None:
                     # A read stops before its limit, so that with `min_bytes` as the limit it may give less though more is there.
                     slices = self._engine.read_tail(partition, offset, min_bytes + BATCH_BYTES_MAX)
                     # None: older than what is in memory, so there is enough.

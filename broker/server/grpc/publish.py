@@ -165,7 +165,7 @@ class Publisher:
 
     def _partition(self, topic: str, number: int) -> PartitionLog:
         partition = self._known.get((topic, number))
-        if partition is None or partition.deleted:
+        if partition is None or partition.closed is not None:
             if is_internal(topic):
                 raise InvalidError(Reason.INVALID_TOPIC, f"topic is the cluster's own and cannot be written to. topic=`{topic}`")
             partition = self._engine.partition(self._engine.topic(topic), number)

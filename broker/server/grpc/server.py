@@ -6,17 +6,20 @@ import socket
 
 import grpc
 
+from broker.control.cluster import Cluster
 from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, Reason
 from broker.runtime.metrics import Metrics
 from broker.server.grpc.admin_service import Addresses, AdminService
+from broker.server.grpc.capacity_service import CapacityService, CapacityView, ExternalScalerService
+from broker.server.grpc.forward import Forwarder
 from broker.server.grpc.groups_service import GroupsService
 from broker.server.grpc.handlers import CallCounts, service_handler
 from broker.server.grpc.log_service import LogService
 from broker.server.grpc.shared import Shared
-from broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
+from broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, externalscaler_pb2, groups_pb2, log_pb2
 
 CONCURRENT_CALLS_MAX = 10_000
 """Calls and streams of all clients; one more is answered RESOURCE_EXHAUSTED."""
@@ -35,6 +38,8 @@ class GrpcServer:
         groups: of this broker.
         kafka: (host, port) that Kafka clients are told; default: what the settings say.
         http_port: the port of the HTTP door; default: what the settings say.
+        capacity: what the control plane tells; None: there are no reservations, and nothing for KEDA.
+        cluster: this broker's place in it; None: other brokers have nothing to say here.
     """
 
     def __init__(
@@ -45,6 +50,8 @@ class GrpcServer:
         *,
         kafka: tuple[str, int] | None = None,
         http_port: int | None = None,
+        capacity: CapacityView | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         self._settings = settings
         self._shared = Shared(engine, settings)
@@ -57,6 +64,9 @@ class GrpcServer:
         )
         self._admin = AdminService(self._shared, self._addresses)
         self._groups = GroupsService(self._shared, groups)
+        self._capacity = capacity
+        self._cluster = cluster
+        self._forwarder = Forwarder()
         self._counts = CallCounts()
         self._server: grpc.aio.Server | None = None
 
@@ -79,6 +89,8 @@ class GrpcServer:
                 service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self._admin, self._counts),
                 service_handler(log_pb2.DESCRIPTOR.services_by_name["Log"], LogService(self._shared), self._counts),
                 service_handler(groups_pb2.DESCRIPTOR.services_by_name["Groups"], self._groups, self._counts),
+                *self._capacity_handlers(),
+                *self._control_handlers(),
             ],
             options=[
                 # Two brokers that share a port by accident would answer for each other.
@@ -113,11 +125,31 @@ class GrpcServer:
         )
         return port
 
+    def _control_handlers(self) -> list[grpc.GenericRpcHandler]:
+        if self._cluster is None:
+            return []
+        from broker.server.grpc.control_service import ControlService
+        from broker.wire.grpc.headgate.v1 import control_pb2
+
+        return [service_handler(control_pb2.DESCRIPTOR.services_by_name["Control"], ControlService(self._cluster), self._counts)]
+
+    def _capacity_handlers(self) -> list[grpc.GenericRpcHandler]:
+        if self._capacity is None:
+            return []
+        given = self._shared, self._capacity, self._forwarder
+        return [
+            service_handler(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"], CapacityService(*given), self._counts),
+            service_handler(
+                externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"], ExternalScalerService(*given), self._counts
+            ),
+        ]
+
     async def close(self, grace_s: float) -> None:
         """No new calls; streams ack what they have and end; what is left after `grace_s` is cut off. Do it before the engine's."""
         if self._server is not None:
             self._shared.stop()
             await self._server.stop(grace_s)
+            await self._forwarder.close()
 
 
 def _advertised_host(settings: Settings) -> str:

@@ -165,8 +165,8 @@ class Subscriber:
         subscription.wake()
 
     async def _give(self, subscription: _Subscription, partition: PartitionLog) -> None:
-        if partition.deleted:
-            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{partition.topic.name}`")
+        if partition.closed is not None:
+            raise partition.closed
         await self._shared.budget.room()
         slices = await self._engine.read(partition, subscription.offset, self._response_bytes)
         if not slices or not self._current(subscription):

@@ -27,6 +27,7 @@ from broker.server.kafka.produce import Malformed
 from broker.wire.kafka.primitives import DecodeError
 
 if TYPE_CHECKING:
+    from broker.engine.engine import Engine
     from broker.server.kafka.listener import KafkaServer
 
 log = get_logger("kafka")
@@ -279,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
                 shape is not None
                 and shape.version == version
                 and buffer[key_at : key_at + len(shape.key)] == shape.key
-                and not shape.log.deleted
+                and shape.log.closed is None
             ):
                 acks = shape.acks
                 response, failed = produce.produce_again(
@@ -292,6 +293,8 @@ class Connection(asyncio.BufferedProtocol):
                     engine, frame, key_at, position, version, correlation_id, self._now_ms, own
                 )
             self._unanswered += end - start
+            if failed and version >= produce.HINTS:
+                response = self._hint_produce(engine, response, version)
             if failed != produce.ALL_FAILED:
                 self._appended = True
             if acks != 0:
@@ -310,6 +313,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._cold_task is None:
             self._cold_task = self._server.loop.create_task(self._serve_cold())
             self._cold_task.add_done_callback(self._task_ended)
+
+    @staticmethod
+    def _hint_produce(engine: Engine, response: bytes, version: int) -> bytes:
+        from broker.server.kafka.hints import hint_produce
+
+        return hint_produce(engine, response, version)
+
+    @staticmethod
+    def _respond_fetch(engine: Engine, request: fetch.FetchRequest, correlation_id: int) -> list[bytes | memoryview]:
+        buffers = fetch.respond(request, correlation_id)
+        if request.version < fetch.HINTS or all(wanted.code != fetch.NOT_LEADER_OR_FOLLOWER for wanted in request.wanted()):
+            return buffers
+        from broker.server.kafka.hints import hint_fetch
+
+        return hint_fetch(engine, buffers, request.version)
 
     @staticmethod
     def _skip_header(frame: memoryview, start: int, client_size: int, flexible: bool) -> int:
@@ -353,7 +371,7 @@ class Connection(asyncio.BufferedProtocol):
         if max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
             total, failed, cold = fetch.collect(engine, request, max_bytes)
             if not cold and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
-                self._fill_fetch(slot, fetch.respond(request, correlation_id))
+                self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id))
                 return
         task = server.loop.create_task(self.fetch_later(request, correlation_id, slot))
         self._tasks.add(task)
@@ -383,7 +401,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wake_fetch()
             logs = [wanted.log for wanted in request.wanted() if wanted.log is not None]
             await fetch.Poll(logs, server.loop).wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
-        self._fill_fetch(slot, fetch.respond(request, correlation_id))
+        self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id))
         self._wake_fetch()
 
     async def _collect_cold(self, cold: list[fetch.Wanted], total: int, max_bytes: int) -> tuple[int, bool]:

@@ -23,7 +23,10 @@ VERSION_MIN = 4
 VERSION_MAX = 17
 FLEXIBLE = 12
 TOPIC_IDS = 13
+HINTS = 12
+"""First version that says who leads (hints.py)."""
 
+NOT_LEADER_OR_FOLLOWER = 6
 FETCH_SESSION_ID_NOT_FOUND = 70
 
 _I16 = struct.Struct(">h").unpack_from
@@ -47,10 +50,11 @@ NO_LEADER_EPOCH = -1
 class Wanted:
     """One partition of a request, and what came of it."""
 
-    __slots__ = ("bytes", "code", "epoch", "log", "max_bytes", "number", "offset", "slices")
+    __slots__ = ("bytes", "code", "epoch", "exists", "log", "max_bytes", "number", "offset", "slices")
 
-    def __init__(self, log: PartitionLog | None, number: int, epoch: int, offset: int, max_bytes: int) -> None:
+    def __init__(self, log: PartitionLog | None, exists: bool, number: int, epoch: int, offset: int, max_bytes: int) -> None:
         self.log = log
+        self.exists = exists
         self.number = number
         self.epoch = epoch
         self.offset = offset
@@ -94,7 +98,7 @@ def parse(engine: Engine, frame: memoryview, position: int, version: int) -> Fet
     layout = _P12 if version >= 12 else _P9 if version >= 9 else _P5 if version >= 5 else _P4
     topics, position = _count(frame, position, flexible)
     for _ in range(topics):
-        logs: list[PartitionLog] | None
+        logs: list[PartitionLog | None] | None
         if version >= TOPIC_IDS:
             name = bytes(frame[position : position + 16])
             position += 16
@@ -119,8 +123,9 @@ def parse(engine: Engine, frame: memoryview, position: int, version: int) -> Fet
             number = fields[0]
             epoch = fields[1] if version >= 9 else NO_LEADER_EPOCH
             offset = fields[2] if version >= 9 else fields[1]
-            log = logs[number] if logs is not None and 0 <= number < len(logs) else None
-            wanted.append(Wanted(log, number, epoch, offset, max(fields[-1], 0)))
+            exists = logs is not None and 0 <= number < len(logs)
+            log = logs[number] if logs is not None and exists else None
+            wanted.append(Wanted(log, exists, number, epoch, offset, max(fields[-1], 0)))
             if flexible:
                 position = skip_tags(frame, position)
         if flexible:
@@ -152,8 +157,8 @@ def collect(engine: Engine, request: FetchRequest, max_bytes: int) -> tuple[int,
     for _, partitions in request.topics:
         for wanted in partitions:
             log = wanted.log
-            if log is None or log.deleted:
-                wanted.code = 100 if request.version >= TOPIC_IDS else 3
+            if log is None or log.closed is not None:
+                wanted.code = _gone(wanted, request.version)
                 failed = True
                 continue
             wanted.code = 0
@@ -207,6 +212,14 @@ async def collect_cold(engine: Engine, cold: list[Wanted], total: int, max_bytes
     return total, failed
 
 
+def _gone(wanted: Wanted, version: int) -> int:
+    """Why there is nothing to read here: another broker leads the partition, or there is none."""
+    log = wanted.log
+    if wanted.exists and (log is None or (log.closed is not None and log.closed.reason is Reason.NOT_LEADER)):
+        return NOT_LEADER_OR_FOLLOWER
+    return 100 if version >= TOPIC_IDS else 3
+
+
 def _epoch_error(asked: int, current: int) -> HeadgateError:
     if asked < current:
         return RetryError(Reason.FENCED_LEADER_EPOCH, f"leader epoch is old. epoch=`{asked}` current=`{current}`")
@@ -245,7 +258,9 @@ def respond(request: FetchRequest, correlation_id: int) -> list[bytes | memoryvi
                     end, start = log.high_watermark, log.log_start
             else:
                 end, start = log.high_watermark, log.log_start
-                log.bytes_out += wanted.bytes
+                if wanted.bytes:
+                    log.bytes_out += wanted.bytes
+                    log.requests += 1
             if flexible:
                 head += _ROW_12.pack(wanted.number, wanted.code, end, end, start, 1, -1)
                 head += encode_unsigned_varint(wanted.bytes + 1)

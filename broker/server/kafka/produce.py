@@ -22,11 +22,14 @@ VERSION_MIN = 3
 VERSION_MAX = 13
 FLEXIBLE = 9
 TOPIC_IDS = 13
+HINTS = 10
+"""First version that says who leads (hints.py)."""
 
 ACKS_VALID = (-1, 0, 1)
 UNKNOWN_TOPIC_OR_PARTITION = 3
 INVALID_TOPIC = 17
 INVALID_REQUIRED_ACKS = 21
+NOT_LEADER_OR_FOLLOWER = 6
 UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 UNKNOWN_TOPIC_ID = 100
 
@@ -231,10 +234,10 @@ def produce(
             # The common request: one partition.
             (number,) = _I32(frame, position)
             records_at = position + 4
-            refused = _refusal(logs, number, version, acks)
-            if logs is not None and not refused:
+            log, refused = _find(logs, number, version, acks)
+            if log is not None:
                 key = bytes(frame[key_at:records_at])
-                shape = Shape(version, key, acks, logs[number], *_constant_parts(version, name, number))
+                shape = Shape(version, key, acks, log, *_constant_parts(version, name, number))
                 response, failed = produce_again(engine, shape, frame, records_at, len(frame), correlation_id, now_ms, adopt)
                 return acks, response, failed, shape
             return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, refused, None)])]), ALL_FAILED, None
@@ -264,13 +267,13 @@ def produce(
 
 
 def _append_row(
-    engine: Engine, logs: list[PartitionLog] | None, number: int, batch: memoryview, version: int, acks: int, now_ms: int
+    engine: Engine, logs: list[PartitionLog | None] | None, number: int, batch: memoryview, version: int, acks: int, now_ms: int
 ) -> tuple[bytes, bool]:
-    refused = _refusal(logs, number, version, acks)
-    if logs is None or refused:
+    log, refused = _find(logs, number, version, acks)
+    if log is None:
         return _error_row(version, number, refused, None), True
     try:
-        done = engine.append(logs[number], batch, now_ms=now_ms)
+        done = engine.append(log, batch, now_ms=now_ms)
     except HeadgateError as error:
         return _error_row(version, number, _code(error), error.message), True
     return _row(version, number, 0, done.base_offset, done.timestamp_ms, done.log_start, None), False
@@ -307,13 +310,16 @@ def _code(error: HeadgateError) -> int:
     return error_code(error)
 
 
-def _refusal(logs: list[PartitionLog] | None, number: int, version: int, acks: int) -> int:
-    """The error code of a batch that is not even looked at, or 0."""
+def _find(logs: list[PartitionLog | None] | None, number: int, version: int, acks: int) -> tuple[PartitionLog | None, int]:
+    """Where a batch goes, or None and the error code of one that is not even looked at."""
     if acks not in ACKS_VALID:
-        return INVALID_REQUIRED_ACKS
+        return None, INVALID_REQUIRED_ACKS
     if logs is None or not 0 <= number < len(logs):
-        return UNKNOWN_TOPIC_ID if version >= TOPIC_IDS else UNKNOWN_TOPIC_OR_PARTITION
-    return INVALID_TOPIC if logs[number].internal else 0
+        return None, UNKNOWN_TOPIC_ID if version >= TOPIC_IDS else UNKNOWN_TOPIC_OR_PARTITION
+    log = logs[number]
+    if log is None:
+        return None, NOT_LEADER_OR_FOLLOWER
+    return (None, INVALID_TOPIC) if log.internal else (log, 0)
 
 
 def _failure(version: int, correlation_id: int, name: bytes, number: int, error: HeadgateError) -> bytes:

@@ -13,7 +13,9 @@ from broker.server.kafka.errors import ErrorCode, error_code
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from broker.cluster.manifest import Incarnation, Topic
     from broker.engine.partition import PartitionLog
+    from broker.server.kafka.context import Context
 
 NO_OPERATIONS = -(2**31)
 """Authorized operations where the client did not ask for them."""
@@ -28,6 +30,21 @@ ID_UNKNOWN = -1
 """Kafka's "none" for offsets, timestamps, epochs, producers."""
 
 _Key = TypeVar("_Key", bound=Hashable)
+
+
+def broker_address(broker: Incarnation, context: Context) -> tuple[str, int]:
+    """(host, port) of a broker's Kafka port. This one's is what its listener tells."""
+    if broker.id == context.engine.incarnation_id or not broker.host:
+        return context.host, context.port
+    return broker.host, broker.kafka_port
+
+
+def lead_of(topic: Topic, number: int, context: Context) -> tuple[ErrorCode, int, int]:
+    """Who leads a partition: error code, broker id, leader epoch. There may be nobody for a moment: clients then ask again."""
+    lead = context.engine.lead(topic.id, number)
+    if lead is None:
+        return ErrorCode.LEADER_NOT_AVAILABLE, ID_UNKNOWN, ID_UNKNOWN
+    return ErrorCode.NONE, lead[0].broker_id, lead[1]
 
 
 def repeated(keys: Iterable[_Key]) -> set[_Key]:

@@ -8,13 +8,14 @@ but takes no records, one that comes back after it was deleted, or a broker that
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 
-from broker.cluster.manifest import ReserveProducerIds
-from broker.engine.catalog import Catalog
+from broker.cluster.manifest import CreateTopic, Topic
+from broker.engine.catalog import LocalCatalog
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.store.memory import MemoryObjects, MemoryStore
 from broker.testing.faults import Fault
@@ -48,7 +49,7 @@ def check_agreement(broker: Incarnation) -> None:
             assert log.topic == topic
             assert log.config.retention_ms == int(topic.config.get("retention.ms", 604_800_000))
             assert log.log_start == manifest.log_start(topic.id, log.number)
-            assert not log.deleted
+            assert log.closed is None
             log.check_invariants()
 
 
@@ -194,7 +195,6 @@ async def test_an_edit_that_gave_up_is_decided_before_the_next(machine: Machine,
         lambda: engine.alter_topic_config(topic, {"retention.ms": "77"}),
         lambda: engine.delete_topic(doomed),
         lambda: engine.delete_records(broker.log(), 1),
-        lambda: engine.allocate_producer_id(),
     ]
     for number, call in enumerate(calls):
         broker.faults.script("put_if_absent", *[fault] * TRIES)
@@ -246,12 +246,8 @@ async def test_chunks_whose_listing_gave_up_are_listed_once(
 
 async def test_producer_ids_are_never_given_twice(machine: Machine) -> None:
     given: list[int] = []
-    for fault in (None, Fault.REFUSED, Fault.AMBIGUOUS, None):
+    for _ in range(4):
         broker = await machine.start()
-        if fault is not None:
-            broker.faults.script("put_if_absent", *[fault] * TRIES)
-            with pytest.raises(RetryError):
-                await broker.engine.allocate_producer_id()
         given += await asyncio.gather(*(broker.engine.allocate_producer_id() for _ in range(1500)))
         await machine.crash(broker)
     assert len(set(given)) == len(given)
@@ -272,17 +268,18 @@ async def test_who_loses_the_race_for_an_edit_stops(machine: Machine) -> None:
 
 async def test_two_catalogs_over_one_store() -> None:
     objects = MemoryObjects()
-    first, second = Catalog(MemoryStore(objects)), Catalog(MemoryStore(objects))
+    first, second = LocalCatalog(MemoryStore(objects), "a" * 32), LocalCatalog(MemoryStore(objects), "b" * 32)
+    topics = [CreateTopic(Topic(id=uuid.uuid4(), name=name, partitions=1)) for name in "abc"]
     await first.load()
     await second.load()
-    await first.commit(ReserveProducerIds(10))
+    await first.commit(topics[0])
     with pytest.raises(FencedError):
-        await second.commit(ReserveProducerIds(20))
+        await second.commit(topics[1])
     await second.load()
-    assert second.manifest.next_producer_id == 10
-    await second.commit(ReserveProducerIds(20))
+    assert set(second.manifest.topics) == {"a"}
+    await second.commit(topics[1])
     with pytest.raises(FencedError):
-        await first.commit(ReserveProducerIds(30))
+        await first.commit(topics[2])
 
 
 async def test_a_manifest_of_many_edits_is_loaded_from_its_snapshot(machine: Machine) -> None:
@@ -294,7 +291,7 @@ async def test_a_manifest_of_many_edits_is_loaded_from_its_snapshot(machine: Mac
             await broker.engine.delete_topic(topic)
     snapshots = await broker.store.list("cluster/manifest/snapshot/")
     assert snapshots
-    reloaded = Catalog(broker.faults)
+    reloaded = LocalCatalog(broker.faults, "c" * 32)
     await reloaded.load()
     assert reloaded.manifest.encode() == broker.engine.manifest.encode()
     broker = await check_restart(machine, broker)

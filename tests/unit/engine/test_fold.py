@@ -51,7 +51,7 @@ def test_neighbours_are_chosen_until_nothing_is_left_to_choose(chunks: list[tupl
             )
     manifest.apply([AddChunks(incarnation_id=ID, chunks=listed)])
     for _ in range(len(chunks) + 1):
-        chosen = choose(manifest)
+        chosen = choose(manifest, ID)
         if chosen is None:
             break
         incarnation_id, run = chosen
@@ -74,7 +74,7 @@ def test_neighbours_are_chosen_until_nothing_is_left_to_choose(chunks: list[tupl
         )
         manifest.apply([FoldChunks(ID, [chunk.number for chunk in run], folded)])
         manifest.check_invariants()
-    assert choose(manifest) is None
+    assert choose(manifest, ID) is None
 
 
 async def fill(machine: Machine, broker: Broker, chunks: int, start: int = 0) -> None:

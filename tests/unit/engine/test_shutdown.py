@@ -77,13 +77,15 @@ async def test_what_is_appended_after_the_end_is_not_acked(machine: Machine) -> 
     closing = asyncio.create_task(broker.engine.close())
     waiting = []
     for number in range(200):
-        waiting.append(machine.send(broker, [b"meanwhile-%d" % number]))
+        with suppress(RetryError):  # what comes behind the last acked record is not taken any more
+            waiting.append(machine.send(broker, [b"meanwhile-%d" % number]))
         await asyncio.sleep(0)
     await closing
     machine.forget(broker)
-    waiting.append(machine.send(broker, [b"after"]))
+    with pytest.raises(RetryError) as caught:
+        machine.send(broker, [b"after"])
+    assert caught.value.reason is Reason.NOT_LEADER
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
-    assert isinstance(outcomes[-1], ClosedError)
     assert {type(outcome) for outcome in outcomes} <= {int, ClosedError}
     broker = await machine.start()
     await machine.check(broker, exact=True)

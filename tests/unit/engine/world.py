@@ -197,6 +197,8 @@ class Machine:
         """By topic and partition: offset and value of every record that a producer was told of."""
         self.sent: dict[tuple[str, int], list[bytes]] = {}
         """Every value that was ever appended, in order; what is not acked may or may not be there."""
+        self.unchecked: set[str] = set()
+        """Topics that may have been deleted."""
         self._running: list[Incarnation] = []
 
     async def start(
@@ -306,6 +308,8 @@ class Machine:
             exact: nothing else is there.
         """
         for (topic, partition), acked in self.acked.items():
+            if topic in self.unchecked:
+                continue
             records = await read_all(broker, topic, partition)
             offsets = [record.offset for record in records]
             start = broker.log(topic, partition).log_start
@@ -369,7 +373,7 @@ async def swept(broker: Incarnation) -> None:
         return (
             all(expired_offset(log, now_ms) <= log.log_start for log in engine.all_logs())
             and not sweep_edits(engine.manifest, engine.incarnation_id)
-            and choose(engine.manifest) is None
+            and choose(engine.manifest, engine.incarnation_id) is None
         )
 
     await eventually(nothing_is_left)

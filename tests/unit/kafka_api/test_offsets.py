@@ -91,15 +91,18 @@ async def test_offsets_of_what_is_not_there(written: Kafka, timestamp: int) -> N
 @pytest.mark.parametrize("timestamp", [EARLIEST, LATEST, MAX_TIMESTAMP, 0])
 async def test_leader_epochs_that_are_not_the_partitions(timestamp: int) -> None:
     async for kafka in reopened():
-        current = kafka.engine.leader_epoch
-        assert current == 1
+        current = kafka.engine.partition(kafka.engine.topic("a"), 0).leader_epoch
+        assert current == 3
         assert (await ask(kafka, timestamp, epoch=current))[0] == 0
         assert (await ask(kafka, timestamp, epoch=current - 1))[0] == ErrorCode.FENCED_LEADER_EPOCH
         assert (await ask(kafka, timestamp, epoch=current + 1))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 async def reopened():  # type: ignore[no-untyped-def]
-    """A broker whose topic `a` has offset 0 from its first run (epoch 0) and offset 1 from this one (epoch 1)."""
+    """A broker whose topic `a` has offset 0 from its first run (epoch 1) and offset 1 from this one (epoch 3).
+
+    Epochs 0 and 2 are those of the incarnations.
+    """
     from broker.runtime.config import Settings
     from broker.store.memory import MemoryObjects, MemoryStore
 
@@ -135,11 +138,13 @@ async def epoch_end(kafka: Kafka, epoch: int, *, current: int = -1, topic: str =
 async def test_ends_of_leader_epochs() -> None:
     async for kafka in reopened():
         for version in (2, 3, 4):
-            assert await epoch_end(kafka, 0, version=version) == (0, 0, 1)
-            assert await epoch_end(kafka, 1, version=version) == (0, 1, 2)
-            assert await epoch_end(kafka, 2, version=version) == (0, -1, -1)
-        assert (await epoch_end(kafka, 0, current=0))[0] == ErrorCode.FENCED_LEADER_EPOCH
-        assert (await epoch_end(kafka, 0, current=2))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+            assert await epoch_end(kafka, 0, version=version) == (0, 0, 0)
+            assert await epoch_end(kafka, 1, version=version) == (0, 1, 1)
+            assert await epoch_end(kafka, 2, version=version) == (0, 1, 1)
+            assert await epoch_end(kafka, 3, version=version) == (0, 3, 2)
+            assert await epoch_end(kafka, 4, version=version) == (0, -1, -1)
+        assert (await epoch_end(kafka, 1, current=1))[0] == ErrorCode.FENCED_LEADER_EPOCH
+        assert (await epoch_end(kafka, 1, current=4))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
         assert await epoch_end(kafka, 0, topic="no") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
 
 
@@ -150,7 +155,7 @@ async def test_offsets_carry_the_epoch_that_they_were_written_in() -> None:
             one = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
             response = await kafka.call(ListOffsetsRequest(topics=[ListOffsetsTopic(name="a", partitions=[one])]), 4)
             found.append(response.topics[0].partitions[0].leader_epoch)
-        assert found == [0, 1, 0]
+        assert found == [1, 3, 1]
 
 
 async def test_a_partition_asked_for_twice(written: Kafka) -> None:

@@ -47,6 +47,7 @@ async def _create(one: CreatePartitionsTopic, validate_only: bool, context: Cont
                 Reason.INVALID_REPLICA_ASSIGNMENT,
                 f"manual assignment does not fit. new_partitions=`{added}` assigned=`{len(one.assignments)}`",
             )
+        brokers = {broker.broker_id for broker in engine.brokers()}
         for assignment in one.assignments:
-            check_assignment((engine.broker_id,), assignment.broker_ids)
+            check_assignment(brokers, assignment.broker_ids)
     await engine.create_partitions(topic, one.count, validate_only=validate_only)

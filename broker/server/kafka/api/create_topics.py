@@ -78,8 +78,9 @@ def _assigned(one: CreatableTopic, context: Context) -> int:
     numbers = sorted(assignment.partition_index for assignment in one.assignments)
     if numbers != list(range(len(numbers))):
         raise InvalidError(Reason.INVALID_REPLICA_ASSIGNMENT, "manual assignment does not have each partition from 0 on once")
+    brokers = {broker.broker_id for broker in context.engine.brokers()}
     for assignment in one.assignments:
-        check_assignment((context.engine.broker_id,), assignment.broker_ids)
+        check_assignment(brokers, assignment.broker_ids)
     return len(numbers)
 
 

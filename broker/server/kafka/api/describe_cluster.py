@@ -6,13 +6,23 @@ does, with MISMATCHED_ENDPOINT_TYPE. No broker is ever listed as fenced.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import ErrorCode
-from broker.server.kafka.shared import CLUSTER_OPERATIONS
+from broker.server.kafka.shared import CLUSTER_OPERATIONS, broker_address
 from broker.wire.kafka.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+
+if TYPE_CHECKING:
+    from broker.cluster.manifest import Incarnation
 
 BROKERS = 1
 CONTROLLERS = 2
+
+
+def _broker(broker: Incarnation, context: Context) -> DescribeClusterBroker:
+    host, port = broker_address(broker, context)
+    return DescribeClusterBroker(broker_id=broker.broker_id, host=host, port=port, rack=broker.rack or None)
 
 
 async def handle(request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
@@ -25,8 +35,8 @@ async def handle(request: DescribeClusterRequest, context: Context) -> DescribeC
     engine = context.engine
     response = DescribeClusterResponse(
         cluster_id=engine.cluster_id,
-        controller_id=engine.broker_id,
-        brokers=[DescribeClusterBroker(broker_id=engine.broker_id, host=context.host, port=context.port)],
+        controller_id=engine.controller_id,
+        brokers=[_broker(broker, context) for broker in engine.brokers()],
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS

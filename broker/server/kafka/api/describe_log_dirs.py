@@ -26,9 +26,9 @@ async def handle(request: DescribeLogDirsRequest, context: Context) -> DescribeL
     for topic in engine.topics():
         numbers = range(topic.partitions) if wanted is None else sorted(wanted.get(topic.name, ()))
         partitions = [
-            DescribeLogDirsPartition(partition_index=number, partition_size=engine.partition(topic, number).size_bytes)
-            for number in numbers
-            if 0 <= number < topic.partitions
+            DescribeLogDirsPartition(partition_index=log.number, partition_size=log.size_bytes)
+            for log in (engine.logs_by_id[topic.id][number] for number in numbers if 0 <= number < topic.partitions)
+            if log is not None
         ]
         if partitions:
             result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=partitions))

@@ -8,11 +8,13 @@ Deviation: a partition's only replica is its lead, and is eligible by being it; 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.cluster.topic_config import is_internal
 from broker.runtime.errors import InvalidError
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import ErrorCode
-from broker.server.kafka.shared import TOPIC_OPERATIONS, unknown_topic_code
+from broker.server.kafka.shared import TOPIC_OPERATIONS, lead_of, unknown_topic_code
 from broker.wire.kafka.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -20,6 +22,9 @@ from broker.wire.kafka.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+
+if TYPE_CHECKING:
+    from broker.cluster.manifest import Topic
 
 PARTITIONS_MAX = 2000
 
@@ -55,18 +60,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: Context) -> D
                 name=name,
                 topic_id=topic.id,
                 is_internal=is_internal(name),
-                partitions=[
-                    DescribeTopicPartitionsResponsePartition(
-                        partition_index=number,
-                        leader_id=engine.broker_id,
-                        leader_epoch=engine.partition(topic, number).leader_epoch,
-                        replica_nodes=[engine.broker_id],
-                        isr_nodes=[engine.broker_id],
-                        eligible_leader_replicas=[],
-                        last_known_elr=[],
-                    )
-                    for number in range(first, end)
-                ],
+                partitions=[_partition(topic, number, context) for number in range(first, end)],
                 topic_authorized_operations=TOPIC_OPERATIONS,
             )
         )
@@ -75,3 +69,18 @@ async def handle(request: DescribeTopicPartitionsRequest, context: Context) -> D
             response.next_cursor = Cursor(topic_name=name, partition_index=end)
             break
     return response
+
+
+def _partition(topic: Topic, number: int, context: Context) -> DescribeTopicPartitionsResponsePartition:
+    code, broker_id, epoch = lead_of(topic, number, context)
+    replicas = [] if code else [broker_id]
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=code,
+        partition_index=number,
+        leader_id=broker_id,
+        leader_epoch=epoch,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+    )

@@ -1,14 +1,17 @@
 """FindCoordinator (10), versions 0-6: which broker holds a group. Several keys at once from version 4.
 
-A broker alone holds every group. It also stands in for the coordinator of transactions, so that a transactional producer comes as
-far as InitProducerId and is told there that transactions are not served. Share groups (version 6) are INVALID_REQUEST.
+The lead of a group's partition of `__consumer_offsets` holds the group; as long as there is no such topic, the broker that answers
+stands in, and makes it when a group comes. It also stands in for the coordinator of transactions, so that a transactional producer
+comes as far as InitProducerId and is told there that transactions are not served. Share groups (version 6) are INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
+from broker.cluster.groups.shard import shard_of
+from broker.engine.coordinator import TOPIC
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import ErrorCode
-from broker.server.kafka.shared import ID_UNKNOWN
+from broker.server.kafka.shared import ID_UNKNOWN, broker_address
 from broker.wire.kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 KEYS_VERSION_MIN = 4
@@ -16,16 +19,27 @@ GROUP, TRANSACTION = 0, 1
 
 
 async def handle(request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
-    known = request.key_type in (GROUP, TRANSACTION)
-    code = ErrorCode.NONE if known else ErrorCode.INVALID_REQUEST
-    message = None if known else "coordinators of this kind are not served"
-    node_id = context.engine.broker_id if known else ID_UNKNOWN
-    host, port = (context.host, context.port) if known else ("", ID_UNKNOWN)
     if context.api_version < KEYS_VERSION_MIN:
-        return FindCoordinatorResponse(error_code=code, error_message=message, node_id=node_id, host=host, port=port)
-    return FindCoordinatorResponse(
-        coordinators=[
-            Coordinator(key=key, error_code=code, error_message=message, node_id=node_id, host=host, port=port)
-            for key in request.coordinator_keys
-        ]
-    )
+        one = _find(request.key, request.key_type, context)
+        return FindCoordinatorResponse(
+            error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
+        )
+    return FindCoordinatorResponse(coordinators=[_find(key, request.key_type, context) for key in request.coordinator_keys])
+
+
+def _find(key: str, key_type: int, context: Context) -> Coordinator:
+    engine = context.engine
+    if key_type not in (GROUP, TRANSACTION):
+        return _none(key, ErrorCode.INVALID_REQUEST, "coordinators of this kind are not served")
+    topic = engine.manifest.topics.get(TOPIC) if key_type == GROUP else None
+    if topic is None:
+        return Coordinator(key=key, node_id=engine.broker_id, host=context.host, port=context.port)
+    lead = engine.lead(topic.id, shard_of(key, topic.partitions))
+    if lead is None:
+        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's partition has no lead at the moment")
+    host, port = broker_address(lead[0], context)
+    return Coordinator(key=key, node_id=lead[0].broker_id, host=host, port=port)
+
+
+def _none(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key=key, error_code=code, error_message=message, node_id=ID_UNKNOWN, host="", port=ID_UNKNOWN)

@@ -5,8 +5,8 @@
   and is answered at once with its partitions, where Kafka first answers with an error.
 - Topics may be asked for by id from version 12. Ids create nothing.
 
-Deviations: a store has no replicas, so a partition's only replica is its lead. There is no controller; the broker that answers
-stands in, and takes every request that a controller would. Authorized operations are all there are, as in a Kafka without an
+Deviations: a store has no replicas, so a partition's only replica is its lead. The controller is the broker that leads the cluster,
+but every broker takes every request that a controller would. Authorized operations are all there are, as in a Kafka without an
 authorizer.
 """
 
@@ -18,7 +18,14 @@ from broker.cluster.topic_config import is_internal
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import ErrorCode, error_code
-from broker.server.kafka.shared import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS, unknown_topic_code
+from broker.server.kafka.shared import (
+    CLUSTER_OPERATIONS,
+    NO_OPERATIONS,
+    TOPIC_OPERATIONS,
+    broker_address,
+    lead_of,
+    unknown_topic_code,
+)
 from broker.wire.kafka.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -29,7 +36,7 @@ from broker.wire.kafka.messages.metadata import (
 from broker.wire.kafka.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from broker.cluster.manifest import Topic
+    from broker.cluster.manifest import Incarnation, Topic
 
 ALL_IS_EMPTY_VERSION = 0
 IDS_VERSION_MIN = 12
@@ -38,9 +45,9 @@ IDS_VERSION_MIN = 12
 async def handle(request: MetadataRequest, context: Context) -> MetadataResponse:
     engine = context.engine
     response = MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=engine.broker_id, host=context.host, port=context.port)],
+        brokers=[_broker(broker, context) for broker in engine.brokers()],
         cluster_id=engine.cluster_id,
-        controller_id=engine.broker_id,
+        controller_id=engine.controller_id,
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
@@ -73,6 +80,11 @@ async def handle(request: MetadataRequest, context: Context) -> MetadataResponse
     return response
 
 
+def _broker(broker: Incarnation, context: Context) -> MetadataResponseBroker:
+    host, port = broker_address(broker, context)
+    return MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack or None)
+
+
 async def _find(name: str, create: bool, context: Context) -> Topic:
     try:
         return context.engine.topic(name)
@@ -95,20 +107,23 @@ def _code(name: str, error: HeadgateError) -> ErrorCode:
 
 
 def _describe(topic: Topic, context: Context, operations: int) -> MetadataResponseTopic:
-    broker_id = context.engine.broker_id
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=is_internal(topic.name),
-        partitions=[
-            MetadataResponsePartition(
-                partition_index=number,
-                leader_id=broker_id,
-                leader_epoch=context.engine.partition(topic, number).leader_epoch,
-                replica_nodes=[broker_id],
-                isr_nodes=[broker_id],
-            )
-            for number in range(topic.partitions)
-        ],
+        partitions=[_partition(topic, number, context) for number in range(topic.partitions)],
         topic_authorized_operations=operations,
+    )
+
+
+def _partition(topic: Topic, number: int, context: Context) -> MetadataResponsePartition:
+    code, broker_id, epoch = lead_of(topic, number, context)
+    replicas = [] if code else [broker_id]
+    return MetadataResponsePartition(
+        error_code=code,
+        partition_index=number,
+        leader_id=broker_id,
+        leader_epoch=epoch,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
     )

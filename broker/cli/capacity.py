@@ -1,0 +1,52 @@
+"""``headgate capacity``: reservations, and how many brokers there are to be."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from broker.cli import output
+from broker.client.control import Control, Reservation
+
+
+async def open_one(cluster: str, brokers: int, ttl_ms: int, owner: str, reservation_id: str, json: bool) -> None:
+    """Open a reservation, or renew the one of that id."""
+    async with Control(cluster) as control:
+        _show(await control.open_reservation(brokers, ttl_ms, owner=owner, reservation_id=reservation_id), "open", json)
+
+
+async def renew(cluster: str, reservation_id: str, ttl_ms: int | None, json: bool) -> None:
+    """Start a reservation's time again."""
+    async with Control(cluster) as control:
+        _show(await control.renew_reservation(reservation_id, ttl_ms), "renewed", json)
+
+
+async def release(cluster: str, reservation_id: str) -> None:
+    """Give capacity back."""
+    async with Control(cluster) as control:
+        released = await control.release_reservation(reservation_id)
+    output.print_line(f"reservation {reservation_id} {'released' if released else 'was not open any more'}")
+
+
+async def list_all(cluster: str, json: bool) -> None:
+    """The desired number with its reasons, and the open reservations."""
+    async with Control(cluster) as control:
+        desired, reservations = await control.desired_brokers(), await control.reservations()
+    if json:
+        output.print_json({**asdict(desired), "reservations": [asdict(one) for one in reservations]})
+        return
+    output.print_line(f"{output.plural(desired.brokers, 'broker')} desired, {desired.live_brokers:,} live")
+    for reason in desired.reasons:
+        output.print_line(f"  {reason}")
+    if reservations:
+        output.print_table(
+            ("reservation", "owner", "brokers", "left", "ttl"),
+            [(one.id, one.owner, one.brokers, output.duration(one.left_ms), output.duration(one.ttl_ms)) for one in reservations],
+            numeric=("brokers",),
+        )
+
+
+def _show(one: Reservation, what: str, json: bool) -> None:
+    if json:
+        output.print_json(asdict(one))
+        return
+    output.print_line(f"reservation {one.id} {what}: {output.plural(one.brokers, 'broker')} for {output.duration(one.left_ms)}")

@@ -1,0 +1,47 @@
+"""``headgate segment``: what the leader does by itself, by hand; and the list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from broker.cli import output
+from broker.cli.top import SEGMENT_COLUMNS, SEGMENT_NUMERIC, segment_rows
+from broker.client.control import Control, Segment
+
+
+async def list_all(cluster: str, topic: str | None, json: bool) -> None:
+    """Open segments, by topic and partition."""
+    async with Control(cluster) as control:
+        view = await control.describe()
+    segments = [one for one in view.segments if topic in (None, one.topic)]
+    if json:
+        output.print_json([asdict(one) for one in segments])
+        return
+    output.print_table(SEGMENT_COLUMNS, segment_rows(segments), numeric=SEGMENT_NUMERIC)
+
+
+async def split(cluster: str, segment_id: int, at_partition: int | None, broker_id: int | None, json: bool) -> None:
+    """Cut a segment in two."""
+    async with Control(cluster) as control:
+        _show(await control.split(segment_id, at_partition, broker_id), f"segment {segment_id} split", json)
+
+
+async def merge(cluster: str, segment_id: int, next_segment_id: int, json: bool) -> None:
+    """Make one of two neighbours."""
+    async with Control(cluster) as control:
+        _show(await control.merge(segment_id, next_segment_id), f"segments {segment_id} and {next_segment_id} merged", json)
+
+
+async def move(cluster: str, segment_id: int, broker_id: int | None, json: bool) -> None:
+    """Give a segment to another broker."""
+    async with Control(cluster) as control:
+        _show(await control.move(segment_id, broker_id), f"segment {segment_id} moved", json)
+
+
+def _show(segments: Sequence[Segment], what: str, json: bool) -> None:
+    if json:
+        output.print_json([asdict(one) for one in segments])
+        return
+    made = ", ".join(f"segment {one.id} of {one.topic} {one.span} at broker {one.broker_id}" for one in segments)
+    output.print_line(f"{what}: {made}")

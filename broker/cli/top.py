@@ -1,0 +1,193 @@
+"""``headgate top``: the cluster while it works; and the tables that ``headgate status`` shares with it.
+
+On a terminal the screen is drawn again at every look; elsewhere every look is printed as tab-separated lines, with an empty one
+between two looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker.cli import output
+from broker.client.control import ClusterView, Control, Decision, DesiredBrokers, Member, Segment
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+
+SEGMENT_COLUMNS = ("segment", "topic", "partitions", "lead", "epoch", "in/s", "out/s", "requests/s")
+SEGMENT_NUMERIC = ("segment", "epoch", "in/s", "out/s", "requests/s")
+MEMBER_COLUMNS = ("broker", "kafka", "cpu", "memory", "connections", "segments", "in/s", "out/s", "state")
+MEMBER_NUMERIC = ("broker", "cpu", "memory", "connections", "segments", "in/s", "out/s")
+DECISION_COLUMNS = ("ago", "decision", "result", "why")
+
+SEGMENTS_SHOWN = 20
+DECISIONS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The cluster at one moment."""
+
+    view: ClusterView
+    desired: DesiredBrokers | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as `output.print_table` takes it."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    numeric: Sequence[str] = ()
+
+
+async def look(control: Control) -> Look | None:
+    """Ask the leader. None: these brokers know no segments. Raises HeadgateError."""
+    try:
+        view = await control.describe()
+        desired = await control.desired_brokers()
+    except InvalidError as error:
+        if error.reason is Reason.UNSUPPORTED:
+            return None
+        raise
+    return Look(view, desired)
+
+
+async def watch(cluster: str, interval_ms: int, count: int | None) -> None:
+    """Look again and again, until Ctrl-C or `count` looks."""
+    live = _Live() if sys.stdout.isatty() else None
+    number = 0
+    try:
+        async with Control(cluster, timeout_ms=10_000) as control:
+            while True:
+                number += 1
+                try:
+                    found = await look(control)
+                except RetryError as error:
+                    if count is not None and number >= count:
+                        raise
+                    # A change of leader: the screen says so, and goes on.
+                    _say(live, error)
+                else:
+                    if found is None:
+                        raise InvalidError(Reason.UNSUPPORTED, f"brokers are too old to tell about segments. cluster=`{cluster}`")
+                    if live is not None:
+                        live.show(headline(found), tables(found))
+                    else:
+                        _print(found, first=number == 1)
+                if count is not None and number >= count:
+                    return
+                await asyncio.sleep(interval_ms / 1000)
+    finally:
+        if live is not None:
+            live.close()
+
+
+def headline(found: Look) -> str:
+    """The cluster in one line."""
+    view, desired = found.view, found.desired
+    total_in = sum(one.bytes_in_per_s for one in view.segments)
+    total_out = sum(one.bytes_out_per_s for one in view.segments)
+    wanted = "" if desired is None else f" of {desired.brokers} desired"
+    return (
+        f"{output.plural(len(view.members), 'broker')}{wanted}, leader {view.leader_broker_id}, "
+        f"{output.plural(len(view.segments), 'segment')}, {output.size(total_in)}/s in, {output.size(total_out)}/s out"
+    )
+
+
+def tables(found: Look) -> list[Table]:
+    """Brokers, the busiest segments, the last decisions."""
+    view = found.view
+    busiest = sorted(view.segments, key=lambda one: -(one.bytes_in_per_s + one.bytes_out_per_s))[:SEGMENTS_SHOWN]
+    made = [
+        Table(MEMBER_COLUMNS, member_rows(view.members, view.segments), MEMBER_NUMERIC),
+        Table(SEGMENT_COLUMNS, segment_rows(busiest), SEGMENT_NUMERIC),
+    ]
+    if view.decisions:
+        made.append(Table(DECISION_COLUMNS, decision_rows(view.decisions[:DECISIONS_SHOWN])))
+    return made
+
+
+def member_rows(members: Sequence[Member], segments: Sequence[Segment]) -> list[tuple[object, ...]]:
+    """A row per broker."""
+    return [
+        (
+            one.broker_id,
+            f"{one.host}:{one.kafka_port}",
+            f"{one.cpu_share:.0%}",
+            output.size(one.memory_bytes),
+            one.connections,
+            sum(segment.broker_id == one.broker_id for segment in segments),
+            output.size(sum(segment.bytes_in_per_s for segment in segments if segment.broker_id == one.broker_id)),
+            output.size(sum(segment.bytes_out_per_s for segment in segments if segment.broker_id == one.broker_id)),
+            one.trouble or ("drains" if one.draining else "serves"),
+        )
+        for one in members
+    ]
+
+
+def segment_rows(segments: Sequence[Segment]) -> list[tuple[object, ...]]:
+    """A row per segment."""
+    return [
+        (
+            one.id,
+            one.topic,
+            one.span,
+            f"broker {one.broker_id}",
+            one.leader_epoch,
+            output.size(one.bytes_in_per_s),
+            output.size(one.bytes_out_per_s),
+            f"{one.requests_per_s:,.0f}",
+        )
+        for one in segments
+    ]
+
+
+def decision_rows(decisions: Sequence[Decision]) -> list[tuple[object, ...]]:
+    """A row per decision."""
+    return [(output.duration(one.age_ms), one.kind, _result(one), one.why) for one in decisions]
+
+
+def _result(one: Decision) -> str:
+    if one.error:
+        return f"failed: {one.error}"
+    if one.under_way:
+        return "under way"
+    return f"done, writers waited {one.pause_ms} ms" if one.pause_ms else "done"
+
+
+def _print(found: Look, *, first: bool) -> None:
+    if not first:
+        output.print_line()
+    output.print_line(headline(found))
+    for table in tables(found):
+        output.print_table(table.columns, table.rows, numeric=table.numeric)
+    sys.stdout.flush()
+
+
+def _say(live: _Live | None, error: HeadgateError) -> None:
+    if live is not None:
+        live.show(f"no answer: {error.message}", [])
+    else:
+        output.fail(error.message, "headgate top")
+
+
+class _Live:
+    """A screen that is drawn in place."""
+
+    def __init__(self) -> None:
+        from rich.live import Live
+
+        self._live = Live(auto_refresh=False, screen=True)
+        self._live.start()
+
+    def show(self, line: str, shown: Sequence[Table]) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        drawn = [output.drawn_table(table.columns, table.rows, numeric=table.numeric) for table in shown]
+        self._live.update(Group(Text(line, style="bold"), Text(""), *drawn), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()

@@ -1,0 +1,312 @@
+"""What only the leader of the cluster answers: who leads which segment and why, orders by hand, and capacity."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from google.protobuf.message import Message
+
+from broker.client.admin import Admin
+from broker.client.backoff import Backoff
+from broker.client.cluster import Cluster, Link
+from broker.client.types import DEFAULT_CLUSTER
+from broker.runtime.errors import HeadgateError, Reason, RetryError
+from broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
+from broker.wire.grpc.methods import Method, methods
+
+CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
+CAPACITY = methods(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A live broker, as the leader knows it. `cpu_share`: of one core, 0-1. `trouble`: why it cannot store records, or empty."""
+
+    broker_id: int
+    incarnation_id: str
+    host: str
+    kafka_port: int
+    grpc_port: int
+    http_port: int
+    rack: str
+    cpu_share: float
+    memory_bytes: int
+    connections: int
+    draining: bool
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """An open segment: partitions [first_partition, end_partition) of a topic, led by a broker."""
+
+    id: int
+    topic: str
+    first_partition: int
+    end_partition: int
+    broker_id: int
+    leader_epoch: int
+    bytes_in_per_s: float
+    bytes_out_per_s: float
+    requests_per_s: float
+
+    @property
+    def span(self) -> str:
+        """Its partitions for a person: ``3``, ``3-7``; the last one is in it."""
+        last = self.end_partition - 1
+        return str(last) if last == self.first_partition else f"{self.first_partition}-{last}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """An order of the leader. `error`: empty where it is done, or `under_way`. `pause_ms`: how long writers waited; 0: unknown."""
+
+    age_ms: int
+    kind: str
+    why: str
+    error: str
+    under_way: bool
+    pause_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """What the leader knows. Members by id, segments by topic and partition, decisions newest first."""
+
+    leader_broker_id: int
+    version: int
+    members: tuple[Member, ...]
+    segments: tuple[Segment, ...]
+    decisions: tuple[Decision, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Brokers that the cluster is to have at least, until `left_ms` from now."""
+
+    id: str
+    owner: str
+    brokers: int
+    ttl_ms: int
+    left_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredBrokers:
+    """How many brokers there are to be, why (the reason that decides first), and how many there are."""
+
+    brokers: int
+    reasons: tuple[str, ...]
+    live_brokers: int
+
+
+class Control:
+    """Talks with the leader, wherever it is. An async context manager.
+
+    Args:
+        cluster: ``host:grpc_port`` of any broker, or several with commas between them.
+        timeout_ms: longest wait for one call, with its retries.
+
+    Methods raise HeadgateError: InvalidError when the request is wrong, RetryError when nobody led in time.
+    """
+
+    def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
+        self._cluster = Cluster(cluster, timeout_ms)
+        self._given = cluster
+        self._timeout_s = timeout_ms / 1000
+        self._addresses = [part.strip() for part in cluster.split(",") if part.strip()]
+        self._links: dict[str, Link] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._cluster.close()
+        for link in self._links.values():
+            await link.close()
+        self._links.clear()
+
+    # -- segments
+
+    async def describe(self) -> ClusterView:
+        """Members, segments and decisions."""
+        response: control_pb2.DescribeResponse = await self._ask_leader(
+            CONTROL["Describe"], control_pb2.DescribeRequest(), retry=True
+        )
+        return ClusterView(
+            leader_broker_id=response.leader_broker_id,
+            version=response.version,
+            members=tuple(sorted((_member(row) for row in response.members), key=lambda one: one.broker_id)),
+            segments=tuple(sorted((_segment(row) for row in response.segments), key=lambda one: (one.topic, one.first_partition))),
+            decisions=tuple(_decision(row) for row in response.decisions),
+        )
+
+    async def split(self, segment_id: int, at_partition: int | None = None, broker_id: int | None = None) -> tuple[Segment, ...]:
+        """Cut a segment in two.
+
+        Args:
+            at_partition: the first one of the second half; None: where the load halves.
+            broker_id: who gets the second half; None: the least loaded other broker.
+
+        Returns:
+            The segments that were opened.
+        """
+        split = control_pb2.ReshardRequest.Split(segment_id=segment_id, at_partition=at_partition, broker_id=broker_id)
+        return await self._reshard(control_pb2.ReshardRequest(split=split))
+
+    async def merge(self, segment_id: int, next_segment_id: int) -> tuple[Segment, ...]:
+        """Make one of two neighbours of a topic, at the broker of the first. Returns the segment that was opened."""
+        merge = control_pb2.ReshardRequest.Merge(segment_id=segment_id, next_segment_id=next_segment_id)
+        return await self._reshard(control_pb2.ReshardRequest(merge=merge))
+
+    async def move(self, segment_id: int, broker_id: int | None = None) -> tuple[Segment, ...]:
+        """Give a segment to another broker; None: the least loaded one. Returns the segment that was opened."""
+        move = control_pb2.ReshardRequest.Move(segment_id=segment_id, broker_id=broker_id)
+        return await self._reshard(control_pb2.ReshardRequest(move=move))
+
+    async def drain(self, broker_id: int) -> tuple[Segment, ...]:
+        """Take all segments from a broker, and give it none until it is started again. Returns the segments that were opened."""
+        drain = control_pb2.ReshardRequest.Drain(broker_id=broker_id)
+        return await self._reshard(control_pb2.ReshardRequest(drain=drain))
+
+    async def _reshard(self, request: control_pb2.ReshardRequest) -> tuple[Segment, ...]:
+        response: control_pb2.ReshardResponse = await self._ask_leader(CONTROL["Reshard"], request, retry=False)
+        return tuple(_segment(row) for row in response.segments)
+
+    async def _ask_leader(self, method: Method, request: Message, *, retry: bool) -> Any:
+        """A response of the leader, whom any broker's list of brokers leads to.
+
+        Args:
+            retry: the call may be made twice. Otherwise it is repeated only where it was not begun.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        backoff = Backoff()
+        while True:
+            last: HeadgateError | None = None
+            for address in list(self._addresses):
+                link = self._links.setdefault(address, Link(address))
+                try:
+                    answer = await link.call(method, request, max(deadline - loop.time(), 0.01))
+                except RetryError as error:
+                    if not retry and error.reason not in (Reason.NOT_LEADER, Reason.NOT_READY):
+                        raise
+                    last = error
+                else:
+                    # The one that leads is asked first from now on.
+                    self._addresses.remove(address)
+                    self._addresses.insert(0, address)
+                    return answer
+            assert last is not None
+            pause_s = backoff.pause_s()
+            if loop.time() + pause_s >= deadline:
+                raise last
+            if not await self._look_around():
+                await asyncio.sleep(pause_s)
+
+    async def _look_around(self) -> bool:
+        """Learn of more brokers. Returns whether there are any."""
+        try:
+            async with Admin(self._given, timeout_ms=1000) as admin:
+                brokers = (await admin.status()).brokers
+        except RetryError:
+            return False
+        found = [f"[{one.host}]:{one.grpc_port}" if ":" in one.host else f"{one.host}:{one.grpc_port}" for one in brokers]
+        new = [address for address in found if address not in self._addresses]
+        self._addresses += new
+        return bool(new)
+
+    # -- capacity
+
+    async def open_reservation(self, brokers: int, ttl_ms: int, *, owner: str = "", reservation_id: str = "") -> Reservation:
+        """Ask for brokers until a time.
+
+        Args:
+            reservation_id: the same one again is a renewal, whoever asks; empty: the cluster chooses.
+        """
+        request = capacity_pb2.OpenReservationRequest(
+            # A number that cannot be one travels as 0, which the broker refuses with its own words.
+            id=reservation_id, owner=owner, brokers=brokers if 0 <= brokers < 2**31 else 0, ttl_ms=ttl_ms,
+        )  # fmt: skip
+        response: capacity_pb2.OpenReservationResponse = await self._cluster.call(
+            CAPACITY["OpenReservation"], request, retry=bool(reservation_id)
+        )
+        return _reservation(response.reservation)
+
+    async def renew_reservation(self, reservation_id: str, ttl_ms: int | None = None) -> Reservation:
+        """Start its time again. Raises InvalidError(NOT_FOUND) once it ran out."""
+        request = capacity_pb2.RenewReservationRequest(id=reservation_id, ttl_ms=ttl_ms)
+        response: capacity_pb2.RenewReservationResponse = await self._cluster.call(
+            CAPACITY["RenewReservation"], request, retry=True
+        )
+        return _reservation(response.reservation)
+
+    async def release_reservation(self, reservation_id: str) -> bool:
+        """Give the capacity back. Returns whether it was open."""
+        request = capacity_pb2.ReleaseReservationRequest(id=reservation_id)
+        response: capacity_pb2.ReleaseReservationResponse = await self._cluster.call(
+            CAPACITY["ReleaseReservation"], request, retry=True
+        )
+        return response.released
+
+    async def reservations(self) -> list[Reservation]:
+        """Those that are open, by id."""
+        response: capacity_pb2.ListReservationsResponse = await self._cluster.call(
+            CAPACITY["ListReservations"], capacity_pb2.ListReservationsRequest(), retry=True
+        )
+        return [_reservation(row) for row in response.reservations]
+
+    async def desired_brokers(self) -> DesiredBrokers:
+        """How many brokers there are to be."""
+        response: capacity_pb2.DesiredBrokers = await self._cluster.call(
+            CAPACITY["GetDesiredBrokers"], capacity_pb2.GetDesiredBrokersRequest(), retry=True
+        )
+        return DesiredBrokers(brokers=response.brokers, reasons=tuple(response.reasons), live_brokers=response.live_brokers)
+
+
+def _member(row: control_pb2.MemberState) -> Member:
+    return Member(
+        broker_id=row.member.broker_id,
+        incarnation_id=row.incarnation_id,
+        host=row.member.host,
+        kafka_port=row.member.kafka_port,
+        grpc_port=row.member.grpc_port,
+        http_port=row.member.http_port,
+        rack=row.member.rack,
+        cpu_share=row.cpu_share,
+        memory_bytes=row.memory_bytes,
+        connections=row.connections,
+        draining=row.draining,
+        trouble=row.trouble,
+    )
+
+
+def _segment(row: control_pb2.SegmentState) -> Segment:
+    return Segment(
+        id=row.id,
+        topic=row.topic,
+        first_partition=row.first_partition,
+        end_partition=row.end_partition,
+        broker_id=row.broker_id,
+        leader_epoch=row.leader_epoch,
+        bytes_in_per_s=row.bytes_in_per_second,
+        bytes_out_per_s=row.bytes_out_per_second,
+        requests_per_s=row.requests_per_second,
+    )
+
+
+def _decision(row: control_pb2.Decision) -> Decision:
+    return Decision(age_ms=row.age_ms, kind=row.kind, why=row.why, error=row.error, under_way=row.under_way, pause_ms=row.pause_ms)
+
+
+def _reservation(row: capacity_pb2.Reservation) -> Reservation:
+    return Reservation(id=row.id, owner=row.owner, brokers=row.brokers, ttl_ms=row.ttl_ms, left_ms=row.left_ms)

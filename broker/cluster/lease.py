@@ -1,0 +1,80 @@
+"""The lease: who leads the cluster. No I/O.
+
+The lease is a register in the store, a version after another. Its holder writes a new one every `ttl_ms` / 2. Whoever wants to lead
+takes it by writing the next version
+
+- when there is none, or the newest one was given up;
+- when its own newest version is from an earlier run at the same address: two processes cannot listen there;
+- when the holder once served, and now its address refuses connections: the process is gone;
+- when it has seen the same version for a whole `ttl_ms` on its own monotonic clock.
+
+The last two are guesses. Nothing is lost where one is wrong: of two who believe that they lead only one can write the manifest's
+next version, and the other knows from then on. The wall clock is never asked.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from broker.runtime.errors import CorruptError, Reason
+
+FORMAT_VERSION = 1
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """One version. `holder` is an incarnation, "" where the lease was given up; `address` its gRPC door, ``host:port``.
+
+    `serving`: the door is open. `renewal` makes each version of a holder differ from all others of it.
+    """
+
+    format: int = FORMAT_VERSION
+    holder: str
+    broker_id: int
+    address: str
+    ttl_ms: int
+    serving: bool = False
+    renewal: int = 0
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Lease:
+        """Raises CorruptError."""
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise CorruptError(Reason.CORRUPT_STORE, f"lease cannot be read. error=`{error}`") from error
+
+
+class Contender:
+    """What one broker that does not lead knows of the lease.
+
+    Args:
+        address: its own, ``host:port``.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._version = -1
+        self._since_s = 0.0
+
+    def may_take(self, version: int, lease: Lease | None, now_s: float, *, refused: bool = False) -> bool:
+        """Whether the version after `version` may be written now.
+
+        Args:
+            version: the newest; 0 and None for `lease` where there is none.
+            now_s: the monotonic clock.
+            refused: the holder's address has just refused a connection.
+        """
+        if lease is None or not lease.holder or lease.address == self._address:
+            return True
+        if version != self._version:
+            self._version, self._since_s = version, now_s
+        if refused and lease.serving:
+            return True
+        return (now_s - self._since_s) * 1000 >= lease.ttl_ms
+
+    def blind(self) -> None:
+        """The store did not answer: what the holder did meanwhile is not known, so the waiting begins again."""
+        self._version = -1

@@ -1,0 +1,325 @@
+"""What the leader remembers of the traffic: averages per partition and broker, and when each segment's writers last had to wait.
+
+Averages are exponential in time, twice over: `FAST` follows a burst within seconds, `SLOW` is what placement is evened out by. They
+belong to partitions: the successors of a segment take over what is known of their partitions, so that a split forgets nothing.
+
+Everything is measured in one unit, the *cost*: bytes/s in, plus bytes/s out, plus requests/s, each worth `Targets.request_bytes`.
+A *share* is a cost as a part of what one broker is to serve; a broker's *pressure* is its share or its CPU, whichever is more.
+Where CPU says more than the bytes do, the broker's segments are thought to be that much dearer (at most `DEARNESS_MAX` times); what
+is left over is the broker's own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentInfo, SegmentLoad
+
+MIB = 1 << 20
+
+FAST = 0
+SLOW = 1
+HALF_LIVES_MS = (2_000, 8_000)
+"""Of the two averages: after this long without traffic half of it is left."""
+DEARNESS_MAX = 4.0
+GAP_MS = 5_000
+"""Without a report for so long nothing can be said to have lasted."""
+CPU_SETTLES_MS = 2_000
+"""So long after its segments changed, a broker's CPU average begins anew: what it used before says nothing."""
+FORGET_MS = 60_000
+"""A segment that is neither open nor reported is forgotten after this long."""
+TRACE_COST = 1.0
+"""An average below this (bytes/s) is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What the leader wants of the cluster. Shares are parts of one broker, costs bytes/s; see the module's text."""
+
+    broker_bytes_per_s: float = 100.0 * MIB
+    """Cost that one broker is to serve: the share 1."""
+    request_bytes: float = 16_384.0
+    """Cost of a request beside its bytes."""
+    partition_bytes_per_s: float = 1024.0
+    """Cost of a partition without traffic: so that idle ones are spread too."""
+
+    split_share: float = 0.25
+    """A segment above this is split ..."""
+    split_after_ms: int = 3_000
+    """... when it lasts this long."""
+    uneven_share: float = 0.25
+    """Two brokers whose pressures are further apart than this are evened out ..."""
+    uneven_after_ms: int = 10_000
+    """... when it lasts this long ..."""
+    busy_share: float = 0.3
+    """... and the busier one is above this."""
+    gain_share_min: float = 0.1
+    """By how much a move or split must bring two brokers closer together."""
+    quiet_share: float = 0.05
+    """Neighbours whose sum is below this, or below the average segment, are merged ..."""
+    merge_after_ms: int = 60_000
+    """... when it lasts this long."""
+
+    cooldown_ms: int = 10_000
+    """After its writers had to wait a segment is left alone for so long (but for drains); doubled when it happens again soon ..."""
+    cooldown_ms_max: int = 600_000
+    """... up to this."""
+    warm_up_ms: int = 5_000
+    """A new leader only watches for so long."""
+    welcome_settle_ms: int = 1_000
+    """An empty broker gets its part so long after the last one joined: those that come together are served together."""
+    orders_max: int = 8
+    """Segments that one plan splits, merges or moves, but for drains."""
+
+    @property
+    def merge_share_max(self) -> float:
+        """Two that are merged stay far below what would be split again."""
+        return 0.4 * self.split_share
+
+
+class Average:
+    """Both averages of one partition's traffic, as of `at_ms`."""
+
+    __slots__ = ("at_ms", "bytes_in", "bytes_out", "costs", "requests")
+
+    def __init__(self, at_ms: int) -> None:
+        self.at_ms = at_ms
+        self.costs = [0.0, 0.0]
+        self.bytes_in = self.bytes_out = self.requests = 0.0
+
+    def set(self, load: PartitionLoad, cost: float) -> None:
+        """Begin with what is measured first."""
+        self.costs = [cost, cost]
+        self.bytes_in, self.bytes_out, self.requests = load.bytes_in_per_s, load.bytes_out_per_s, load.requests_per_s
+
+    def add(self, load: PartitionLoad, cost: float, window_ms: int, now_ms: int) -> None:
+        """What was measured in the `window_ms` up to now; before it, since `at_ms`, there was nothing."""
+        for which, half_life_ms in enumerate(HALF_LIVES_MS):
+            kept = _kept(now_ms - self.at_ms, half_life_ms)
+            self.costs[which] = self.costs[which] * kept + cost * (1 - _kept(window_ms, half_life_ms))
+        kept, new = _kept(now_ms - self.at_ms, HALF_LIVES_MS[FAST]), 1 - _kept(window_ms, HALF_LIVES_MS[FAST])
+        self.bytes_in = self.bytes_in * kept + load.bytes_in_per_s * new
+        self.bytes_out = self.bytes_out * kept + load.bytes_out_per_s * new
+        self.requests = self.requests * kept + load.requests_per_s * new
+        self.at_ms = now_ms
+
+    def cost(self, which: int, now_ms: int) -> float:
+        return self.costs[which] * _kept(now_ms - self.at_ms, HALF_LIVES_MS[which])
+
+    def load(self, now_ms: int) -> PartitionLoad:
+        kept = _kept(now_ms - self.at_ms, HALF_LIVES_MS[FAST])
+        return PartitionLoad(
+            bytes_in_per_s=self.bytes_in * kept, bytes_out_per_s=self.bytes_out * kept, requests_per_s=self.requests * kept
+        )
+
+
+@dataclass(slots=True)
+class SegmentHistory:
+    """An open segment, or one that was open a moment ago.
+
+    `cooldown_ms` counts from `born_ms`; 0: its writers never had to wait for it. `replaced`: its successors are known.
+    """
+
+    info: SegmentInfo
+    born_ms: int
+    cooldown_ms: int
+    averages: dict[int, Average] = field(default_factory=dict)
+    sampled: bool = False
+    seen_ms: int = 0
+    replaced: bool = False
+    hot_since_ms: int | None = None
+
+    def is_cooling(self, now_ms: int) -> bool:
+        return now_ms - self.born_ms < self.cooldown_ms
+
+
+@dataclass(slots=True)
+class BrokerHistory:
+    """A live member. `changed_ms`: when it last gained or lost a segment; None: not since this leader leads."""
+
+    joined_ms: int
+    cpu: list[float]
+    at_ms: int
+    changed_ms: int | None = None
+    restart_average: bool = False
+    uneven_since_ms: int | None = None
+
+
+class LoadHistory:
+    """Folds reports; answers in costs. Deterministic: the same calls give the same state."""
+
+    def __init__(self, targets: Targets) -> None:
+        self.targets = targets
+        self.now_ms = 0
+        self.started_ms: int | None = None
+        """Of the first report; None: there was none."""
+        self.gap = False
+        """Whether the last report came so late that nothing can be said to have lasted."""
+        self.segments: dict[int, SegmentHistory] = {}
+        """By segment id."""
+        self.brokers: dict[str, BrokerHistory] = {}
+        """All and only the brokers of the last report, by incarnation."""
+        self._by_topic: dict[uuid.UUID, dict[int, SegmentHistory]] = {}
+        self._unknown: dict[int, tuple[SegmentLoad, int, int]] = {}
+        """Reports of segments that were not learned yet: (load, window, time)."""
+        self._learned = False
+        self._pruned_ms = 0
+
+    def observe(self, brokers: Sequence[BrokerLoad], now_ms: int) -> None:
+        """Take a report of all live brokers about the time since the last one."""
+        if self.started_ms is None:
+            self.started_ms, self.now_ms = now_ms, now_ms - 1000
+            # A new leader places what was lost before it is told the time.
+            for segment in self.segments.values():
+                segment.born_ms = segment.seen_ms = now_ms
+        window_ms = max(now_ms - self.now_ms, 1)
+        self.gap = window_ms > GAP_MS
+        self.now_ms = now_ms
+        self._unknown.clear()
+        for broker in brokers:
+            self._observe_broker(broker, now_ms)
+            for load in broker.segments:
+                history = self.segments.get(load.segment_id)
+                if history is None:
+                    self._unknown[load.segment_id] = (load, window_ms, now_ms)
+                else:
+                    self._fold(history, load, window_ms, now_ms)
+        live = {broker.incarnation_id for broker in brokers}
+        for gone in [incarnation_id for incarnation_id in self.brokers if incarnation_id not in live]:
+            del self.brokers[gone]
+
+    def _observe_broker(self, broker: BrokerLoad, now_ms: int) -> None:
+        history = self.brokers.get(broker.incarnation_id)
+        if history is None:
+            cpu = broker.cpu_share
+            self.brokers[broker.incarnation_id] = BrokerHistory(joined_ms=now_ms, cpu=[cpu, cpu], at_ms=now_ms)
+            return
+        for which, half_life_ms in enumerate(HALF_LIVES_MS):
+            kept = _kept(now_ms - history.at_ms, half_life_ms)
+            history.cpu[which] = history.cpu[which] * kept + broker.cpu_share * (1 - kept)
+        history.at_ms = now_ms
+        if history.restart_average and history.changed_ms is not None and now_ms - history.changed_ms >= CPU_SETTLES_MS:
+            history.cpu = [broker.cpu_share, broker.cpu_share]
+            history.restart_average = False
+
+    def _fold(self, history: SegmentHistory, load: SegmentLoad, window_ms: int, now_ms: int) -> None:
+        first = not history.sampled and not history.averages
+        for partition, one in load.partitions.items():
+            average = history.averages.get(partition)
+            cost = self.cost(one)
+            if average is None:
+                average = history.averages[partition] = Average(now_ms)
+                if first:
+                    average.set(one, cost)
+                    continue
+            average.add(one, cost, window_ms, now_ms)
+        history.sampled = True
+        history.seen_ms = now_ms
+
+    def cost(self, load: PartitionLoad) -> float:
+        """Bytes/s that a load amounts to."""
+        return load.bytes_in_per_s + load.bytes_out_per_s + load.requests_per_s * self.targets.request_bytes
+
+    def learn(self, segments: Mapping[int, SegmentInfo]) -> None:
+        """Take note of segments that were opened since, and of what they took over."""
+        now_ms = self.now_ms
+        for segment_id, info in segments.items():
+            history = self.segments.get(segment_id)
+            if history is None:
+                self._open(info, now_ms)
+            else:
+                history.info, history.seen_ms = info, now_ms
+        self._learned = True
+        prune = now_ms - self._pruned_ms >= FORGET_MS
+        if prune:
+            self._pruned_ms = now_ms
+        for segment_id, history in list(self.segments.items()):
+            if segment_id not in segments and now_ms - history.seen_ms > FORGET_MS:
+                del self.segments[segment_id]
+                del self._by_topic[history.info.topic_id][segment_id]
+                if not self._by_topic[history.info.topic_id]:
+                    del self._by_topic[history.info.topic_id]
+            elif prune:
+                history.averages = {
+                    partition: average
+                    for partition, average in history.averages.items()
+                    if average.cost(SLOW, now_ms) >= TRACE_COST or average.cost(FAST, now_ms) >= TRACE_COST
+                }
+
+    def _open(self, info: SegmentInfo, now_ms: int) -> None:
+        neighbours = self._by_topic.setdefault(info.topic_id, {})
+        before = [
+            history
+            for history in neighbours.values()
+            if history.info.first_partition < info.end_partition and info.first_partition < history.info.end_partition
+        ]
+        before.sort(key=lambda history: history.info.leader_epoch)
+        targets = self.targets
+        # A segment that begins at offset 0 everywhere is a new topic's: nobody had to wait for it.
+        cooldown_ms = targets.cooldown_ms if before or any(info.base_offsets) or info.origins else 0
+        history = SegmentHistory(info=info, born_ms=now_ms, cooldown_ms=cooldown_ms, seen_ms=now_ms)
+        for predecessor in before:
+            if now_ms - predecessor.born_ms < 8 * predecessor.cooldown_ms:
+                history.cooldown_ms = max(history.cooldown_ms, min(2 * predecessor.cooldown_ms, targets.cooldown_ms_max))
+            for partition, average in predecessor.averages.items():
+                if info.first_partition <= partition < info.end_partition:
+                    history.averages[partition] = average
+            predecessor.replaced = True
+            self._changed(predecessor.info.incarnation_id, now_ms)
+        self.segments[info.id] = neighbours[info.id] = history
+        if self._learned:
+            self._changed(info.incarnation_id, now_ms)
+        pending = self._unknown.pop(info.id, None)
+        if pending is not None:
+            self._fold(history, *pending)
+
+    def _changed(self, incarnation_id: str, now_ms: int) -> None:
+        broker = self.brokers.get(incarnation_id)
+        if broker is not None:
+            broker.changed_ms, broker.restart_average = now_ms, True
+
+    # -- answers
+
+    def partition_cost(self, history: SegmentHistory, partition: int, which: int) -> float:
+        """With what a partition costs that has no traffic."""
+        average = history.averages.get(partition)
+        return self.targets.partition_bytes_per_s + (0.0 if average is None else average.cost(which, self.now_ms))
+
+    def segment_cost(self, history: SegmentHistory, which: int) -> float:
+        """The same of all its partitions."""
+        traffic = sum(average.cost(which, self.now_ms) for average in history.averages.values())
+        return len(history.info.partitions) * self.targets.partition_bytes_per_s + traffic
+
+    def range_cost(self, topic_id: uuid.UUID, first: int, end: int, which: int) -> float | None:
+        """What is known of partitions, whoever led them last; None where nothing is."""
+        found: dict[int, Average] = {}
+        known = False
+        for history in self._by_topic.get(topic_id, {}).values():
+            if history.info.first_partition < end and first < history.info.end_partition:
+                known = True
+                found.update((number, one) for number, one in history.averages.items() if first <= number < end)
+        if not known:
+            return None
+        return (end - first) * self.targets.partition_bytes_per_s + sum(one.cost(which, self.now_ms) for one in found.values())
+
+    def live(self, segments: Mapping[int, SegmentInfo]) -> Iterable[SegmentHistory]:
+        """Segments that weigh on a broker: the open ones, and those that an order is just taking away."""
+        for segment_id, history in self.segments.items():
+            if segment_id in segments or (not history.replaced and self.now_ms - history.seen_ms < GAP_MS):
+                yield history
+
+    def load(self, history: SegmentHistory) -> PartitionLoad:
+        """Of a segment as a whole, for people."""
+        loads = [average.load(self.now_ms) for average in history.averages.values()]
+        return PartitionLoad(
+            bytes_in_per_s=sum(load.bytes_in_per_s for load in loads),
+            bytes_out_per_s=sum(load.bytes_out_per_s for load in loads),
+            requests_per_s=sum(load.requests_per_s for load in loads),
+        )
+
+
+def _kept(elapsed_ms: int, half_life_ms: int) -> float:
+    """The part of an average that is left after a time."""
+    return float(2.0 ** (-elapsed_ms / half_life_ms))

@@ -1,0 +1,276 @@
+"""Which broker gets what: pressures of all brokers, segments as pieces that can be cut and moved on paper, and the rules of both.
+
+The one rule against swinging: what is moved from one broker to another takes at most two thirds of what lies between them
+(`MOVED_PART_MAX`). The gap that is closed is then never smaller than what moved, what remains of it is at most a third, and the
+next look finds less to do than this one.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from broker.cluster.load_history import DEARNESS_MAX, SLOW, LoadHistory, SegmentHistory
+from broker.cluster.segments import BrokerLoad, SegmentInfo, Successor
+
+MOVED_PART_MAX = 2 / 3
+PRESSURE_STEP = 0.1
+"""Pressures that differ by less are the same, as far as placement goes: nobody is chosen for a few idle percent of CPU."""
+NEAR_SHARE = 0.25
+"""A new topic is divided among the brokers whose pressure is within this of the least."""
+SEGMENTS_PER_BROKER = 1000
+"""Where there are more, new topics are not divided, and quiet ones are merged into one segment."""
+CUT_CANDIDATES = 8
+"""Only the heaviest segments of a broker are looked at partition by partition."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """Part of a segment, as it is to become. `weights`: the shares of its partitions, in order; `broker`: where it goes."""
+
+    segment: SegmentHistory
+    first: int
+    broker: str
+    weights: list[float]
+    weight: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weight = sum(self.weights)
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.weights)
+
+
+class Board:
+    """All brokers and segments, as a plan changes them.
+
+    Args:
+        brokers: live ones. A segment of any other weighs on none and is left alone.
+        which: the averages to go by, `FAST` or `SLOW`.
+    """
+
+    def __init__(self, history: LoadHistory, live: Iterable[SegmentHistory], brokers: Sequence[BrokerLoad], which: int) -> None:
+        self._history = history
+        self._which = which
+        targets = history.targets
+        self.brokers = {broker.incarnation_id: broker for broker in brokers}
+        self.segments: dict[str, list[SegmentHistory]] = {incarnation_id: [] for incarnation_id in self.brokers}
+        """By lead, as it is now."""
+        costs: dict[str, float] = dict.fromkeys(self.brokers, 0.0)
+        self._costs: dict[int, float] = {}
+        for segment in live:
+            if segment.info.incarnation_id in self.segments:
+                self.segments[segment.info.incarnation_id].append(segment)
+                cost = self._costs[segment.info.id] = history.segment_cost(segment, which)
+                costs[segment.info.incarnation_id] += cost
+        self.pressure: dict[str, float] = {}
+        """By broker, with what the plan has moved so far."""
+        self.movable: dict[str, float] = {}
+        """The part of it that its segments bring; the rest stays whatever is moved."""
+        self._dearness: dict[str, float] = {}
+        for incarnation_id, cost in costs.items():
+            share = cost / targets.broker_bytes_per_s
+            known = history.brokers.get(incarnation_id)
+            pressure = max(share, 0.0 if known is None else known.cpu[which])
+            dearness = min(pressure / share, DEARNESS_MAX) if share > 0 else 1.0
+            self.pressure[incarnation_id] = pressure
+            self.movable[incarnation_id] = share * dearness
+            self._dearness[incarnation_id] = dearness / targets.broker_bytes_per_s
+        self.pieces: dict[int, list[Piece]] = {}
+        """Of the segments that the plan changes, in order, by segment id."""
+
+    def weight(self, segment: SegmentHistory) -> float:
+        """The part of a broker that a segment takes."""
+        return self._costs[segment.info.id] * self._dearness[segment.info.incarnation_id]
+
+    def whole(self, segment: SegmentHistory) -> Piece:
+        """A segment as one piece."""
+        scale = self._dearness[segment.info.incarnation_id]
+        weights = [self._history.partition_cost(segment, number, self._which) * scale for number in segment.info.partitions]
+        return Piece(segment, segment.info.first_partition, segment.info.incarnation_id, weights)
+
+    def staying(self) -> list[str]:
+        """Brokers that may be given something, by id: the order of all choices between equals."""
+        return sorted((one for one, broker in self.brokers.items() if not broker.draining), key=self.order)
+
+    def order(self, incarnation_id: str) -> tuple[int, str]:
+        return self.brokers[incarnation_id].broker_id, incarnation_id
+
+    def name(self, incarnation_id: str) -> str:
+        return f"broker {self.brokers[incarnation_id].broker_id}"
+
+    def shift(self, weight: float, source: str | None, target: str) -> None:
+        """Note that something goes from one broker to another; None: from one that is gone."""
+        if source is not None:
+            self.pressure[source] -= weight
+            self.movable[source] -= weight
+        self.pressure[target] += weight
+        self.movable[target] += weight
+
+    def move(self, piece: Piece, target: str) -> None:
+        """Plan a whole piece for another broker."""
+        self.pieces.setdefault(piece.segment.info.id, [piece])
+        self.shift(piece.weight, piece.broker, target)
+        piece.broker = target
+
+    def cut(self, piece: Piece, at: int) -> tuple[Piece, Piece]:
+        """Plan a piece as two, the second of which begins at partition `at`; both still at its broker."""
+        pieces = self.pieces.setdefault(piece.segment.info.id, [piece])
+        count = at - piece.first
+        assert 0 < count < len(piece.weights), (piece.first, at)
+        left = Piece(piece.segment, piece.first, piece.broker, piece.weights[:count])
+        right = Piece(piece.segment, at, piece.broker, piece.weights[count:])
+        where = pieces.index(piece)
+        pieces[where : where + 1] = [left, right]
+        return left, right
+
+    def lightest(self, among: Iterable[str], weight: float = 0.0) -> str:
+        """The broker for something new. Idle ones differ by what they lead, not by the noise of their CPUs."""
+        return min(among, key=lambda one: (_steps(self.pressure[one] + weight), self.movable[one], self.order(one)))
+
+    def successors(self, pieces: Sequence[Piece]) -> tuple[Successor, ...]:
+        """What to open in place of a segment. Neighbours that go to one broker are one."""
+        merged: list[tuple[int, int, str]] = []
+        for piece in pieces:
+            if merged and merged[-1][2] == piece.broker:
+                merged[-1] = (merged[-1][0], piece.end, piece.broker)
+            else:
+                merged.append((piece.first, piece.end, piece.broker))
+        topic_id = pieces[0].segment.info.topic_id
+        return tuple(
+            Successor(topic_id=topic_id, first_partition=first, end_partition=end, incarnation_id=broker)
+            for first, end, broker in merged
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Something to move: a whole piece, or a part of it that begins or ends at partition `at`."""
+
+    piece: Piece
+    weight: float
+    at: int | None = None
+    prefix: bool = False
+
+
+def choose(pieces: Sequence[Piece], gap: float, wanted: float, *, cut_weight_min: float = 0.0) -> Choice | None:
+    """What to move across a gap: the nearest to `wanted` of what may be moved at all. Whole pieces come first.
+
+    Args:
+        gap: by how much the source is above the target.
+        wanted: share to move; half of the gap, or less.
+        cut_weight_min: a piece that is lighter is not cut.
+    """
+    most = gap * MOVED_PART_MAX
+    whole = [Choice(piece, piece.weight) for piece in pieces if piece.weight <= most]
+    best = min(whole, key=lambda one: abs(one.weight - wanted), default=None)
+    if best is not None and wanted / 2 <= best.weight <= wanted * 4 / 3:
+        return best
+    cuts = [
+        choice
+        for piece in sorted(pieces, key=lambda piece: -piece.weight)[:CUT_CANDIDATES]
+        if piece.weight > max(wanted, cut_weight_min) and len(piece.weights) > 1
+        for choice in _cuts(piece, wanted)
+        if choice.weight <= most
+    ]
+    return min([*([] if best is None else [best]), *cuts], key=lambda one: abs(one.weight - wanted), default=None)
+
+
+def _cuts(piece: Piece, wanted: float) -> Iterable[Choice]:
+    """The cuts around the place where a prefix, or a suffix, has the wanted weight."""
+    for prefix in (False, True):
+        before, total = 0.0, 0.0
+        numbers = range(len(piece.weights)) if prefix else range(len(piece.weights) - 1, -1, -1)
+        for number in numbers:
+            before, total = total, total + piece.weights[number]
+            if total >= wanted:
+                break
+        # With and without the partition at which the weight is passed. A part is never all or nothing.
+        for at, weight in ((number, before), (number + 1, total)) if prefix else ((number + 1, before), (number, total)):
+            if 0 < at < len(piece.weights):
+                yield Choice(piece, weight, piece.first + at, prefix)
+
+
+def halve(piece: Piece) -> int:
+    """The partition at which the second half of the weight begins. Needs two partitions."""
+    total, best, best_difference = 0.0, 1, math.inf
+    for count in range(1, len(piece.weights)):
+        total += piece.weights[count - 1]
+        difference = abs(piece.weight - 2 * total)
+        if difference < best_difference:
+            best, best_difference = count, difference
+    return piece.first + best
+
+
+def place(
+    history: LoadHistory,
+    ranges: Sequence[tuple[uuid.UUID, int, int]],
+    live: Sequence[SegmentHistory],
+    brokers: Sequence[BrokerLoad],
+    *,
+    divide: bool,
+) -> list[Successor]:
+    """See `segments.Planner.place`."""
+    board = Board(history, live, brokers, SLOW)
+    among = board.staying() or sorted(board.brokers, key=board.order)
+    if not among:
+        return []
+    scale = 1 / history.targets.broker_bytes_per_s
+    partitions = sum(len(segment.info.partitions) for segment in live)
+    typical = sum(history.segment_cost(segment, SLOW) for segment in live) / partitions if partitions else 0.0
+    typical = max(typical, history.targets.partition_bytes_per_s) * scale
+    weights: list[float] = []
+    for topic_id, first, end in ranges:
+        cost = history.range_cost(topic_id, first, end, SLOW)
+        weights.append((end - first) * typical if cost is None else cost * scale)
+    placed: list[list[Successor]] = [[] for _ in ranges]
+    # The heaviest first: what comes last evens out what came before.
+    for index in sorted(range(len(ranges)), key=lambda index: (-weights[index], index)):
+        topic_id, first, end = ranges[index]
+        divided = divide and len(live) < SEGMENTS_PER_BROKER * len(among)
+        near = _near(board, among) if divided else among
+        parts = min(end - first, len(near)) if divided else 1
+        free = list(near)
+        for first_part, end_part in _even(first, end, parts):
+            weight = weights[index] * (end_part - first_part) / (end - first)
+            target = board.lightest(free, weight)
+            if len(free) > 1:
+                free.remove(target)
+            board.shift(weight, None, target)
+            placed[index].append(_successor(topic_id, first_part, end_part, target))
+    return [successor for parts_of_one in placed for successor in parts_of_one]
+
+
+def _near(board: Board, among: Sequence[str]) -> list[str]:
+    """The brokers that a new topic is divided among."""
+    least = min(board.pressure[one] for one in among)
+    return [one for one in among if board.pressure[one] - least < NEAR_SHARE]
+
+
+def _even(first: int, end: int, parts: int) -> list[tuple[int, int]]:
+    """A range in parts that differ by one partition at most."""
+    count = end - first
+    cuts = [first + count * part // parts for part in range(parts + 1)]
+    return list(pairwise(cuts))
+
+
+def _successor(topic_id: uuid.UUID, first: int, end: int, incarnation_id: str) -> Successor:
+    return Successor(topic_id=topic_id, first_partition=first, end_partition=end, incarnation_id=incarnation_id)
+
+
+def _steps(pressure: float) -> int:
+    return math.floor(pressure / PRESSURE_STEP)
+
+
+def described(info: SegmentInfo) -> str:
+    """A segment, for a person."""
+    return f"segment {info.id} of partitions {span(info.first_partition, info.end_partition)}"
+
+
+def span(first: int, end: int) -> str:
+    """Partitions, for a person: ``3``, ``3-7``; the last one is in it."""
+    return str(first) if end - first == 1 else f"{first}-{end - 1}"

@@ -1,0 +1,165 @@
+"""Segments, the loads that are measured on them, and plans: the words that leader, planner and status share. No I/O.
+
+A segment is a contiguous range of a topic's partitions for a span of time, led by one broker incarnation. Split, merge, move, drain
+and failover are one operation: seal segments, open their successors. An `Order` says which and where; the leader executes it
+(`control/`), whoever planned it (`Planner`: reshard.py, placement.py; or a person).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+
+class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An open segment: partitions [first_partition, end_partition) of a topic, led by one incarnation.
+
+    `base_offsets`: where it begins, per partition in order: the ends of its predecessors. `origins`: objects with the state of the
+    producers there.
+    """
+
+    id: int
+    topic_id: uuid.UUID
+    first_partition: int
+    end_partition: int
+    incarnation_id: str
+    leader_epoch: int
+    base_offsets: list[int] = []
+    origins: list[str] = []
+
+    @property
+    def partitions(self) -> range:
+        return range(self.first_partition, self.end_partition)
+
+
+class SealedSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment that is over. `ends`: the offset behind its last record, per partition in order."""
+
+    id: int
+    topic_id: uuid.UUID
+    first_partition: int
+    end_partition: int
+    incarnation_id: str
+    leader_epoch: int
+    base_offsets: list[int]
+    ends: list[int]
+    producers_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLoad:
+    """Traffic of one partition, smoothed by the leader."""
+
+    bytes_in_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
+    requests_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLoad:
+    """Traffic of one open segment. `partitions` has only those with traffic, by number."""
+
+    segment_id: int
+    partitions: Mapping[int, PartitionLoad]
+
+    @property
+    def bytes_in_per_s(self) -> float:
+        return sum(load.bytes_in_per_s for load in self.partitions.values())
+
+    @property
+    def bytes_out_per_s(self) -> float:
+        return sum(load.bytes_out_per_s for load in self.partitions.values())
+
+    @property
+    def requests_per_s(self) -> float:
+        return sum(load.requests_per_s for load in self.partitions.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLoad:
+    """One live member. `cpu_share`: of one core, 0-1. `draining`: it gets no segments and is to lose those it has."""
+
+    incarnation_id: str
+    broker_id: int
+    draining: bool = False
+    cpu_share: float = 0.0
+    memory_bytes: int = 0
+    connections: int = 0
+    segments: tuple[SegmentLoad, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Successor:
+    """A segment to open."""
+
+    topic_id: uuid.UUID
+    first_partition: int
+    end_partition: int
+    incarnation_id: str
+
+
+class OrderKind(StrEnum):
+    SPLIT = "split"
+    MERGE = "merge"
+    MOVE = "move"
+    DRAIN = "drain"
+    FAILOVER = "failover"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Seal these segments, then open these. The successors cover exactly the partitions of the sealed segments.
+
+    `why`: one lowercase sentence with the numbers that decided it, for `headgate status` and the log.
+    """
+
+    kind: OrderKind
+    seal: tuple[int, ...]
+    open: tuple[Successor, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Orders that may be executed at once, in any order: no segment is in two of them."""
+
+    orders: tuple[Order, ...] = ()
+
+
+class Planner(Protocol):
+    """What the leader asks. One object lives as long as one leader leads; `now_ms` is monotonic and any origin will do.
+
+    The leader calls `observe` once a second with loads that are already rates of the last second (the planner smooths them), then
+    `plan`. While an order is being executed its segments are left out of `segments`.
+    """
+
+    def observe(self, brokers: Sequence[BrokerLoad], now_ms: int) -> None: ...
+
+    def plan(self, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad], now_ms: int) -> Plan:
+        """Splits, merges, moves that are worth it now, and drains."""
+        ...
+
+    def place(
+        self,
+        ranges: Sequence[tuple[uuid.UUID, int, int]],
+        segments: Mapping[int, SegmentInfo],
+        brokers: Sequence[BrokerLoad],
+        *,
+        divide: bool = False,
+    ) -> list[Successor]:
+        """Where partitions without a lead go: at least one broker is not draining, else they all go to draining ones.
+
+        Args:
+            ranges: (topic id, first partition, end partition) without a lead.
+            segments: all that are open.
+            divide: a range may become several successors (a new topic is spread over the brokers); else it stays one.
+
+        Returns:
+            Successors that cover exactly `ranges`; [] if there is no broker.
+        """
+        ...

@@ -1,0 +1,90 @@
+"""The manifest on a broker of a cluster: its copy stays, while who writes it changes.
+
+`ClusterCatalog` is what the engine holds. Behind it stands a `Backend`: the journal itself where this broker leads, else a call to
+the leader. Each commit carries a number of this incarnation, so that one whose answer was lost is sent again, to whoever leads by
+then, and is done once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from broker.cluster.manifest import Committed, Edit, Manifest
+from broker.engine.catalog import DeposedError
+from broker.runtime.errors import Reason, RetryError
+
+COMMIT_TIMEOUT_S = 15.0
+"""How long a commit looks for a leader that takes it."""
+RETRY_S = 0.05
+
+
+class Backend(Protocol):
+    """A way to the journal. It ends when another broker leads."""
+
+    async def commit(self, edits: Sequence[Edit]) -> None:
+        """Returns once the edits are durable and this broker's copy has them.
+
+        Raises DeposedError or RetryError where the way has ended: the edits may be in. Else as `Catalog.commit`.
+        """
+
+    async def settle(self) -> None:
+        """As `Catalog.settle`."""
+
+
+class ClusterCatalog:
+    """See the module's text."""
+
+    def __init__(self, incarnation_id: str) -> None:
+        self.manifest = Manifest()
+        self._incarnation_id = incarnation_id
+        self._backend: Backend | None = None
+        self._changed = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._number = 0
+
+    def use(self, backend: Backend | None) -> None:
+        """From now on commits go this way; None: nobody is known to lead, so they wait."""
+        self._backend = backend
+        if backend is not None:
+            self._changed.set()
+        else:
+            self._changed.clear()
+
+    async def commit(self, *edits: Edit) -> None:
+        task = asyncio.create_task(self._commit(edits), name="commit")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to look at it
+        await asyncio.shield(task)
+
+    async def settle(self) -> None:
+        async with self._lock:
+            if self._backend is not None:
+                await self._backend.settle()
+
+    async def _commit(self, edits: tuple[Edit, ...]) -> None:
+        async with self._lock:
+            self._number += 1
+            numbered = [*edits, Committed(self._incarnation_id, self._number)]
+            deadline = asyncio.get_running_loop().time() + COMMIT_TIMEOUT_S
+            while True:
+                backend = await self._way(deadline)
+                try:
+                    await backend.commit(numbered)
+                    return
+                except DeposedError:
+                    if self._backend is backend:
+                        self.use(None)
+                except RetryError:
+                    if self._backend is backend and asyncio.get_running_loop().time() > deadline:
+                        raise
+                    await asyncio.sleep(RETRY_S)
+
+    async def _way(self, deadline: float) -> Backend:
+        while self._backend is None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
+            except TimeoutError as error:
+                raise RetryError(Reason.NOT_READY, "no broker leads the cluster at the moment") from error
+        return self._backend

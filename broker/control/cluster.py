@@ -1,0 +1,265 @@
+"""One broker's place in the cluster: it looks for the leader in the lease, follows it, or leads.
+
+Theory of operation::
+
+    looking    reads the lease; takes it where it may (`cluster/lease.py`), else tries to join its holder
+    following  a stream to the leader; whatever ends it, the broker looks again, and serves meanwhile what it leads
+    leading    `Leader`; whatever ends the term, the broker looks again
+
+A broker that is told that it is over, by a leader or by the fence of its log, ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from broker.cluster.lease import Contender, Lease
+from broker.cluster.manifest import Incarnation
+from broker.control.catalog import ClusterCatalog
+from broker.control.leader import Leader, refuses
+from broker.control.lease import LeaseRegister
+from broker.engine.catalog import DeposedError
+from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from broker.runtime.logging import get_logger
+
+if TYPE_CHECKING:
+    from broker.control.member import Membership
+    from broker.engine.engine import Engine
+
+log = get_logger("cluster")
+
+LOOK_S = 0.1
+"""Pause between two looks at the lease."""
+PROBE_S = 0.5
+REREAD_S = 0.3
+"""A leader that does not answer may have been replaced: pause between two looks."""
+DRAIN_LOOK_S = 0.05
+
+
+class Cluster:
+    """See the module's text.
+
+    Args:
+        mine: this broker; its epoch is given when it is opened.
+        fail: told of what ends this broker.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        mine: Incarnation,
+        lease_ttl_ms: int,
+        member_timeout_ms: int,
+        fail: Callable[[HeadgateError], None],
+    ) -> None:
+        self.engine = engine
+        self.leader: Leader | None = None
+        """While this broker leads."""
+        self.membership: Membership | None = None
+        """While it follows."""
+        self.connections: Callable[[], int] = lambda: 0
+        self._mine = mine
+        self._address = f"{mine.host}:{mine.grpc_port}"
+        self._ttl_ms = lease_ttl_ms
+        self._timeout_ms = member_timeout_ms
+        self._fail = fail
+        self._catalog = ClusterCatalog(mine.id)
+        self._register = LeaseRegister(engine.store)
+        self._contender = Contender(self._address)
+        self._version = 0
+        self._serving = False
+        self._started = asyncio.Event()
+        self._term_ended = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def role(self) -> Literal["looking", "following", "leading"]:
+        return "leading" if self.leader is not None else "following" if self.membership is not None else "looking"
+
+    async def start(self) -> None:
+        """Become part of the cluster; the engine is open afterwards. Raises what makes that impossible."""
+        await self.engine.identify()
+        self._task = asyncio.create_task(self._run(), name="cluster")
+        self._task.add_done_callback(self._run_ended)
+        started = asyncio.create_task(self._started.wait())
+        try:
+            await asyncio.wait((started, self._task), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            started.cancel()
+        if self._task.done():
+            self._task.result()
+
+    async def serving(self) -> None:
+        """This broker's gRPC door is open."""
+        self._serving = True
+        if self.leader is not None:
+            await self.leader.serving()
+
+    def leader_address(self) -> str | None:
+        """``host:port`` of the leader's gRPC door; None where this broker leads. Raises RetryError where nobody is known to."""
+        if self.leader is not None:
+            return None
+        if self.membership is not None:
+            return self.membership.address
+        raise RetryError(Reason.NOT_LEADER, "no broker is known to lead the cluster at the moment")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Hand over everything that this broker leads, if another broker takes it in time."""
+        deadline = self.engine.clock.monotonic() + timeout_s
+        while self.engine.leads.segments() and len(self.engine.brokers()) > 1 and self.engine.failed is None:
+            if self.leader is not None:
+                self.leader.drain()
+            elif self.membership is not None:
+                self.membership.draining.set()
+            if self.engine.clock.monotonic() > deadline:
+                log.warning("drain_timed_out", segments=len(self.engine.leads.segments()))
+                return
+            await asyncio.sleep(DRAIN_LOOK_S)
+
+    async def close(self) -> None:
+        """Leave. The engine is closed: where it could, its incarnation is sealed."""
+        task, self._task = self._task, None
+        if self.leader is not None:
+            # Before the streams end: the members then find a lease that they may take at once.
+            try:
+                await self.leader.give_up()
+            except HeadgateError as error:
+                log.warning("lease_not_given_up", error=error.message)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    # -- roles
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                version, lease = await self._register.read()
+            except RetryError as error:
+                log.warning("lease_not_read", error=error.message)
+                self._contender.blind()
+                await asyncio.sleep(LOOK_S)
+                continue
+            if lease is not None and lease.holder == self._mine.id:
+                lease = None  # an attempt of ours whose answer was lost, or a term that is over
+            if await self._may_take(version, lease):
+                await self._lead(version, lease)
+            elif lease is not None:
+                await self._follow(lease)
+            await asyncio.sleep(LOOK_S)
+
+    async def _may_take(self, version: int, lease: Lease | None) -> bool:
+        now_s = self.engine.clock.monotonic()
+        if self._contender.may_take(version, lease, now_s):
+            return True
+        assert lease is not None
+        if not lease.serving:
+            return False
+        host, _, port = lease.address.rpartition(":")
+        refused = await refuses(host, int(port), PROBE_S)
+        return self._contender.may_take(version, lease, self.engine.clock.monotonic(), refused=refused)
+
+    async def _lead(self, version: int, before: Lease | None) -> None:
+        lease = Lease(
+            holder=self._mine.id,
+            broker_id=self._mine.broker_id,
+            address=self._address,
+            ttl_ms=self._ttl_ms,
+            serving=self._serving,
+        )
+        try:
+            if not await self._register.write(version + 1, lease):
+                return
+        except RetryError as error:
+            log.warning("lease_not_taken", error=error.message)
+            return
+        reshard = importlib.import_module("broker.cluster.reshard")
+        self._term_ended.clear()
+        leader = Leader(
+            engine=self.engine,
+            catalog=self._catalog,
+            register=self._register,
+            mine=self._mine,
+            lease=lease,
+            version=version + 1,
+            predecessor="" if before is None else before.holder,
+            member_timeout_ms=self._timeout_ms,
+            planner=reshard.LoadPlanner(),
+            ended=lambda error: self._term_ended.set(),
+            fail=self._fail,
+        )
+        leader.connections = lambda: self.connections()
+        try:
+            await leader.start()
+        except (DeposedError, RetryError) as error:
+            log.warning("lead_not_taken", error=error.message)
+            leader.stop()
+            return
+        self.leader = leader
+        try:
+            if self._serving and not leader.lease.serving:
+                await leader.serving()
+            self._started.set()
+            await self._term_ended.wait()
+        finally:
+            self.leader = None
+            self._version = leader.version
+            leader.stop()
+
+    async def _follow(self, lease: Lease) -> None:
+        module: Any = await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "broker.control.member")
+        membership: Membership = module.Membership(
+            lease.address,
+            engine=self.engine,
+            catalog=self._catalog,
+            mine=self._mine,
+            silence_ms=self._timeout_ms,
+            connections=lambda: self.connections(),
+        )
+        try:
+            await self._join(membership, lease)
+            self.membership = membership
+            if self.engine.ready:
+                self.engine.replaced()
+            else:
+                await self.engine.start(self._catalog)
+            self._started.set()
+            log.info("follows", leader=membership.leader_broker_id, address=lease.address, version=membership.version)
+            await membership.run()
+        except RetryError as error:
+            if self.membership is not None:
+                log.warning("leader_lost", error=error.message)
+        finally:
+            if self.membership is not None:
+                self._version = membership.version
+                self.membership = None
+                self._catalog.use(None)
+            await membership.close()
+
+    async def _join(self, membership: Membership, lease: Lease) -> None:
+        """Join the holder of a lease, as long as it is that. Raises as `Membership.join`."""
+        joining = asyncio.create_task(membership.join(self._version), name="join")
+        try:
+            while True:
+                await asyncio.wait((joining,), timeout=REREAD_S)
+                if joining.done():
+                    return joining.result()
+                _, now = await self._register.read()
+                if now is None or now.holder != lease.holder:
+                    raise RetryError(Reason.NOT_LEADER, f"another broker leads by now. address=`{lease.address}`")
+        finally:
+            joining.cancel()
+            await asyncio.wait((joining,))
+
+    def _run_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is None or not self._started.is_set():
+            return
+        if not isinstance(error, HeadgateError):
+            log.exception("cluster_failed", error)
+            error = FatalError(Reason.INTERNAL, f"unexpected error of the control plane: {type(error).__name__}: {error}")
+        self._fail(error)

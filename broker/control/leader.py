@@ -1,0 +1,556 @@
+"""What the leader does: writes the manifest, keeps the members, fails over those that are lost, carries out orders.
+
+It holds no state that is not in the store but what it learned since it leads: who is connected, loads, orders under way. When it
+dies, the next one loads the journal and waits `member_timeout_ms` for the members to come; whoever does not come is lost.
+
+A member is lost when its stream ends or is silent. Its incarnation is *condemned*: nothing is committed for it any more. Then it is
+fenced and recovered (`engine/recovery.py`), and in one commit its last chunks are listed, its segments and itself sealed, and their
+successors opened elsewhere. If it was alive after all, it finds the fence and stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.cluster.lease import Lease
+from broker.cluster.manifest import (
+    Edit,
+    Incarnation,
+    Manifest,
+    OpenIncarnation,
+    SealIncarnation,
+    SealSegment,
+    SetLeader,
+    encode_edits,
+)
+from broker.cluster.reshard import LoadPlanner
+from broker.cluster.segments import BrokerLoad
+from broker.cluster.succession import Gap, find_gaps, open_successors
+from broker.control.catalog import ClusterCatalog
+from broker.control.lease import LeaseRegister
+from broker.control.orders import OrderBook
+from broker.engine import keys
+from broker.engine.catalog import DeposedError, LocalCatalog
+from broker.engine.recovery import recover
+from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.logging import get_logger
+
+if TYPE_CHECKING:
+    from broker.control.load import LoadMeter
+    from broker.engine.engine import Engine
+
+log = get_logger("leader")
+
+TICK_S = 0.1
+REPORT_S = 1.0
+PAUSED_S = 1.0
+"""If no tick came for so long, this process did not run: the silence of others was not theirs."""
+PROBE_S = 0.5
+"""How long a broker that has not joined may take to refuse a connection."""
+LOAD_TRIES = 10
+RETRY_S = 0.2
+QUEUE_MESSAGES_MAX = 10_000
+"""Messages that a member may be behind; then its stream is ended, and it begins anew."""
+
+
+class Session(Protocol):
+    """A member's stream, as the leader sees it."""
+
+    incarnation: Incarnation
+    seen_s: float
+    """The monotonic time of its last word."""
+    load: BrokerLoad
+    """Its last report."""
+
+    def edits(self, version: int, data: bytes) -> None:
+        """Tell it of a commit."""
+
+    def alive(self) -> None:
+        """Tell it that the leader is."""
+
+    async def resign(self, segment_ids: list[int]) -> None:
+        """Have it seal segments. Raises RetryError where the stream ends first."""
+
+    def end(self, error: HeadgateError) -> None:
+        """End the stream."""
+
+
+class Leader:
+    """One term. `start`, then it works until `stop`; `ended` is called where it cannot go on.
+
+    Args:
+        mine: this broker, as it is or will be in the manifest.
+        version: of the lease, which this broker has just written.
+        predecessor: the incarnation that let the lease run out; "" where it was given up.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        catalog: ClusterCatalog,
+        register: LeaseRegister,
+        mine: Incarnation,
+        lease: Lease,
+        version: int,
+        predecessor: str,
+        member_timeout_ms: int,
+        planner: LoadPlanner,
+        ended: Callable[[HeadgateError], None],
+        fail: Callable[[HeadgateError], None],
+    ) -> None:
+        self.sessions: dict[str, Session] = {}
+        self.lease = lease
+        self.planner = planner
+        self.orders = OrderBook(self)
+        self.draining = False
+        """This broker is to end."""
+        self._engine = engine
+        self._catalog = catalog
+        self._register = register
+        self._mine = mine
+        self._version = version
+        self._timeout_s = member_timeout_ms / 1000
+        self._ended = ended
+        self._fail = fail
+        self.clock = engine.clock
+        self._local = LocalCatalog(
+            engine.store, mine.id, applied=self._applied, complete=self._complete, fail=self._failed
+        )
+        self._condemned: set[str] = set()
+        self._gone: set[str] = {predecessor}
+        """Incarnations that are known to be lost, whatever the time."""
+        self._admitted: dict[str, float] = {}
+        """Until when incarnations that were let in may take to begin their stream."""
+        self._expected_until_s = 0.0
+        """So long, incarnations without a stream may still come."""
+        self._failing_over: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._meter: LoadMeter | None = None
+        self._own_load: BrokerLoad | None = None
+        self._stopped = False
+        self._epoch = -1
+        """Of this term."""
+        self._attempts = 0
+        self._draining: set[str] = set()
+        """Members of which it is known that they are to end."""
+        self.connections: Callable[[], int] = lambda: 0
+
+    # -- the term
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._local.manifest
+
+    @property
+    def version(self) -> int:
+        """Of the manifest."""
+        return self._local.version
+
+    async def start(self) -> None:
+        """Take the journal over. Afterwards this broker's copy of the manifest is the journal's.
+
+        Raises:
+            DeposedError: other brokers write the journal. RetryError: the store does not answer. FencedError: this broker is over.
+        """
+        for attempt in range(LOAD_TRIES):
+            await self._local.load()
+            try:
+                records = await self._begin()
+                break
+            except DeposedError:
+                # The leader before wrote once more. From our first edit on it cannot.
+                if attempt == LOAD_TRIES - 1:
+                    raise
+        now_s = self.clock.monotonic()
+        self._expected_until_s = now_s + self._timeout_s
+        self._catalog.manifest = self._local.manifest
+        self._catalog.use(self)
+        if self._engine.ready:
+            self._engine.replaced()
+            self._engine.sweep_sealed()
+        else:
+            await self._engine.start(self._catalog, records)
+        log.info("leads", broker=self._mine.broker_id, incarnation=self._mine.id, version=self.version)
+        for incarnation in self._others():
+            self._spawn(self._probe(incarnation), "probe")
+        self._spawn(self._renew(), "lease")
+        self._spawn(self._run(), "leader")
+
+    async def _begin(self) -> int:
+        """The first commit of the term. Returns the number of recovered records."""
+        manifest = self.manifest
+        self._epoch = manifest.leader_epoch + 1
+        edits: list[Edit] = [SetLeader(self._mine.id, self._epoch)]
+        # Two processes cannot listen at one address: whoever was here before is gone.
+        lost = [incarnation for incarnation in self._others() if _same_place(incarnation, self._mine)]
+        recovered = await recover(self._engine.store, manifest, lost, self._maker())
+        edits += recovered.edits
+        known = manifest.incarnations.get(self._mine.id)
+        if known.sealed if known is not None else self._engine.ready:
+            raise FencedError(Reason.FENCED, "another broker took over from this one")
+        self._own_load = BrokerLoad(incarnation_id=self._mine.id, broker_id=self._mine.broker_id)
+
+        def make(now: Manifest) -> list[Edit]:
+            return [*edits, OpenIncarnation(_with_epoch(self._mine, now, 2))] if known is None else edits
+
+        await self._local.commit_made(make)
+        return recovered.records
+
+    def _maker(self) -> str:
+        """A name for what a recovery makes."""
+        self._attempts += 1
+        return keys.maker(self._epoch, self._mine.id, self._attempts)
+
+    async def _renew(self) -> None:
+        """Keep the lease. A store that does not answer is waited for: nobody else can take it meanwhile."""
+        while True:
+            await asyncio.sleep(self.lease.ttl_ms / 2000)
+            await self.write_lease(self.lease)
+
+    async def write_lease(self, lease: Lease) -> None:
+        """Write the next version of the lease; where another broker did, this term ends."""
+        from msgspec.structs import replace
+
+        lease = replace(lease, renewal=self.lease.renewal + 1)
+        try:
+            if await self._register.write(self._version + 1, lease):
+                self._version += 1
+                self.lease = lease
+                return
+            version, found = await self._register.read()
+            if found == lease:
+                self._version, self.lease = version, lease
+                return
+        except RetryError as error:
+            log.warning("lease_not_renewed", error=error.message)
+            return
+        self._failed(DeposedError(Reason.FENCED, "another broker took the lease"))
+
+    async def serving(self) -> None:
+        """This broker's gRPC door is open: from now on, who finds it closed knows that this broker is gone."""
+        from msgspec.structs import replace
+
+        await self.write_lease(replace(self.lease, serving=True))
+
+    def stop(self) -> None:
+        """End the term; streams end, and whoever waits for something is told."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._catalog is not None:
+            self._catalog.use(None)
+        error = _not_leader()
+        for session in list(self.sessions.values()):
+            session.end(error)
+        self.orders.stop()
+        for task in self._tasks:
+            task.cancel()
+
+    async def give_up(self) -> None:
+        """Give the lease back: whoever sees it may take it at once."""
+        await self._register.write(
+            self._version + 1,
+            Lease(holder="", broker_id=self._mine.broker_id, address=self.lease.address, ttl_ms=self.lease.ttl_ms),
+        )
+
+    def _failed(self, error: HeadgateError) -> None:
+        if isinstance(error, DeposedError):
+            if not self._stopped:
+                log.warning("deposed", error=error.message)
+                self.stop()
+                self._ended(error)
+        else:
+            self._fail(error)
+
+    def _spawn(self, work: Any, name: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None or self._stopped:
+            return
+        if isinstance(error, RetryError):
+            log.warning("leader_task_failed", task=task.get_name(), error=error.message)
+        elif isinstance(error, HeadgateError):
+            self._failed(error)
+        else:
+            log.exception("leader_failed", error)
+            self._fail(HeadgateError(Reason.INTERNAL, f"unexpected error of the leader: {type(error).__name__}: {error}"))
+
+    # -- the manifest
+
+    async def commit(self, edits: Sequence[Edit]) -> None:
+        """As `Backend`: of this broker's own edits."""
+        await self._local.commit(*edits)
+
+    async def settle(self) -> None:
+        await self._local.settle()
+
+    async def commit_of(self, incarnation_id: str, edits: Sequence[Edit]) -> int:
+        """A member's commit. Returns the version in which it is. Raises as `Catalog.commit`."""
+        if incarnation_id in self._condemned:
+            raise FencedError(Reason.FENCED, f"another broker takes over from this one. incarnation=`{incarnation_id}`")
+        try:
+            await self._local.commit_for(incarnation_id, edits)
+        except DeposedError as error:
+            raise _not_leader() from error
+        return self.version
+
+    def _applied(self, edits: Sequence[Edit]) -> None:
+        if self._catalog.manifest is self._local.manifest:
+            self._engine.applied(edits)
+        if self.sessions:
+            data = encode_edits(list(edits))
+            for session in list(self.sessions.values()):
+                session.edits(self.version, data)
+        self.orders.applied(edits)
+
+    def _complete(self, manifest: Manifest, edits: list[Edit]) -> list[Edit]:
+        """Give a lead to whatever these edits leave without one."""
+        sealed = {edit.incarnation_id for edit in edits if isinstance(edit, SealIncarnation)}
+        brokers = [load for load in self.loads() if load.incarnation_id not in sealed]
+        everywhere = any(isinstance(edit, SetLeader) for edit in edits)
+        gaps = find_gaps(manifest, edits, everywhere=everywhere)
+        if not gaps:
+            return []
+        seals = {edit.segment_id for edit in edits if isinstance(edit, SealSegment)}
+        alive = {broker.incarnation_id for broker in brokers}
+        successors, held = self.orders.successors(seals, alive)
+        taken = {(one.topic_id, number) for one in successors for number in range(one.first_partition, one.end_partition)}
+        taken |= held
+        rest = {key: manifest.segments[key] for key in manifest.segments.keys() - seals}
+        for is_new in (True, False):
+            ranges = [piece for gap in gaps if gap.is_new is is_new for piece in _without(gap, taken)]
+            if ranges:
+                successors += self.planner.place(ranges, rest, brokers, divide=is_new)
+        return open_successors(manifest, edits, gaps, successors)
+
+    def loads(self) -> list[BrokerLoad]:
+        """The live members' last reports, this broker's among them."""
+        loads = [session.load for key, session in self.sessions.items() if key not in self._condemned]
+        return loads if self._own_load is None else [self._own_load, *loads]
+
+    # -- members
+
+    async def admit(self, incarnation: Incarnation, version: int) -> None:
+        """A broker asks to be a member. Opens its incarnation where it is new.
+
+        Args:
+            version: of its copy of the manifest; 0: it is new.
+
+        Raises:
+            FencedError: it is over. InvalidError: its id is another's.
+        """
+        for other in [self._mine, *(session.incarnation for session in self.sessions.values())]:
+            if other.broker_id == incarnation.broker_id and other.id != incarnation.id:
+                raise InvalidError(
+                    Reason.INVALID_CONFIG,
+                    f"another broker has this id: choose another with --broker-id. broker_id=`{incarnation.broker_id}` "
+                    f"address=`{other.host}:{other.kafka_port}`",
+                )
+        known = self.manifest.incarnations.get(incarnation.id)
+        # One that has a copy of the manifest was a member before; that it is not in it any more means that it is over.
+        over = known.sealed if known is not None else version > 0
+        if over or incarnation.id in self._condemned:
+            raise FencedError(Reason.FENCED, f"another broker took over from this one. incarnation=`{incarnation.id}`")
+        for other in self._others():
+            if other.id != incarnation.id and (other.broker_id == incarnation.broker_id or _same_place(other, incarnation)):
+                self._gone.add(other.id)
+        self._admitted[incarnation.id] = self.clock.monotonic() + self._timeout_s
+        # Either commit proves that this broker still leads: one that was replaced while it slept must not keep members.
+        try:
+            if known is None:
+                await self._local.commit_made(lambda now: [OpenIncarnation(_with_epoch(incarnation, now))])
+            else:
+                await self._local.commit(SetLeader(self._mine.id, self._epoch))
+        except DeposedError as error:
+            raise _not_leader() from error
+
+    def joined(self, session: Session) -> None:
+        """A member's stream begins with what the manifest is now. Raises RetryError(NOT_LEADER) where the term is over."""
+        if self._stopped:
+            raise _not_leader()
+        before = self.sessions.get(session.incarnation.id)
+        if before is not None:
+            before.end(RetryError(Reason.NOT_LEADER, "the broker joined again"))
+        self.sessions[session.incarnation.id] = session
+        self._admitted.pop(session.incarnation.id, None)
+        self._gone.discard(session.incarnation.id)
+        log.info("member_joined", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
+
+    def left(self, session: Session) -> None:
+        """A member's stream has ended."""
+        if self.sessions.get(session.incarnation.id) is session:
+            del self.sessions[session.incarnation.id]
+            if not self._stopped:
+                self._gone.add(session.incarnation.id)
+                log.info("member_left", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
+
+    def _others(self) -> list[Incarnation]:
+        return [one for one in self.manifest.incarnations.values() if not one.sealed and one.id != self._mine.id]
+
+    async def _probe(self, incarnation: Incarnation) -> None:
+        """A broker whose address refuses connections does not come any more."""
+        if await refuses(incarnation.host, incarnation.grpc_port, PROBE_S):
+            self._gone.add(incarnation.id)
+
+    async def _run(self) -> None:
+        seen_s = self.clock.monotonic()
+        report_s = seen_s
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = self.clock.monotonic()
+            if now_s - seen_s > PAUSED_S:
+                self._expected_until_s = now_s + self._timeout_s
+                for session in self.sessions.values():
+                    session.seen_s = now_s
+            seen_s = now_s
+            lost = self._find_lost(now_s)
+            if lost and self._failing_over is None:
+                self._failing_over = self._spawn(self._fail_over(lost), "failover")
+            if now_s - report_s >= REPORT_S:
+                report_s = now_s
+                for session in list(self.sessions.values()):
+                    session.alive()
+                self._plan(now_s)
+
+    def _find_lost(self, now_s: float) -> list[Incarnation]:
+        lost: list[Incarnation] = []
+        for incarnation in self._others():
+            session = self.sessions.get(incarnation.id)
+            if session is None:
+                if incarnation.id in self._gone or now_s > max(self._expected_until_s, self._admitted.get(incarnation.id, 0.0)):
+                    lost.append(incarnation)
+            elif now_s - session.seen_s > self._timeout_s:
+                log.warning("member_silent", broker=incarnation.broker_id, seconds=round(now_s - session.seen_s, 3))
+                session.end(RetryError(Reason.TIMED_OUT, "the broker was silent for too long"))
+                lost.append(incarnation)
+        return lost
+
+    async def _fail_over(self, lost: list[Incarnation]) -> None:
+        started_s = self.clock.monotonic()
+        self._condemned.update(incarnation.id for incarnation in lost)
+        try:
+            while True:
+                try:
+                    # Before anybody is fenced: a leader that was replaced while it slept finds that out here, and harms nobody.
+                    await self._local.commit(SetLeader(self._mine.id, self._epoch))
+                    lost = [one for one in self._others() if one.id in self._condemned]
+                    recovered = await recover(self._engine.store, self.manifest, lost, self._maker())
+                    if lost:
+                        await self._local.commit(*recovered.edits)
+                    break
+                except DeposedError:
+                    raise
+                except (RetryError, InvalidError) as error:
+                    # The store does not answer, or a topic was deleted meanwhile: what is found next time may be committed.
+                    log.warning("failover_waits", error=error.message)
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._failing_over = None
+        log.info(
+            "failed_over",
+            brokers=[incarnation.broker_id for incarnation in lost],
+            records=recovered.records,
+            seconds=round(self.clock.monotonic() - started_s, 3),
+        )
+        self._engine.sweep_sealed()
+
+    # -- load
+
+    def _plan(self, now_s: float) -> None:
+        from broker.control.load import LoadMeter, broker_load
+
+        if self._meter is None:
+            self._meter = LoadMeter(self._engine)
+        self._meter.draining = self.draining
+        self._own_load = broker_load(self._mine, self._meter.report(self.version, self.connections()))
+        now_ms = int(now_s * 1000)
+        brokers = self.loads()
+        self.planner.observe(brokers, now_ms)
+        if self._failing_over is None:
+            segments = {key: info for key, info in self.manifest.segments.items() if not self.orders.is_busy(key)}
+            for order in self.planner.plan(segments, brokers, now_ms).orders:
+                self.orders.begin(order)
+
+    def drain(self) -> None:
+        """This broker is to end: its segments go to others, now."""
+        if not self.draining:
+            self.draining = True
+            self._plan(self.clock.monotonic())
+
+    def reported(self, session: Session) -> None:
+        """A member has sent a report."""
+        if session.load.draining and session.incarnation.id not in self._draining:
+            self._draining.add(session.incarnation.id)
+            self._plan(self.clock.monotonic())
+
+    async def resign(self, incarnation_id: str, segment_ids: list[int]) -> None:
+        """Have their lead seal segments. Raises RetryError where it is gone."""
+        if incarnation_id == self._mine.id:
+            await self._engine.resign(segment_ids)
+            return
+        session = self.sessions.get(incarnation_id)
+        if session is None:
+            raise RetryError(Reason.NOT_LEADER, f"the broker is not connected. incarnation=`{incarnation_id}`")
+        await session.resign(segment_ids)
+
+    def order_failed(self) -> None:
+        """Segments may have been sealed whose successors nobody opens now: whatever has no lead gets one."""
+        self._spawn(self._local.commit(SetLeader(self._mine.id, self._epoch)), "fill-gaps")
+
+    def spawn_order(self, work: Any) -> asyncio.Task[None]:
+        """Run the execution of an order as long as this term lasts."""
+        return self._spawn(work, "order")
+
+
+def _not_leader() -> RetryError:
+    """For others: this broker was replaced, not they."""
+    return RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
+
+
+async def refuses(host: str, port: int, timeout_s: float) -> bool:
+    """Whether nobody listens at an address; False where that cannot be known."""
+    if not host or not port:
+        return False
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False
+
+
+def _same_place(one: Incarnation, other: Incarnation) -> bool:
+    """Whether two runs have the same address. A broker without one is the only one at its store."""
+    return (one.host, one.grpc_port) == (other.host, other.grpc_port) and (one.grpc_port != 0 or one.broker_id == other.broker_id)
+
+
+def _with_epoch(incarnation: Incarnation, manifest: Manifest, behind: int = 1) -> Incarnation:
+    from msgspec.structs import replace
+
+    return replace(incarnation, leader_epoch=manifest.leader_epoch + behind)
+
+
+def _without(gap: Gap, taken: set[tuple[Any, int]]) -> list[tuple[Any, int, int]]:
+    """The parts of a gap that are not taken."""
+    pieces: list[tuple[Any, int, int]] = []
+    first: int | None = None
+    for number in range(gap.first_partition, gap.end_partition + 1):
+        free = number < gap.end_partition and (gap.topic_id, number) not in taken
+        if free and first is None:
+            first = number
+        elif not free and first is not None:
+            pieces.append((gap.topic_id, first, number))
+            first = None
+    return pieces

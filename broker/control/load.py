@@ -1,0 +1,95 @@
+"""What a broker reports about itself, and what the leader makes of it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from broker.cluster.manifest import Incarnation
+from broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentLoad
+from broker.engine.engine import Engine
+from broker.engine.partition import PartitionLog
+from broker.wire.grpc.headgate.v1 import control_pb2
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class LoadMeter:
+    """Counts what happened between two reports."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._at_s = engine.clock.monotonic()
+        self._cpu_s = time.process_time()
+        self._before: dict[PartitionLog, tuple[int, int, int]] = {}
+        self.draining = False
+
+    def report(self, version: int, connections: int) -> control_pb2.LoadReport:
+        """What happened since the last report."""
+        engine = self._engine
+        now_s, cpu_s = engine.clock.monotonic(), time.process_time()
+        window_s = max(now_s - self._at_s, 0.001)
+        trouble = engine.failed or engine.stalled
+        report = control_pb2.LoadReport(
+            window_ms=max(round(window_s * 1000), 1),
+            cpu_share=(cpu_s - self._cpu_s) / window_s,
+            memory_bytes=memory_bytes(),
+            connections=connections,
+            version=version,
+            trouble="" if trouble is None else trouble.message,
+            draining=self.draining,
+        )
+        self._at_s, self._cpu_s = now_s, cpu_s
+        before, self._before = self._before, {}
+        rows: dict[int, control_pb2.SegmentReport] = {}
+        for log in engine.all_logs():
+            now = self._before[log] = (log.bytes_in, log.bytes_out, log.requests)
+            then = before.get(log, (0, 0, 0))
+            if now == then:
+                continue
+            row = rows.get(log.segment_id)
+            if row is None:
+                row = rows[log.segment_id] = report.segments.add(segment_id=log.segment_id)
+            row.partitions.append(log.number)
+            row.bytes_in.append(now[0] - then[0])
+            row.bytes_out.append(now[1] - then[1])
+            row.requests.append(now[2] - then[2])
+        return report
+
+
+def broker_load(incarnation: Incarnation, report: control_pb2.LoadReport) -> BrokerLoad:
+    """A report as rates, for the planner."""
+    window_s = max(report.window_ms, 1) / 1000
+    return BrokerLoad(
+        incarnation_id=incarnation.id,
+        broker_id=incarnation.broker_id,
+        draining=report.draining,
+        cpu_share=report.cpu_share,
+        memory_bytes=report.memory_bytes,
+        connections=report.connections,
+        segments=tuple(
+            SegmentLoad(
+                segment_id=row.segment_id,
+                partitions={
+                    number: PartitionLoad(
+                        bytes_in_per_s=bytes_in / window_s,
+                        bytes_out_per_s=bytes_out / window_s,
+                        requests_per_s=requests / window_s,
+                    )
+                    for number, bytes_in, bytes_out, requests in zip(
+                        row.partitions, row.bytes_in, row.bytes_out, row.requests, strict=True
+                    )
+                },
+            )
+            for row in report.segments
+        ),
+    )
+
+
+def memory_bytes() -> int:
+    """Resident memory of this process; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except OSError:
+        return 0

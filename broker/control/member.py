@@ -1,0 +1,224 @@
+"""A broker's membership: its stream to the leader, and the way on which its commits go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+
+from broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
+from broker.control.catalog import ClusterCatalog
+from broker.control.load import LoadMeter
+from broker.control.wire import error_of, member_message
+from broker.engine.engine import Engine
+from broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
+from broker.runtime.logging import get_logger
+from broker.wire.grpc.headgate.v1 import control_pb2
+from broker.wire.grpc.methods import methods
+
+log = get_logger("member")
+
+METHODS = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
+REPORT_S = 0.5
+"""Pause between two words to the leader. It waits for four of them."""
+COMMIT_TIMEOUT_S = 12.0
+"""Longer than the leader itself tries."""
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+]
+
+
+class Membership:
+    """One stream. `join`, then `run` until it ends.
+
+    Args:
+        address: the leader's, ``host:port``.
+        silence_ms: after so long without a word the leader is lost.
+        connections: how many clients are connected now.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        engine: Engine,
+        catalog: ClusterCatalog,
+        mine: Incarnation,
+        silence_ms: int,
+        connections: Callable[[], int],
+    ) -> None:
+        self.address = address
+        self.leader_broker_id = -1
+        self.draining = asyncio.Event()
+        """Set by others: this broker is to end, and reports so at once."""
+        self._engine = engine
+        self._catalog = catalog
+        self._mine = mine
+        self._silence_s = silence_ms / 1000
+        self._connections = connections
+        self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+        self._stream: Any = None
+        self._version = 0
+        self._moved: asyncio.Event = asyncio.Event()
+        self._ended = False
+        self._sending = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def join(self, version: int) -> None:
+        """Become a member. Afterwards the catalog has the leader's manifest, and commits go to it.
+
+        Args:
+            version: of this broker's copy of the manifest; 0: it was never a member.
+
+        Raises:
+            RetryError: nobody leads there, or it does not answer. FencedError: this broker is over. InvalidError: it is refused.
+        """
+        self._stream = self._channel.stream_stream(METHODS["Join"].path)()
+        hello = control_pb2.Hello(
+            incarnation_id=self._mine.id, member=member_message(self._mine), version=version, cluster_id=self._engine.cluster_id
+        )
+        await self._send(control_pb2.JoinRequest(hello=hello))
+        welcome = (await self._read()).welcome
+        self._version = welcome.version
+        self.leader_broker_id = welcome.leader_broker_id
+        self._catalog.manifest = Manifest.decode(welcome.snapshot)
+        self._catalog.use(self)
+
+    @property
+    def version(self) -> int:
+        """Of this broker's copy of the manifest."""
+        return self._version
+
+    async def run(self) -> None:
+        """Follow the leader. Returns never; raises what ended the stream, as `join`."""
+        reporting = asyncio.create_task(self._report(), name="report")
+        try:
+            while True:
+                message = await self._read()
+                kind = message.WhichOneof("message")
+                if kind == "edits":
+                    self._apply(message.edits)
+                elif kind == "resign":
+                    self._spawn(self._resign(message.resign))
+        finally:
+            reporting.cancel()
+            await asyncio.wait((reporting,))
+
+    async def close(self) -> None:
+        """End the stream; commits that wait fail."""
+        self._ended = True
+        self._moved.set()
+        for task in self._tasks:
+            task.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
+        await self._channel.close()
+
+    # -- the stream
+
+    async def _send(self, message: control_pb2.JoinRequest) -> None:
+        async with self._sending:
+            try:
+                await self._stream.write(message.SerializeToString())
+            except asyncio.InvalidStateError as error:
+                raise RetryError(Reason.NOT_LEADER, f"the leader ended the stream. address=`{self.address}`") from error
+            except grpc.aio.AioRpcError as error:
+                raise error_of(error, self.address) from error
+
+    async def _read(self) -> control_pb2.JoinResponse:
+        try:
+            async with asyncio.timeout(self._silence_s):
+                data = await self._stream.read()
+        except TimeoutError as error:
+            raise RetryError(Reason.TIMED_OUT, f"the leader is silent. address=`{self.address}`") from error
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error, self.address) from error
+        if data is grpc.aio.EOF:
+            status = await self._stream.code()
+            if status is not grpc.StatusCode.OK:
+                raise error_of(
+                    grpc.aio.AioRpcError(
+                        status, await self._stream.initial_metadata(), await self._stream.trailing_metadata(),
+                        details=await self._stream.details(),
+                    ),
+                    self.address,
+                )
+            raise RetryError(Reason.NOT_LEADER, f"the leader ended the stream. address=`{self.address}`")
+        return control_pb2.JoinResponse.FromString(data)
+
+    def _apply(self, message: control_pb2.Edits) -> None:
+        edits = decode_edits(message.edits)
+        self._catalog.manifest.apply(edits)
+        self._version = message.version
+        self._engine.applied(edits)
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    async def _report(self) -> None:
+        meter = LoadMeter(self._engine)
+        while True:
+            meter.draining = self.draining.is_set()
+            report = meter.report(self._version, self._connections())
+            try:
+                await self._send(control_pb2.JoinRequest(report=report))
+            except RetryError:
+                return  # who reads the stream is told why
+            if meter.draining:
+                await asyncio.sleep(REPORT_S)
+                continue
+            try:
+                async with asyncio.timeout(REPORT_S):
+                    await self.draining.wait()
+            except TimeoutError:
+                pass
+
+    # -- orders
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work, name="order")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _resign(self, order: control_pb2.ResignOrder) -> None:
+        result = control_pb2.OrderResult(order_id=order.order_id)
+        try:
+            await self._engine.resign(order.segment_ids)
+        except HeadgateError as error:
+            log.warning("resign_failed", error=error.message)
+            result.error = error.message
+        try:
+            await self._send(control_pb2.JoinRequest(result=result))
+        except HeadgateError as error:
+            log.info("result_not_sent", error=error.message)
+
+    # -- commits
+
+    async def commit(self, edits: Sequence[Edit]) -> None:
+        """As `Backend`."""
+        number = next(edit.number for edit in reversed(edits) if hasattr(edit, "number"))
+        request = control_pb2.CommitRequest(incarnation_id=self._mine.id, number=number, edits=encode_edits(list(edits)))
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(METHODS["Commit"].path)
+        try:
+            data = await call(request.SerializeToString(), timeout=COMMIT_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error, self.address) from error
+        except asyncio.CancelledError:
+            if not self._ended:
+                raise
+            raise ClosedError(Reason.CLOSED, "the stream to the leader was ended") from None
+        version = control_pb2.CommitResponse.FromString(data).version
+        while self._version < version:
+            if self._ended:
+                raise RetryError(Reason.NOT_LEADER, "the stream to the leader ended")
+            await self._moved.wait()
+
+    async def settle(self) -> None:
+        """Nothing is ever in doubt here: a commit returns when this broker's copy has it, or is sent again."""

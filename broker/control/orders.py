@@ -1,0 +1,146 @@
+"""Orders under way: segments are sealed by their leads, and the commit that has the last seal opens the successors.
+
+If the leader dies half-way, some segments are sealed and have no successor: the next leader finds the gap and fills it. If a lead
+dies half-way, its failover seals the segment, which does as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from broker.cluster.manifest import DeleteTopic, Edit, Manifest, SealSegment
+from broker.cluster.segments import Order, SegmentInfo, Successor
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.logging import get_logger
+
+log = get_logger("orders")
+
+DECISIONS_MAX = 200
+"""What is remembered of the past, for people."""
+
+
+class Owner(Protocol):
+    """The leader."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    async def resign(self, incarnation_id: str, segment_ids: list[int]) -> None: ...
+
+    def spawn_order(self, work: Any) -> asyncio.Task[None]: ...
+
+    def order_failed(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Decision:
+    """An order and what became of it. `at_s` and `pause_s` are of the monotonic clock."""
+
+    order: Order
+    at_s: float
+    segments: dict[int, SegmentInfo]
+    """Those to seal, as they were."""
+    open_seals: set[int]
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    error: HeadgateError | None = None
+    pause_s: float = 0.0
+
+    @property
+    def under_way(self) -> bool:
+        return not self.done.is_set()
+
+
+class OrderBook:
+    """All orders of one term."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._current: list[Decision] = []
+        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_MAX)
+        """The newest last."""
+
+    def is_busy(self, segment_id: int) -> bool:
+        """Whether a segment is being sealed."""
+        return any(segment_id in decision.segments for decision in self._current)
+
+    def begin(self, order: Order) -> Decision:
+        """Execute an order. Raises InvalidError where it does not fit the manifest."""
+        manifest = self._owner.manifest
+        missing = [key for key in order.seal if key not in manifest.segments or self.is_busy(key)]
+        if missing or not order.seal:
+            raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open, or it is being changed already. segments=`{missing}`")
+        decision = Decision(order, time.monotonic(), {key: manifest.segments[key] for key in order.seal}, set(order.seal))
+        self._current.append(decision)
+        self.decisions.append(decision)
+        log.info("order_begins", kind=order.kind.value, seal=list(order.seal), open=len(order.open), why=order.why)
+        self._owner.spawn_order(self._execute(decision))
+        return decision
+
+    async def wait(self, decision: Decision) -> None:
+        """Wait until it is done. Raises its error."""
+        await decision.done.wait()
+        if decision.error is not None:
+            raise decision.error
+
+    async def _execute(self, decision: Decision) -> None:
+        by_lead: dict[str, list[int]] = {}
+        for key, segment in decision.segments.items():
+            by_lead.setdefault(segment.incarnation_id, []).append(key)
+        try:
+            # Where a lead is lost meanwhile, its failover seals the segment, and `applied` sees that.
+            await asyncio.gather(*(self._owner.resign(lead, keys) for lead, keys in by_lead.items()))
+        except HeadgateError as error:
+            if decision.open_seals:
+                log.warning("order_failed", kind=decision.order.kind.value, error=error.message)
+                self._end(decision, error)
+                self._owner.order_failed()
+
+    def successors(self, seals: set[int], alive: set[str]) -> tuple[list[Successor], set[tuple[uuid.UUID, int]]]:
+        """What orders want to be opened in a commit that seals `seals`, and partitions that still wait for other seals.
+
+        Args:
+            alive: incarnations that can lead. Where a target is gone, its partitions are left to placement.
+        """
+        successors: list[Successor] = []
+        held: set[tuple[uuid.UUID, int]] = set()
+        for decision in self._current:
+            if decision.open_seals - seals:
+                for segment in decision.segments.values():
+                    held.update((segment.topic_id, number) for number in segment.partitions)
+            elif decision.open_seals & seals:
+                successors += [one for one in decision.order.open if one.incarnation_id in alive]
+        return successors, held
+
+    def applied(self, edits: Sequence[Edit]) -> None:
+        """The manifest has just taken these edits in."""
+        if not self._current:
+            return
+        for edit in edits:
+            match edit:
+                case SealSegment(segment_id, _, _):
+                    for decision in list(self._current):
+                        if segment_id in decision.open_seals:
+                            decision.open_seals.discard(segment_id)
+                            if not decision.open_seals:
+                                self._end(decision, None)
+                case DeleteTopic(topic_id):
+                    for decision in list(self._current):
+                        if any(segment.topic_id == topic_id for segment in decision.segments.values()):
+                            self._end(decision, InvalidError(Reason.UNKNOWN_TOPIC, "the topic was deleted"))
+
+    def stop(self) -> None:
+        for decision in list(self._current):
+            self._end(decision, RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more"))
+
+    def _end(self, decision: Decision, error: HeadgateError | None) -> None:
+        if decision in self._current:
+            self._current.remove(decision)
+        decision.error = error
+        decision.pause_s = time.monotonic() - decision.at_s
+        decision.done.set()

@@ -1,0 +1,64 @@
+"""Between what travels in the Control service and what the control plane works with."""
+
+from __future__ import annotations
+
+import grpc
+
+from broker.cluster.manifest import Incarnation
+from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.wire.grpc.headgate.v1 import control_pb2
+
+REASON_KEY = "headgate-reason"
+"""Trailing metadata with the `Reason` of a failed call."""
+
+_GOOD_STATUS = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.PERMISSION_DENIED,
+    }
+)
+"""Of answers that will be the same again."""
+
+
+def error_of(error: grpc.aio.AioRpcError, address: str) -> HeadgateError:
+    """What a failed call to another broker means."""
+    text = error.details() or error.code().name.lower()
+    for key, value in error.trailing_metadata() or ():
+        if key == REASON_KEY:
+            reason = Reason(str(value))
+            if reason is Reason.FENCED:
+                return FencedError(reason, text)
+            if error.code() in _GOOD_STATUS:
+                return InvalidError(reason, text)
+            return RetryError(reason, text)
+    return RetryError(Reason.NOT_LEADER, f"the leader is not reached: {text.lower()}. address=`{address}`")
+
+
+def member_message(incarnation: Incarnation) -> control_pb2.BrokerMember:
+    return control_pb2.BrokerMember(
+        broker_id=incarnation.broker_id,
+        host=incarnation.host,
+        kafka_port=incarnation.kafka_port,
+        grpc_port=incarnation.grpc_port,
+        http_port=incarnation.http_port,
+        rack=incarnation.rack,
+    )
+
+
+def incarnation_of(hello: control_pb2.Hello, opened_ms: int) -> Incarnation:
+    """As it is to be opened; its epoch is given by the commit."""
+    member = hello.member
+    return Incarnation(
+        id=hello.incarnation_id,
+        broker_id=member.broker_id,
+        leader_epoch=-1,
+        opened_ms=opened_ms,
+        host=member.host,
+        kafka_port=member.kafka_port,
+        grpc_port=member.grpc_port,
+        http_port=member.http_port,
+        rack=member.rack,
+    )

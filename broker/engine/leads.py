@@ -1,0 +1,320 @@
+"""The partitions that this broker leads: follows the manifest.
+
+Theory of operation. Every partition of every topic has a slot. The slot of a partition whose open segment belongs to this
+incarnation has a `PartitionLog`, all others have None. `applied` is told of every change of the manifest in order; `sync` compares
+everything, when the manifest was replaced as a whole. A log is made from what the manifest knows: when a segment opens, everything
+that was ever acked in its partitions is listed there. Only the state of their producers is read from the store, which may take a
+moment: so long the slots stay empty, and clients are told to come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from broker.cluster.manifest import (
+    CreateTopic,
+    DeleteTopic,
+    Edit,
+    Extent,
+    FoldChunks,
+    Manifest,
+    OpenSegment,
+    SealSegment,
+    SetLogStart,
+    SetPartitions,
+    SetTopicConfig,
+    Topic,
+)
+from broker.cluster.segments import SegmentInfo
+from broker.cluster.topic_config import TopicConfig
+from broker.engine.partition import ChunkRef, PartitionLog
+from broker.engine.recovery import Producers, load_producers
+from broker.log.buffers import BufferPool
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.logging import get_logger
+from broker.store.interface import Store
+
+log = get_logger("leads")
+
+RETRY_S = 0.2
+"""Pause before a checkpoint of producers is read again from a store that did not answer."""
+
+
+class Owner(Protocol):
+    """Who has the leads."""
+
+    store: Store
+    pool: BufferPool
+    incarnation_id: str
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def parse_config(self, topic: Topic) -> TopicConfig: ...
+
+    def leads_lost(self, logs: Sequence[PartitionLog]) -> None:
+        """These logs are closed."""
+
+    def wal_failed(self, error: HeadgateError) -> None:
+        """This broker cannot go on."""
+
+
+class Leads:
+    """See the module's text. Lives on the loop."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self.logs: dict[str, list[PartitionLog | None]] = {}
+        """A slot for every partition of every live topic, by topic name."""
+        self.by_id: dict[uuid.UUID, list[PartitionLog | None]] = {}
+        """The same slots, by topic id."""
+        self._names: dict[uuid.UUID, str] = {}
+        self._mine: dict[int, SegmentInfo] = {}
+        """Segments that this incarnation leads, or will once their producers are known."""
+        self._opening: set[asyncio.Task[None]] = set()
+        self._watchers: list[Callable[[PartitionLog], None]] = []
+
+    # -- for others
+
+    def watch(self, watcher: Callable[[PartitionLog], None]) -> None:
+        """Call back with every log that comes into its slot, and again when it was closed."""
+        self._watchers.append(watcher)
+
+    def all(self) -> Iterator[PartitionLog]:
+        """Every log, in no order."""
+        for slots in self.logs.values():
+            for log in slots:
+                if log is not None:
+                    yield log
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments that this broker leads, or is about to."""
+        return list(self._mine.values())
+
+    def of_segment(self, segment: SegmentInfo) -> list[PartitionLog]:
+        """The logs of a segment, [] while it is being opened."""
+        slots = self.by_id.get(segment.topic_id, [])
+        logs = [log for log in slots[segment.first_partition : segment.end_partition] if log is not None]
+        return [log for log in logs if log.segment_id == segment.id]
+
+    async def settled(self) -> None:
+        """Wait until every segment that is being opened now is open."""
+        while self._opening:
+            await asyncio.wait(self._opening)
+
+    def stop(self) -> None:
+        """Open nothing any more."""
+        for task in self._opening:
+            task.cancel()
+
+    # -- following
+
+    def applied(self, edits: Iterable[Edit]) -> None:
+        """The manifest has just taken these edits in."""
+        opened: list[SegmentInfo] = []
+        for edit in edits:
+            match edit:
+                case CreateTopic(topic):
+                    self._sync_topic(topic.id)
+                case DeleteTopic(topic_id) | SetPartitions(topic_id, _) | SetTopicConfig(topic_id, _):
+                    self._sync_topic(topic_id)
+                case SetLogStart(topic_id, offsets):
+                    self._sync_log_starts(topic_id, offsets)
+                case SealSegment(segment_id, _, _):
+                    self._close(segment_id)
+                case OpenSegment(segment) if segment.incarnation_id == self._owner.incarnation_id:
+                    opened.append(segment)
+                case FoldChunks(incarnation_id, _, chunk):
+                    self._replace(chunk.extents, ChunkRef(incarnation_id, chunk))
+        self._open(opened)
+
+    def sync(self) -> None:
+        """The manifest is another object, newer than the one before by any number of edits."""
+        manifest = self._owner.manifest
+        for topic_id in [*self.by_id, *(manifest.topics_by_id.keys() - self.by_id.keys())]:
+            self._sync_topic(topic_id)
+        for segment_id in list(self._mine):
+            if segment_id not in manifest.segments:
+                self._close(segment_id)
+        self._rebuild_extents()
+        for topic_id in self.by_id:
+            self._sync_log_starts(topic_id, range(len(self.by_id[topic_id])))
+        mine = self._owner.incarnation_id
+        self._open(
+            [segment for segment in manifest.segments.values() if segment.incarnation_id == mine and segment.id not in self._mine]
+        )
+
+    def _sync_topic(self, topic_id: uuid.UUID) -> None:
+        topic = self._owner.manifest.topics_by_id.get(topic_id)
+        slots = self.by_id.get(topic_id)
+        if topic is None:
+            if slots is not None:
+                self._drop_topic(topic_id, slots)
+            return
+        if slots is None:
+            slots = self.logs[topic.name] = self.by_id[topic_id] = []
+            self._names[topic_id] = topic.name
+        slots.extend([None] * (topic.partitions - len(slots)))
+        config: TopicConfig | None = None
+        for log in slots:
+            if log is not None and log.topic is not topic:
+                config = config or self._owner.parse_config(topic)
+                log.topic, log.config = topic, config
+
+    def _drop_topic(self, topic_id: uuid.UUID, slots: list[PartitionLog | None]) -> None:
+        name = self._names.pop(topic_id)
+        del self.by_id[topic_id]
+        if self.logs[name] is slots:
+            del self.logs[name]
+        self._mine = {key: segment for key, segment in self._mine.items() if segment.topic_id != topic_id}
+        self._closed(
+            [log for log in slots if log is not None],
+            InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{name}`"),
+        )
+
+    def _sync_log_starts(self, topic_id: uuid.UUID, partitions: Iterable[int]) -> None:
+        slots = self.by_id.get(topic_id, [])
+        for number in partitions:
+            log = slots[number] if number < len(slots) else None
+            if log is not None:
+                log.set_log_start(self._owner.manifest.log_start(topic_id, number))
+
+    def _close(self, segment_id: int) -> None:
+        segment = self._mine.pop(segment_id, None)
+        if segment is None:
+            return
+        logs = self.of_segment(segment)
+        slots = self.by_id[segment.topic_id]
+        for log in logs:
+            slots[log.number] = None
+        name = self._names[segment.topic_id]
+        self._closed(
+            logs,
+            RetryError(
+                Reason.NOT_LEADER,
+                f"another broker leads these partitions now. topic=`{name}` first=`{segment.first_partition}` "
+                f"end=`{segment.end_partition}`",
+            ),
+        )
+
+    def _closed(self, logs: list[PartitionLog], error: HeadgateError) -> None:
+        if not logs:
+            return
+        for log in logs:
+            log.close(error)
+        self._owner.leads_lost(logs)
+        self._tell(logs)
+
+    def _tell(self, logs: Iterable[PartitionLog]) -> None:
+        for watcher in self._watchers:
+            for log in logs:
+                watcher(log)
+
+    # -- extents
+
+    def _replace(self, extents: Iterable[Extent], ref: ChunkRef) -> None:
+        for extent in extents:
+            slots = self.by_id.get(extent.topic_id, [])
+            log = slots[extent.partition] if extent.partition < len(slots) else None
+            if log is not None:
+                log.replace_sealed(extent, ref)
+
+    def _rebuild_extents(self) -> None:
+        """Of logs that stay: chunks may have been folded. What stands in chunks that were not listed yet stays where it is."""
+        logs = {(log.topic.id, log.number): log for log in self.all()}
+        for key, rows in self._find_extents(logs).items():
+            log = logs[key]
+            first_open = log.open.offsets[0] if len(log.open) else log.high_watermark
+            log.size_bytes -= log.sealed.drop_below(log.high_watermark)
+            for extent, ref in rows:
+                if extent.base_offset < first_open:
+                    log.sealed.add(extent, ref)
+                    log.size_bytes += extent.data_bytes
+
+    def _find_extents(
+        self, wanted: Iterable[tuple[uuid.UUID, int]]
+    ) -> dict[tuple[uuid.UUID, int], list[tuple[Extent, ChunkRef]]]:
+        """What the manifest lists of some partitions, by offset."""
+        found: dict[tuple[uuid.UUID, int], list[tuple[Extent, ChunkRef]]] = {key: [] for key in wanted}
+        if not found:
+            return found
+        for incarnation_id, chunks in self._owner.manifest.chunks.items():
+            for chunk in chunks.values():
+                ref: ChunkRef | None = None
+                for extent in chunk.extents:
+                    rows = found.get((extent.topic_id, extent.partition))
+                    if rows is not None:
+                        ref = ref or ChunkRef(incarnation_id, chunk)
+                        rows.append((extent, ref))
+        for rows in found.values():
+            rows.sort(key=_base_offset)
+        return found
+
+    # -- opening
+
+    def _open(self, segments: list[SegmentInfo]) -> None:
+        if not segments:
+            return
+        self._mine.update((segment.id, segment) for segment in segments)
+        origins = sorted({origin for segment in segments for origin in segment.origins})
+        if origins:
+            task = asyncio.create_task(self._open_with_producers(segments, origins), name="open-segments")
+            self._opening.add(task)
+            task.add_done_callback(self._opened)
+        else:
+            self._install(segments, {})
+
+    async def _open_with_producers(self, segments: list[SegmentInfo], origins: list[str]) -> None:
+        while True:
+            try:
+                producers = await load_producers(self._owner.store, origins)
+            except RetryError as error:
+                log.warning("segments_wait", segments=len(segments), error=error.message)
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._install([segment for segment in segments if segment.id in self._mine], producers)
+            return
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            if not isinstance(error, HeadgateError):
+                raise error
+            self._owner.wal_failed(error)
+
+    def _install(self, segments: list[SegmentInfo], producers: Producers) -> None:
+        manifest = self._owner.manifest
+        made: list[PartitionLog] = []
+        for segment in segments:
+            topic = manifest.topics_by_id[segment.topic_id]
+            config = self._owner.parse_config(topic)
+            for number, base_offset in zip(segment.partitions, segment.base_offsets, strict=True):
+                log = PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._owner.pool)
+                log.next_offset = log.high_watermark = base_offset
+                made.append(log)
+        self._fill([log for log in made if log.high_watermark > 0])
+        for log in made:
+            log.set_log_start(manifest.log_start(log.topic.id, log.number))
+            known = producers.get(log.stream)
+            if known is not None:
+                log.producers_state = known[1]
+            self.by_id[log.topic.id][log.number] = log
+        self._tell(made)
+
+    def _fill(self, logs: list[PartitionLog]) -> None:
+        by_key = {(log.topic.id, log.number): log for log in logs}
+        for key, rows in self._find_extents(by_key).items():
+            log = by_key[key]
+            for extent, ref in rows:
+                log.sealed.add(extent, ref)
+                log.size_bytes += extent.data_bytes
+                log.note_epoch(extent.leader_epoch, extent.base_offset)
+            assert not rows or rows[-1][0].end_offset <= log.high_watermark, "a segment begins behind all that is listed"
+
+
+def _base_offset(row: tuple[Extent, ChunkRef]) -> int:
+    return row[0].base_offset

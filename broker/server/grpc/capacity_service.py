@@ -1,0 +1,218 @@
+"""`headgate.v1.Capacity`, and the same number for KEDA: `externalscaler.ExternalScaler`.
+
+Both stand over a `CapacityView`. Where this broker does not lead, calls are passed on to the one that does (`forward.py`): KEDA,
+and everything behind a load balancer, reaches any broker and cannot look for the right one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from google.protobuf.message import Message
+
+from broker.cluster.capacity import Desired, OpenReservation, Reservation, check_reservation, check_ttl
+from broker.server.grpc.forward import Forwarder
+from broker.server.grpc.handlers import Context
+from broker.server.grpc.shared import Shared
+from broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
+from broker.wire.grpc.methods import methods
+
+METRIC = "headgate-desired-brokers"
+"""What KEDA calls the number. One replica is to be there for each 1 of it."""
+
+CAPACITY = methods(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"])
+SCALER = methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
+
+
+class CapacityView(Protocol):
+    """What the control plane tells about capacity. All but the first and last two are asked only where this broker leads."""
+
+    def leader(self) -> str | None:
+        """``host:grpc_port`` of the leader; None: this broker leads. Raises RetryError(NOT_LEADER): nobody is known to lead."""
+        ...
+
+    async def open_reservation(self, reservation: Reservation) -> OpenReservation:
+        """Returns when it is durable. `renewals` is chosen here. Raises InvalidError, RetryError(NOT_LEADER)."""
+        ...
+
+    async def renew_reservation(self, reservation_id: str, ttl_ms: int | None) -> OpenReservation:
+        """Raises InvalidError(NOT_FOUND), RetryError(NOT_LEADER)."""
+        ...
+
+    async def release_reservation(self, reservation_id: str) -> bool:
+        """Returns whether it was open. Raises RetryError(NOT_LEADER)."""
+        ...
+
+    def reservations(self) -> list[OpenReservation]:
+        """By id."""
+        ...
+
+    def desired(self) -> Desired:
+        """Without I/O."""
+        ...
+
+    def live_brokers(self) -> int:
+        """How many serve."""
+        ...
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop whenever `desired().brokers`, `live_brokers` or `leader` may have changed."""
+        ...
+
+    def unsubscribe(self, callback: Callable[[], None]) -> None: ...
+
+
+class _Door:
+    """What both services share: finding the leader, waiting for news."""
+
+    def __init__(self, shared: Shared, view: CapacityView, forwarder: Forwarder) -> None:
+        self.shared = shared
+        self.view = view
+        self.forwarder = forwarder
+
+    async def numbers(self) -> AsyncIterator[int]:
+        """The desired number now and whenever it may have changed, until the server stops or this broker does not lead any more."""
+        changed = asyncio.Event()
+        self.view.subscribe(changed.set)
+        self.shared.on_stop(changed.set)
+        try:
+            while not self.shared.stopping and self.view.leader() is None:
+                changed.clear()
+                yield self.view.desired().brokers
+                await changed.wait()
+        finally:
+            self.view.unsubscribe(changed.set)
+            self.shared.forget(changed.set)
+
+
+class CapacityService:
+    """Reservations and the number of brokers that there are to be."""
+
+    def __init__(self, shared: Shared, view: CapacityView, forwarder: Forwarder) -> None:
+        self._door = _Door(shared, view, forwarder)
+        self._view = view
+
+    async def open_reservation(
+        self, request: capacity_pb2.OpenReservationRequest, context: Context
+    ) -> capacity_pb2.OpenReservationResponse | bytes:
+        # An id that is chosen here, before the request is passed on.
+        reservation_id = request.id or uuid.uuid4().hex
+        reservation = Reservation(id=reservation_id, owner=request.owner, brokers=request.brokers, ttl_ms=request.ttl_ms)
+        check_reservation(reservation, {})
+        leader = self._view.leader()
+        if leader is not None:
+            request.id = reservation_id
+            return await self._door.forwarder.unary(leader, CAPACITY["OpenReservation"], request, context)
+        return capacity_pb2.OpenReservationResponse(reservation=_row(await self._view.open_reservation(reservation)))
+
+    async def renew_reservation(
+        self, request: capacity_pb2.RenewReservationRequest, context: Context
+    ) -> capacity_pb2.RenewReservationResponse | bytes:
+        ttl_ms = request.ttl_ms if request.HasField("ttl_ms") else None
+        if ttl_ms is not None:
+            check_ttl(ttl_ms)
+        leader = self._view.leader()
+        if leader is not None:
+            return await self._door.forwarder.unary(leader, CAPACITY["RenewReservation"], request, context)
+        return capacity_pb2.RenewReservationResponse(reservation=_row(await self._view.renew_reservation(request.id, ttl_ms)))
+
+    async def release_reservation(
+        self, request: capacity_pb2.ReleaseReservationRequest, context: Context
+    ) -> capacity_pb2.ReleaseReservationResponse | bytes:
+        leader = self._view.leader()
+        if leader is not None:
+            return await self._door.forwarder.unary(leader, CAPACITY["ReleaseReservation"], request, context)
+        return capacity_pb2.ReleaseReservationResponse(released=await self._view.release_reservation(request.id))
+
+    async def list_reservations(
+        self, request: capacity_pb2.ListReservationsRequest, context: Context
+    ) -> capacity_pb2.ListReservationsResponse | bytes:
+        leader = self._view.leader()
+        if leader is not None:
+            return await self._door.forwarder.unary(leader, CAPACITY["ListReservations"], request, context)
+        return capacity_pb2.ListReservationsResponse(reservations=[_row(one) for one in self._view.reservations()])
+
+    async def get_desired_brokers(
+        self, request: capacity_pb2.GetDesiredBrokersRequest, context: Context
+    ) -> capacity_pb2.DesiredBrokers | bytes:
+        leader = self._view.leader()
+        if leader is not None:
+            return await self._door.forwarder.unary(leader, CAPACITY["GetDesiredBrokers"], request, context)
+        return self._desired()
+
+    async def watch_desired_brokers(
+        self, request: capacity_pb2.GetDesiredBrokersRequest, context: Context
+    ) -> AsyncIterator[Message | bytes]:
+        leader = self._view.leader()
+        if leader is not None:
+            async for answer in self._door.forwarder.stream(leader, CAPACITY["WatchDesiredBrokers"], request, context):
+                yield answer
+            return
+        last: tuple[int, int] | None = None
+        async for brokers in self._door.numbers():
+            if last != (last := (brokers, self._view.live_brokers())):
+                yield self._desired()
+
+    def _desired(self) -> capacity_pb2.DesiredBrokers:
+        desired = self._view.desired()
+        return capacity_pb2.DesiredBrokers(brokers=desired.brokers, reasons=desired.reasons, live_brokers=self._view.live_brokers())
+
+
+class ExternalScalerService:
+    """KEDA's questions. Whatever `ScaledObject` asks, there is one number."""
+
+    def __init__(self, shared: Shared, view: CapacityView, forwarder: Forwarder) -> None:
+        self._door = _Door(shared, view, forwarder)
+        self._view = view
+
+    async def is_active(
+        self, request: externalscaler_pb2.ScaledObjectRef, context: Context
+    ) -> externalscaler_pb2.IsActiveResponse | bytes:
+        leader = self._view.leader()
+        if leader is not None:
+            return await self._door.forwarder.unary(leader, SCALER["IsActive"], request, context)
+        return externalscaler_pb2.IsActiveResponse(result=self._view.desired().brokers > 0)
+
+    async def stream_is_active(
+        self, request: externalscaler_pb2.ScaledObjectRef, context: Context
+    ) -> AsyncIterator[Message | bytes]:
+        leader = self._view.leader()
+        if leader is not None:
+            async for answer in self._door.forwarder.stream(leader, SCALER["StreamIsActive"], request, context):
+                yield answer
+            return
+        last: int | None = None
+        async for brokers in self._door.numbers():
+            # KEDA looks at the metric after every message, so a message is sent for every new number.
+            if brokers != last:
+                yield externalscaler_pb2.IsActiveResponse(result=brokers > 0)
+                last = brokers
+
+    async def get_metric_spec(
+        self, request: externalscaler_pb2.ScaledObjectRef, context: Context
+    ) -> externalscaler_pb2.GetMetricSpecResponse:
+        spec = externalscaler_pb2.MetricSpec(metricName=METRIC, targetSize=1, targetSizeFloat=1.0)
+        return externalscaler_pb2.GetMetricSpecResponse(metricSpecs=[spec])
+
+    async def get_metrics(
+        self, request: externalscaler_pb2.GetMetricsRequest, context: Context
+    ) -> externalscaler_pb2.GetMetricsResponse | bytes:
+        leader = self._view.leader()
+        if leader is not None:
+            return await self._door.forwarder.unary(leader, SCALER["GetMetrics"], request, context)
+        brokers = self._view.desired().brokers
+        # Under the name that was asked for: KEDA may have put its own prefix before ours.
+        value = externalscaler_pb2.MetricValue(
+            metricName=request.metricName or METRIC, metricValue=brokers, metricValueFloat=float(brokers)
+        )
+        return externalscaler_pb2.GetMetricsResponse(metricValues=[value])
+
+
+def _row(one: OpenReservation) -> capacity_pb2.Reservation:
+    reservation = one.reservation
+    return capacity_pb2.Reservation(
+        id=reservation.id, owner=reservation.owner, brokers=reservation.brokers, ttl_ms=reservation.ttl_ms, left_ms=one.left_ms
+    )

@@ -1,0 +1,231 @@
+"""`headgate.v1.Control`: the leader's door for other brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from broker.cluster.manifest import Incarnation, decode_edits
+from broker.cluster.segments import BrokerLoad, Order, SegmentInfo
+from broker.control.cluster import Cluster
+from broker.control.leader import QUEUE_MESSAGES_MAX, Leader
+from broker.control.load import broker_load
+from broker.control.wire import incarnation_of, member_message
+from broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
+from broker.server.grpc.handlers import Call, Context, decode
+from broker.wire.grpc.headgate.v1 import control_pb2
+
+RESIGN_TIMEOUT_S = 60.0
+
+
+class MemberSession:
+    """One member's stream."""
+
+    def __init__(self, leader: Leader, incarnation: Incarnation, now_s: float) -> None:
+        self.incarnation = incarnation
+        self.seen_s = now_s
+        self.load = BrokerLoad(incarnation_id=incarnation.id, broker_id=incarnation.broker_id)
+        self.report = control_pb2.LoadReport()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.queue: asyncio.Queue[control_pb2.JoinResponse] = asyncio.Queue()
+        self._leader = leader
+        self._orders: dict[int, asyncio.Future[str]] = {}
+        self._order_id = 0
+
+    # -- as `leader.Session`
+
+    def edits(self, version: int, data: bytes) -> None:
+        self._put(control_pb2.JoinResponse(edits=control_pb2.Edits(version=version, edits=data)))
+
+    def alive(self) -> None:
+        self._put(control_pb2.JoinResponse(alive=control_pb2.Alive()))
+
+    async def resign(self, segment_ids: list[int]) -> None:
+        self._order_id += 1
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._orders[self._order_id] = done
+        order = control_pb2.ResignOrder(order_id=self._order_id, segment_ids=segment_ids)
+        self._put(control_pb2.JoinResponse(resign=order))
+        try:
+            async with asyncio.timeout(RESIGN_TIMEOUT_S):
+                error = await done
+        except TimeoutError as timeout:
+            raise RetryError(Reason.TIMED_OUT, "the broker did not hand its segments over in time") from timeout
+        if error:
+            raise RetryError(Reason.NOT_LEADER, error)
+
+    def end(self, error: HeadgateError) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def _put(self, message: control_pb2.JoinResponse) -> None:
+        if self.queue.qsize() >= QUEUE_MESSAGES_MAX:
+            self.end(RetryError(Reason.OVERLOADED, f"the broker is too far behind. messages=`{QUEUE_MESSAGES_MAX}`"))
+        else:
+            self.queue.put_nowait(message)
+
+    # -- the stream
+
+    async def serve(self, call: Call) -> None:
+        """Until the stream ends. Raises what `end` was told."""
+        tasks = [asyncio.ensure_future(work) for work in (self._write(call), self._read(call), self._wait_end())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for order in self._orders.values():
+                if not order.done():
+                    order.set_result("the broker left")
+
+    async def _wait_end(self) -> None:
+        await self.ended
+
+    async def _write(self, call: Call) -> None:
+        while True:
+            await call.write((await self.queue.get()).SerializeToString())
+
+    async def _read(self, call: Call) -> None:
+        clock = self._leader.clock
+        while (data := await call.read()) is not grpc.aio.EOF:
+            message = decode(control_pb2.JoinRequest, data)
+            self.seen_s = clock.monotonic()
+            kind = message.WhichOneof("message")
+            if kind == "report":
+                self.report = message.report
+                self.load = broker_load(self.incarnation, message.report)
+                self._leader.reported(self)
+            elif kind == "result":
+                done = self._orders.pop(message.result.order_id, None)
+                if done is not None and not done.done():
+                    done.set_result(message.result.error)
+
+
+class ControlService:
+    """See the proto file."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def _leader(self) -> Leader:
+        leader = self._cluster.leader
+        if leader is None:
+            raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
+        return leader
+
+    async def join(self, call: Call) -> None:
+        leader = self._leader()
+        data: Any = await call.read()
+        request = decode(control_pb2.JoinRequest, b"" if data is grpc.aio.EOF else data)
+        hello = request.hello
+        if request.WhichOneof("message") != "hello" or len(hello.incarnation_id) != 32:
+            raise InvalidError(Reason.INVALID_REQUEST, "the first message must say who joins")
+        if hello.cluster_id != self._cluster.engine.cluster_id:
+            raise InvalidError(
+                Reason.INVALID_CONFIG,
+                f"the broker is of another cluster. cluster=`{hello.cluster_id}` expected=`{self._cluster.engine.cluster_id}`",
+            )
+        incarnation = incarnation_of(hello, leader.clock.now_ms())
+        await leader.admit(incarnation, hello.version)
+        session = MemberSession(leader, incarnation, leader.clock.monotonic())
+        # From here to `joined` nothing is awaited: every commit after the snapshot goes into the queue behind it.
+        welcome = control_pb2.Welcome(
+            snapshot=leader.manifest.encode(),
+            version=leader.version,
+            leader_incarnation_id=leader.manifest.leader,
+            leader_broker_id=self._cluster.engine.broker_id,
+        )
+        leader.joined(session)
+        session.queue.put_nowait(control_pb2.JoinResponse(welcome=welcome))
+        try:
+            await session.serve(call)
+        finally:
+            leader.left(session)
+
+    async def commit(self, request: control_pb2.CommitRequest, context: Context) -> control_pb2.CommitResponse:
+        try:
+            edits = decode_edits(request.edits)
+        except CorruptError as error:
+            raise InvalidError(Reason.INVALID_REQUEST, error.message) from error
+        return control_pb2.CommitResponse(version=await self._leader().commit_of(request.incarnation_id, edits))
+
+    async def reshard(self, request: control_pb2.ReshardRequest, context: Context) -> control_pb2.ReshardResponse:
+        leader = self._leader()
+        decision = leader.orders.begin(self._order(leader, request))
+        await leader.orders.wait(decision)
+        sealed = {number for segment in decision.segments.values() for number in segment.partitions}
+        topics = {segment.topic_id for segment in decision.segments.values()}
+        return control_pb2.ReshardResponse(
+            segments=[
+                self._segment(leader, segment)
+                for segment in leader.manifest.segments.values()
+                if segment.topic_id in topics and sealed & set(segment.partitions)
+            ]
+        )
+
+    @staticmethod
+    def _order(leader: Leader, request: control_pb2.ReshardRequest) -> Order:
+        planner, segments, brokers = leader.planner, leader.manifest.segments, leader.loads()
+        match request.WhichOneof("order"):
+            case "split":
+                split = request.split
+                return planner.order_split(
+                    segments,
+                    brokers,
+                    split.segment_id,
+                    split.at_partition if split.HasField("at_partition") else None,
+                    split.broker_id if split.HasField("broker_id") else None,
+                )
+            case "merge":
+                return planner.order_merge(segments, brokers, request.merge.segment_id, request.merge.next_segment_id)
+            case "move":
+                move = request.move
+                target = move.broker_id if move.HasField("broker_id") else None
+                return planner.order_move(segments, brokers, move.segment_id, target)
+            case "drain":
+                raise InvalidError(Reason.UNSUPPORTED, "a broker is drained by ending it: SIGTERM")
+            case _:
+                raise InvalidError(Reason.INVALID_REQUEST, "the request has no order")
+
+    @staticmethod
+    def _segment(leader: Leader, segment: SegmentInfo) -> control_pb2.SegmentState:
+        load = leader.planner.load(segment.id)
+        return control_pb2.SegmentState(
+            id=segment.id,
+            topic=leader.manifest.topics_by_id[segment.topic_id].name,
+            first_partition=segment.first_partition,
+            end_partition=segment.end_partition,
+            broker_id=leader.manifest.incarnations[segment.incarnation_id].broker_id,
+            leader_epoch=segment.leader_epoch,
+            bytes_in_per_second=load.bytes_in_per_s,
+            bytes_out_per_second=load.bytes_out_per_s,
+            requests_per_second=load.requests_per_s,
+        )
+
+    async def describe(self, request: control_pb2.DescribeRequest, context: Context) -> control_pb2.DescribeResponse:
+        leader = self._leader()
+        response = control_pb2.DescribeResponse(leader_broker_id=self._cluster.engine.broker_id, version=leader.version)
+        for key, incarnation in leader.manifest.incarnations.items():
+            if not incarnation.sealed:
+                row = response.members.add(incarnation_id=key, member=member_message(incarnation))
+                load = next((load for load in leader.loads() if load.incarnation_id == key), None)
+                if load is not None:
+                    row.cpu_share, row.memory_bytes, row.connections = load.cpu_share, load.memory_bytes, load.connections
+                    row.draining = load.draining
+        response.segments.extend(self._segment(leader, segment) for segment in leader.manifest.segments.values())
+        now_s = leader.clock.monotonic()
+        for decision in reversed(leader.orders.decisions):
+            response.decisions.add(
+                age_ms=round((now_s - decision.at_s) * 1000),
+                kind=decision.order.kind.value,
+                why=decision.order.why,
+                error="" if decision.error is None else decision.error.message,
+                under_way=decision.under_way,
+                pause_ms=round(decision.pause_s * 1000),
+            )
+        return response

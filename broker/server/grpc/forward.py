@@ -1,0 +1,91 @@
+"""Calls that only the leader can answer, at a broker that does not lead: passed on as they came, once.
+
+A call that was passed on carries `FORWARDED_KEY`, and is not passed on again: while the lead changes hands two brokers may each
+take the other for the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+from google.protobuf.message import Message
+
+from broker.runtime.errors import Reason, RetryError
+from broker.server.grpc.errors import REASON_KEY
+from broker.server.grpc.handlers import Context
+from broker.wire.grpc.methods import Method
+
+FORWARDED_KEY = "headgate-forwarded"
+TIMEOUT_S = 30.0
+"""Of a call whose client set no deadline."""
+
+_OPTIONS = [
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class Forwarder:
+    """One channel, to the leader of the moment."""
+
+    def __init__(self) -> None:
+        self._address = ""
+        self._channel: grpc.aio.Channel | None = None
+
+    async def unary(self, address: str, method: Method, request: Message, context: Context) -> bytes:
+        """The leader's answer, encoded. Its error becomes this call's. Raises RetryError(NOT_LEADER) for one passed on already."""
+        channel = await self._to(address, context)
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method.path)
+        try:
+            return await call(request.SerializeToString(), timeout=_left_s(context) or TIMEOUT_S, metadata=((FORWARDED_KEY, "1"),))
+        except grpc.aio.AioRpcError as error:
+            await _pass_on(error, context)
+            raise
+
+    async def stream(self, address: str, method: Method, request: Message, context: Context) -> AsyncIterator[bytes]:
+        """The leader's messages, encoded; as `unary` otherwise."""
+        channel = await self._to(address, context)
+        call: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method.path)
+        answers = call(request.SerializeToString(), timeout=_left_s(context), metadata=((FORWARDED_KEY, "1"),))
+        try:
+            async for answer in answers:
+                yield answer
+        except grpc.aio.AioRpcError as error:
+            await _pass_on(error, context)
+            raise
+        finally:
+            answers.cancel()
+
+    async def close(self) -> None:
+        """Give back the connection."""
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            await channel.close()
+
+    async def _to(self, address: str, context: Context) -> grpc.aio.Channel:
+        if any(key == FORWARDED_KEY for key, _ in context.invocation_metadata() or ()):
+            raise RetryError(Reason.NOT_LEADER, f"this broker does not lead the cluster. leader=`{address}`")
+        if self._channel is None or address != self._address:
+            await self.close()
+            self._address, self._channel = address, grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return self._channel
+
+
+def _left_s(context: Context) -> float | None:
+    left_s = context.time_remaining()
+    return None if left_s is None or left_s > 1e9 else max(left_s, 0.001)
+
+
+async def _pass_on(error: grpc.aio.AioRpcError, context: Context) -> None:
+    metadata = error.trailing_metadata()
+    named = None if metadata is None else metadata.get(REASON_KEY)
+    # gRPC's own errors carry no reason: the leader could not be reached, and may be gone.
+    reason = Reason.NOT_LEADER.value if named is None else str(named)
+    code = grpc.StatusCode.UNAVAILABLE if named is None else error.code()
+    details = (error.details() or "") if named is not None else "the cluster's leader cannot be reached: try again"
+    await context.abort(code, details, ((REASON_KEY, reason),))

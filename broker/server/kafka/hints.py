@@ -1,0 +1,71 @@
+"""Where a partition is led now, said beside NOT_LEADER_OR_FOLLOWER in Produce (10+) and Fetch (12+; addresses 16+): KIP-951.
+
+A client that understands it goes on without asking for metadata. Off the hot path: an answer that has the error is decoded, filled
+in and encoded again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from broker.server.kafka.fetch import NOT_LEADER_OR_FOLLOWER
+from broker.wire.kafka.messages import fetch, produce
+
+if TYPE_CHECKING:
+    from broker.cluster.manifest import Incarnation
+    from broker.engine.engine import Engine
+
+PRODUCE_VERSION_MIN = 10
+FETCH_VERSION_MIN = 12
+ADDRESSES_VERSION_MIN = 16
+HEAD_BYTES = 9
+"""Length, correlation id, no tagged fields: what stands before the body of a flexible response."""
+PRODUCE_IDS_VERSION_MIN = FETCH_IDS_VERSION_MIN = 13
+
+
+def hint_produce(engine: Engine, response: bytes, version: int) -> bytes:
+    """A Produce response, with its length prefix, with the leads filled in where this broker is not one."""
+    message, _ = produce.ProduceResponse.decode(response, HEAD_BYTES, version)
+    leads: dict[int, Incarnation] = {}
+    for topic in message.responses:
+        topic_id = topic.topic_id if version >= PRODUCE_IDS_VERSION_MIN else _id(engine, topic.name)
+        for one in topic.partition_responses:
+            lead = engine.lead(topic_id, one.index) if one.error_code == NOT_LEADER_OR_FOLLOWER else None
+            if lead is not None and lead[0].id != engine.incarnation_id:
+                one.current_leader = produce.LeaderIdAndEpoch(leader_id=lead[0].broker_id, leader_epoch=lead[1])
+                leads[lead[0].broker_id] = lead[0]
+    message.node_endpoints = [
+        produce.NodeEndpoint(node_id=key, host=lead.host, port=lead.kafka_port, rack=lead.rack or None)
+        for key, lead in leads.items()
+    ]
+    return _framed(response, message.encode(version))
+
+
+def hint_fetch(engine: Engine, buffers: list[bytes | memoryview], version: int) -> list[bytes | memoryview]:
+    """A Fetch response, as buffers with the length prefix in front, with the leads filled in where this broker is not one."""
+    response = b"".join(buffers)
+    message, _ = fetch.FetchResponse.decode(response, HEAD_BYTES, version)
+    leads: dict[int, Incarnation] = {}
+    for topic in message.responses:
+        topic_id = topic.topic_id if version >= FETCH_IDS_VERSION_MIN else _id(engine, topic.topic)
+        for one in topic.partitions:
+            lead = engine.lead(topic_id, one.partition_index) if one.error_code == NOT_LEADER_OR_FOLLOWER else None
+            if lead is not None and lead[0].id != engine.incarnation_id:
+                one.current_leader = fetch.LeaderIdAndEpoch(leader_id=lead[0].broker_id, leader_epoch=lead[1])
+                leads[lead[0].broker_id] = lead[0]
+    if version >= ADDRESSES_VERSION_MIN:
+        message.node_endpoints = [
+            fetch.NodeEndpoint(node_id=key, host=lead.host, port=lead.kafka_port, rack=lead.rack or None)
+            for key, lead in leads.items()
+        ]
+    return [_framed(response, message.encode(version))]
+
+
+def _id(engine: Engine, name: str) -> uuid.UUID:
+    topic = engine.manifest.topics.get(name)
+    return uuid.UUID(int=0) if topic is None else topic.id
+
+
+def _framed(response: bytes, body: bytes) -> bytes:
+    return (len(body) + HEAD_BYTES - 4).to_bytes(4, "big") + response[4:HEAD_BYTES] + body

@@ -1,0 +1,273 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JoinRequest(_message.Message):
+    __slots__ = ("hello", "report", "result")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    report: LoadReport
+    result: OrderResult
+    def __init__(self, hello: _Optional[Hello] = ..., report: _Optional[LoadReport] = ..., result: _Optional[OrderResult] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("incarnation_id", "member", "version", "cluster_id")
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    incarnation_id: str
+    member: BrokerMember
+    version: int
+    cluster_id: str
+    def __init__(self, incarnation_id: _Optional[str] = ..., member: _Optional[BrokerMember] = ..., version: _Optional[int] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+
+class BrokerMember(_message.Message):
+    __slots__ = ("broker_id", "host", "kafka_port", "grpc_port", "http_port", "rack")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_PORT_FIELD_NUMBER: _ClassVar[int]
+    GRPC_PORT_FIELD_NUMBER: _ClassVar[int]
+    HTTP_PORT_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    host: str
+    kafka_port: int
+    grpc_port: int
+    http_port: int
+    rack: str
+    def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
+
+class LoadReport(_message.Message):
+    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining")
+    WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    window_ms: int
+    segments: _containers.RepeatedCompositeFieldContainer[SegmentReport]
+    cpu_share: float
+    memory_bytes: int
+    connections: int
+    version: int
+    trouble: str
+    draining: bool
+    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class SegmentReport(_message.Message):
+    __slots__ = ("segment_id", "partitions", "bytes_in", "bytes_out", "requests")
+    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    segment_id: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    bytes_in: _containers.RepeatedScalarFieldContainer[int]
+    bytes_out: _containers.RepeatedScalarFieldContainer[int]
+    requests: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, segment_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., bytes_in: _Optional[_Iterable[int]] = ..., bytes_out: _Optional[_Iterable[int]] = ..., requests: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class JoinResponse(_message.Message):
+    __slots__ = ("welcome", "edits", "resign", "alive", "drained")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    EDITS_FIELD_NUMBER: _ClassVar[int]
+    RESIGN_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    edits: Edits
+    resign: ResignOrder
+    alive: Alive
+    drained: DrainedOrder
+    def __init__(self, welcome: _Optional[Welcome] = ..., edits: _Optional[Edits] = ..., resign: _Optional[ResignOrder] = ..., alive: _Optional[Alive] = ..., drained: _Optional[DrainedOrder] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("snapshot", "version", "leader_incarnation_id", "leader_broker_id")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    snapshot: bytes
+    version: int
+    leader_incarnation_id: str
+    leader_broker_id: int
+    def __init__(self, snapshot: _Optional[bytes] = ..., version: _Optional[int] = ..., leader_incarnation_id: _Optional[str] = ..., leader_broker_id: _Optional[int] = ...) -> None: ...
+
+class Edits(_message.Message):
+    __slots__ = ("version", "edits")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EDITS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    edits: bytes
+    def __init__(self, version: _Optional[int] = ..., edits: _Optional[bytes] = ...) -> None: ...
+
+class ResignOrder(_message.Message):
+    __slots__ = ("order_id", "segment_ids")
+    ORDER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    order_id: int
+    segment_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, order_id: _Optional[int] = ..., segment_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OrderResult(_message.Message):
+    __slots__ = ("order_id", "error")
+    ORDER_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    order_id: int
+    error: str
+    def __init__(self, order_id: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class Alive(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainedOrder(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CommitRequest(_message.Message):
+    __slots__ = ("incarnation_id", "number", "edits")
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EDITS_FIELD_NUMBER: _ClassVar[int]
+    incarnation_id: str
+    number: int
+    edits: bytes
+    def __init__(self, incarnation_id: _Optional[str] = ..., number: _Optional[int] = ..., edits: _Optional[bytes] = ...) -> None: ...
+
+class CommitResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class ReshardRequest(_message.Message):
+    __slots__ = ("split", "merge", "move", "drain")
+    class Split(_message.Message):
+        __slots__ = ("segment_id", "at_partition", "broker_id")
+        SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+        AT_PARTITION_FIELD_NUMBER: _ClassVar[int]
+        BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+        segment_id: int
+        at_partition: int
+        broker_id: int
+        def __init__(self, segment_id: _Optional[int] = ..., at_partition: _Optional[int] = ..., broker_id: _Optional[int] = ...) -> None: ...
+    class Merge(_message.Message):
+        __slots__ = ("segment_id", "next_segment_id")
+        SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+        NEXT_SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+        segment_id: int
+        next_segment_id: int
+        def __init__(self, segment_id: _Optional[int] = ..., next_segment_id: _Optional[int] = ...) -> None: ...
+    class Move(_message.Message):
+        __slots__ = ("segment_id", "broker_id")
+        SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+        BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+        segment_id: int
+        broker_id: int
+        def __init__(self, segment_id: _Optional[int] = ..., broker_id: _Optional[int] = ...) -> None: ...
+    class Drain(_message.Message):
+        __slots__ = ("broker_id",)
+        BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+        broker_id: int
+        def __init__(self, broker_id: _Optional[int] = ...) -> None: ...
+    SPLIT_FIELD_NUMBER: _ClassVar[int]
+    MERGE_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    split: ReshardRequest.Split
+    merge: ReshardRequest.Merge
+    move: ReshardRequest.Move
+    drain: ReshardRequest.Drain
+    def __init__(self, split: _Optional[ReshardRequest.Split] = ..., merge: _Optional[ReshardRequest.Merge] = ..., move: _Optional[ReshardRequest.Move] = ..., drain: _Optional[ReshardRequest.Drain] = ...) -> None: ...
+
+class ReshardResponse(_message.Message):
+    __slots__ = ("segments",)
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    segments: _containers.RepeatedCompositeFieldContainer[SegmentState]
+    def __init__(self, segments: _Optional[_Iterable[SegmentState]] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("leader_broker_id", "version", "members", "segments", "decisions")
+    LEADER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    leader_broker_id: int
+    version: int
+    members: _containers.RepeatedCompositeFieldContainer[MemberState]
+    segments: _containers.RepeatedCompositeFieldContainer[SegmentState]
+    decisions: _containers.RepeatedCompositeFieldContainer[Decision]
+    def __init__(self, leader_broker_id: _Optional[int] = ..., version: _Optional[int] = ..., members: _Optional[_Iterable[MemberState]] = ..., segments: _Optional[_Iterable[SegmentState]] = ..., decisions: _Optional[_Iterable[Decision]] = ...) -> None: ...
+
+class MemberState(_message.Message):
+    __slots__ = ("member", "incarnation_id", "cpu_share", "memory_bytes", "connections", "draining", "trouble")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    member: BrokerMember
+    incarnation_id: str
+    cpu_share: float
+    memory_bytes: int
+    connections: int
+    draining: bool
+    trouble: str
+    def __init__(self, member: _Optional[BrokerMember] = ..., incarnation_id: _Optional[str] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., draining: _Optional[bool] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class SegmentState(_message.Message):
+    __slots__ = ("id", "topic", "first_partition", "end_partition", "broker_id", "leader_epoch", "bytes_in_per_second", "bytes_out_per_second", "requests_per_second")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    END_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    topic: str
+    first_partition: int
+    end_partition: int
+    broker_id: int
+    leader_epoch: int
+    bytes_in_per_second: float
+    bytes_out_per_second: float
+    requests_per_second: float
+    def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., first_partition: _Optional[int] = ..., end_partition: _Optional[int] = ..., broker_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., bytes_in_per_second: _Optional[float] = ..., bytes_out_per_second: _Optional[float] = ..., requests_per_second: _Optional[float] = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("age_ms", "kind", "why", "error", "under_way", "pause_ms")
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    age_ms: int
+    kind: str
+    why: str
+    error: str
+    under_way: bool
+    pause_ms: int
+    def __init__(self, age_ms: _Optional[int] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., error: _Optional[str] = ..., under_way: _Optional[bool] = ..., pause_ms: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,250 @@
+"""`headgate segment`, `capacity`, `top` and `status` against a leader on paper and a broker that does not lead.
+
+The commands run as a user would run them, in a thread, over real gRPC; the leader's answers are canned, so that every word on the
+screen has a known source. Compared: what is asked of the leader, what is printed, exit codes. A mismatch means that a person sees
+something else than the leader decided, or that a script breaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from broker.cli import app
+from broker.runtime.errors import InvalidError, Reason, RetryError
+from broker.server.grpc.handlers import CallCounts, service_handler
+from broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2
+from tests.unit.cluster.test_capacity_service import Door, PaperControl
+
+
+class PaperAdmin:
+    """`Admin` as far as `status` needs it; knows both brokers."""
+
+    def __init__(self, brokers: list[admin_pb2.Broker]) -> None:
+        self.brokers = brokers
+
+    async def status(self, request: Any, context: Any) -> admin_pb2.StatusResponse:
+        return admin_pb2.StatusResponse(
+            cluster_id="c1",
+            broker_id=1,
+            brokers=self.brokers,
+            topics=[admin_pb2.TopicStatus(name="orders", id=bytes(16), partitions=8)],
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+
+class PaperLeader:
+    """`Control` with canned answers. `asked`: what it was asked to do."""
+
+    def __init__(self, *, leads: bool) -> None:
+        self.leads = leads
+        self.asked: list[control_pb2.ReshardRequest] = []
+        self.described = 0
+
+    def check(self) -> None:
+        if not self.leads:
+            raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
+
+    async def describe(self, request: Any, context: Any) -> control_pb2.DescribeResponse:
+        self.check()
+        self.described += 1
+        member = control_pb2.BrokerMember(broker_id=1, host="h1", kafka_port=9092, grpc_port=9095)
+        other = control_pb2.BrokerMember(broker_id=2, host="h2", kafka_port=9192, grpc_port=9195)
+        return control_pb2.DescribeResponse(
+            leader_broker_id=1,
+            version=7,
+            members=[
+                control_pb2.MemberState(member=other, cpu_share=0.1, draining=True),
+                control_pb2.MemberState(member=member, cpu_share=0.52, memory_bytes=3 << 20, connections=4),
+            ],
+            segments=[
+                control_pb2.SegmentState(
+                    id=12, topic="orders", first_partition=4, end_partition=8, broker_id=2, leader_epoch=3, bytes_in_per_second=2048
+                ),
+                control_pb2.SegmentState(id=11, topic="orders", first_partition=0, end_partition=4, broker_id=1, leader_epoch=2),
+            ],
+            decisions=[
+                control_pb2.Decision(age_ms=4200, kind="split", why="segment 9 took 0.40 of a broker", pause_ms=120),
+                control_pb2.Decision(age_ms=9000, kind="move", why="brokers were apart", error="member is lost"),
+                control_pb2.Decision(age_ms=100, kind="drain", why="broker 2 is to go", under_way=True),
+            ],
+        )
+
+    async def reshard(self, request: control_pb2.ReshardRequest, context: Any) -> control_pb2.ReshardResponse:
+        self.check()
+        if request.split.segment_id == 99:
+            raise InvalidError(Reason.INVALID_REQUEST, "there is no open segment of this number. segment=`99`")
+        self.asked.append(request)
+        return control_pb2.ReshardResponse(
+            segments=[control_pb2.SegmentState(id=21, topic="orders", first_partition=0, end_partition=3, broker_id=2)]
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+
+class Broker(Door):
+    """A door with the services that the commands ask."""
+
+    def __init__(self, *, leads: bool, brokers: list[admin_pb2.Broker]) -> None:
+        super().__init__(PaperControl(leads=leads))
+        self.control = PaperLeader(leads=leads)
+        self.admin = PaperAdmin(brokers)
+
+    async def start(self) -> None:
+        self.extra = grpc.aio.server(
+            handlers=[
+                service_handler(control_pb2.DESCRIPTOR.services_by_name["Control"], self.control, CallCounts()),
+                service_handler(admin_pb2.DESCRIPTOR.services_by_name["Admin"], self.admin, CallCounts()),
+                *self.capacity_handlers(),
+            ]
+        )
+        port = self.extra.add_insecure_port("127.0.0.1:0")
+        self.address = f"127.0.0.1:{port}"
+        self.admin.brokers.append(admin_pb2.Broker(id=len(self.admin.brokers) + 1, host="127.0.0.1", grpc_port=port))
+        await self.extra.start()
+
+    async def stop(self) -> None:
+        self.shared.stop()
+        await self.extra.stop(1)
+        await self.forwarder.close()
+
+
+@pytest_asyncio.fixture
+async def brokers() -> AsyncIterator[tuple[Broker, Broker]]:
+    """(the leader, the other)."""
+    known: list[admin_pb2.Broker] = []
+    leader, other = Broker(leads=True, brokers=known), Broker(leads=False, brokers=known)
+    await leader.start()
+    await other.start()
+    other.view.elsewhere = leader.address
+    yield leader, other
+    await other.stop()
+    await leader.stop()
+
+
+class Commands:
+    """Runs commands. Returns (exit code, stdout, stderr)."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    async def __call__(self, at: Broker, *arguments: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(app.run, [*arguments, "--cluster", at.address])
+        captured = self.capsys.readouterr()
+        assert "\x1b" not in captured.out + captured.err and "Traceback" not in captured.err
+        return code, captured.out, captured.err
+
+
+@pytest.fixture
+def headgate(capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(capsys)
+
+
+async def test_segments_are_listed_at_any_broker(brokers: tuple[Broker, Broker], headgate: Commands) -> None:
+    for broker in brokers:
+        code, out, _ = await headgate(broker, "segment", "list")
+        rows = [line.split("\t") for line in out.splitlines()]
+        assert code == 0 and rows[0][:4] == ["segment", "topic", "partitions", "lead"]
+        assert rows[1][:4] == ["11", "orders", "0-3", "broker 1"] and rows[2][:6] == [
+            "12",
+            "orders",
+            "4-7",
+            "broker 2",
+            "3",
+            "2.0 KiB",
+        ]
+    code, out, _ = await headgate(brokers[0], "segment", "list", "--topic", "other", "--json")
+    assert json.loads(out) == []
+
+
+async def test_orders_by_hand(brokers: tuple[Broker, Broker], headgate: Commands) -> None:
+    leader, other = brokers
+    code, out, _ = await headgate(other, "segment", "split", "11", "--at", "3", "--broker", "2")
+    assert (code, out) == (0, "segment 11 split: segment 21 of orders 0-2 at broker 2\n")
+    split = leader.control.asked[-1].split
+    assert (split.segment_id, split.at_partition, split.broker_id) == (11, 3, 2)
+    await headgate(leader, "segment", "split", "11")
+    split = leader.control.asked[-1].split
+    assert not split.HasField("at_partition") and not split.HasField("broker_id")
+    code, out, _ = await headgate(leader, "segment", "merge", "11", "12", "--json")
+    merge = leader.control.asked[-1].merge
+    assert (merge.segment_id, merge.next_segment_id) == (11, 12) and json.loads(out)[0]["id"] == 21
+    code, out, _ = await headgate(other, "segment", "move", "11", "--broker", "0")
+    assert leader.control.asked[-1].move.broker_id == 0 and out.startswith("segment 11 moved: ")
+    assert len(leader.control.asked) == 4
+    code, out, err = await headgate(other, "segment", "split", "99")
+    assert code == 2 and out == "" and "no open segment of this number" in err and err.count("\n") == 1
+
+
+async def test_capacity_from_open_to_release(brokers: tuple[Broker, Broker], headgate: Commands) -> None:
+    leader, other = brokers
+    code, out, _ = await headgate(other, "capacity", "open", "3", "--ttl", "90s", "--id", "flood-1", "--owner", "me")
+    assert (code, out) == (0, "reservation flood-1 open: 3 brokers for 1m 30s\n")
+    code, out, _ = await headgate(other, "capacity", "list")
+    assert out.splitlines()[0] == "3 brokers desired, 2 live" and "flood-1 of me holds 3 brokers" in out.splitlines()[1]
+    code, out, _ = await headgate(leader, "capacity", "renew", "flood-1", "--ttl", "2m", "--json")
+    assert json.loads(out)["ttl_ms"] == 120_000
+    code, out, _ = await headgate(leader, "capacity", "list", "--json")
+    assert json.loads(out)["brokers"] == 3 and [one["id"] for one in json.loads(out)["reservations"]] == ["flood-1"]
+    assert (await headgate(other, "capacity", "release", "flood-1"))[1] == "reservation flood-1 released\n"
+    assert (await headgate(other, "capacity", "release", "flood-1"))[1] == "reservation flood-1 was not open any more\n"
+    code, _, err = await headgate(other, "capacity", "renew", "flood-1")
+    assert code == 1 and "ran out, or was released" in err
+    code, _, err = await headgate(other, "capacity", "open", "10000")
+    assert code == 2 and "a reservation is for 1 to 64 brokers. brokers=`10000`" in err
+    code, _, err = await headgate(other, "capacity", "open", "3", "--ttl", "9d")
+    assert code == 2 and "--ttl" in err
+    assert "@" in json.loads((await headgate(other, "capacity", "open", "1", "--json"))[1])["owner"]
+
+
+async def test_top_prints_every_look_where_nobody_watches(brokers: tuple[Broker, Broker], headgate: Commands) -> None:
+    leader, other = brokers
+    code, out, _ = await headgate(other, "top", "-n", "2", "--interval", "100ms")
+    assert code == 0 and leader.control.described == 2
+    first, second = out.split("\n\n")
+    assert first.splitlines() == second.splitlines()
+    lines = first.splitlines()
+    assert lines[0] == "2 brokers of 1 desired, leader 1, 2 segments, 2.0 KiB/s in, 0 B/s out"
+    rows = [line.split("\t") for line in lines]
+    assert ["1", "h1:9092", "52%", "3.0 MiB", "4", "1", "0 B", "0 B", "serves"] in rows
+    assert ["2", "h2:9192", "10%", "0 B", "0", "1", "2.0 KiB", "0 B", "drains"] in rows
+    assert ["4.2 s", "split", "done, writers waited 120 ms", "segment 9 took 0.40 of a broker"] in rows
+    assert ["9.0 s", "move", "failed: member is lost", "brokers were apart"] in rows
+    assert ["0.1 s", "drain", "under way", "broker 2 is to go"] in rows
+    # The busiest segment comes first.
+    assert [row[0] for row in rows if row[1:2] == ["orders"]] == ["12", "11"]
+
+
+async def test_status_shows_segments_and_decisions(brokers: tuple[Broker, Broker], headgate: Commands) -> None:
+    leader, other = brokers
+    code, out, _ = await headgate(other, "status", "--window", "0")
+    assert code == 0 and "cluster c1: 2 brokers, 1 topic" in out and "2 brokers of 1 desired, leader 1, 2 segments" in out
+    assert "segment 9 took 0.40 of a broker" in out and "\norders\t8\t" in out
+    value = json.loads((await headgate(leader, "status", "--window", "0", "--json"))[1])
+    assert value["control"]["view"]["segments"][0]["id"] == 11 and value["control"]["desired"]["brokers"] == 1
+
+
+async def test_status_without_a_leader_shows_the_rest(
+    brokers: tuple[Broker, Broker], headgate: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.cli.status.LEADER_MS", 300)
+    leader, other = brokers
+    leader.control.leads = False
+    code, out, _ = await headgate(other, "status", "--window", "0")
+    assert code == 0 and "no leader answers: this broker does not lead the cluster" in out and "\norders\t8\t" in out
+
+
+async def test_groups_of_commands_show_their_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, commands in (("segment", ("list", "split", "merge", "move")), ("capacity", ("open", "renew", "release", "list"))):
+        assert await asyncio.to_thread(app.run, [name]) == 0
+        out = capsys.readouterr().out
+        assert all(f" {command} " in out for command in commands)

@@ -1,0 +1,337 @@
+"""What goes and what stays: retention by time and size, deleted records and topics, chunks, incarnations, silent producers.
+
+Runs: engines with a clock that the test moves; the sweeper looks when it is told to. Compared: what can be read, what stands in the
+store, and both again after a restart. A mismatch means that records go too early, never, or come back.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from broker.cluster.manifest import (
+    AddChunks,
+    Chunk,
+    CloseIncarnation,
+    CreateTopic,
+    Extent,
+    Incarnation,
+    Manifest,
+    OpenIncarnation,
+    RemoveChunks,
+    SealIncarnation,
+    SetLogStart,
+    Topic,
+)
+from broker.engine.retention import is_needed, sweep_edits
+from broker.runtime.clock import ManualClock
+from broker.runtime.errors import InvalidError, Reason
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.world import Incarnation as Broker
+from tests.unit.engine.world import Machine, eventually, read_all, settings, swept
+
+MEDIA = ["memory", "aligned", "put", "local"]
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+SMALL = settings(wal_chunk_bytes=16_384)
+
+
+async def fill(machine: Machine, broker: Broker, count: int, tag: bytes, *, size: int = 3_000, timestamp_ms: int = 0) -> None:
+    for number in range(count):
+        await machine.send(broker, [bytes(size) + tag + b"-%d" % number], timestamp_ms=timestamp_ms or broker.engine.clock.now_ms())
+
+
+async def listed(broker: Broker) -> None:
+    """Every chunk that is complete is in the manifest."""
+    await eventually(lambda: not broker.engine._checkpointer._rolled)
+
+
+async def wal_bytes(broker: Broker) -> int:
+    return sum(info.size_bytes for info in await broker.faults.list("wal/", limit=1000))
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+async def test_old_records_go_with_their_chunks(make_machine: MakeMachine, clock: ManualClock, medium: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start(SMALL)
+    await broker.engine.create_topic("t", 1, {"retention.ms": str(DAY_MS)})
+    log = broker.log()
+    await fill(machine, broker, 20, b"old")
+    clock.advance(20 * HOUR_MS)
+    await fill(machine, broker, 20, b"young")
+    await listed(broker)
+    await swept(broker)
+    assert log.log_start == 0, "nothing is a day old yet"
+    clock.advance(5 * HOUR_MS)
+    full = await wal_bytes(broker)
+    await swept(broker)
+    await eventually(lambda: broker.engine._sweeper.chunks_removed > 0)
+    # The chunk in which the old ones end may have young ones too.
+    assert 15 <= log.log_start <= 20
+    records = await read_all(broker)
+    assert [record.offset for record in records] == list(range(log.log_start, 40))
+    await machine.check(broker)
+    with pytest.raises(InvalidError) as caught:
+        await broker.engine.read(log, 0, 100)
+    assert caught.value.reason is Reason.OFFSET_OUT_OF_RANGE
+    await broker.engine.close()
+    machine.forget(broker)
+    assert await wal_bytes(broker) < full
+    broker = await machine.start(SMALL)
+    assert broker.log().log_start == records[0].offset
+    await machine.check(broker)
+    clock.advance(2 * DAY_MS)
+    await swept(broker)
+    assert await read_all(broker) == []
+    assert broker.log().next_offset == 40
+    await machine.send(broker, [b"new"])
+    assert [record.offset for record in await read_all(broker)] == [40]
+    await machine.crash(broker)
+    broker = await machine.start(SMALL)
+    assert [record.offset for record in await read_all(broker)] == [40]
+    assert broker.log().next_offset == 41
+
+
+async def test_age_is_counted_from_the_append(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("put")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"retention.ms": str(DAY_MS)})
+    await fill(machine, broker, 3, b"history", timestamp_ms=1)
+    await listed(broker)
+    await swept(broker)
+    assert len(await read_all(broker)) == 3
+    clock.advance(DAY_MS + 1)
+    await swept(broker)
+    assert await read_all(broker) == []
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+async def test_the_oldest_go_beyond_a_size(make_machine: MakeMachine, medium: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start(SMALL)
+    await broker.engine.create_topic("t", 1, {"retention.bytes": "40000"})
+    log = broker.log()
+    for round_ in range(4):
+        await fill(machine, broker, 15, b"round-%d" % round_)
+        await listed(broker)
+        await swept(broker)
+        # As in Kafka: what would leave less than the limit stays; and what is in the open chunk.
+        assert 40_000 <= log.size_bytes <= 40_000 + 2 * 20_000 or round_ == 0
+        records = await read_all(broker)
+        assert log.size_bytes >= sum(len(record.value or b"") for record in records)
+        await machine.check(broker)
+    before = log.size_bytes
+    await machine.crash(broker)
+    broker = await machine.start(SMALL)
+    assert broker.log().size_bytes == before
+    await machine.check(broker)
+
+
+async def test_a_topic_that_is_kept_is_kept(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("put")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"retention.ms": "-1"})
+    await broker.engine.create_topic("compacted", 1, {"retention.ms": "1", "cleanup.policy": "compact"})
+    await fill(machine, broker, 3, b"kept")
+    await machine.send(broker, [b"kept"], "compacted")
+    await listed(broker)
+    clock.advance(1000 * DAY_MS)
+    await swept(broker)
+    await machine.check(broker, exact=True)
+
+
+async def test_a_changed_setting_counts_at_once(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("put")
+    broker = await machine.start()
+    topic = await broker.engine.create_topic("t", 1, {"retention.ms": "-1"})
+    await fill(machine, broker, 3, b"x")
+    await listed(broker)
+    clock.advance(DAY_MS)
+    await swept(broker)
+    assert len(await read_all(broker)) == 3
+    await broker.engine.alter_topic_config(topic, {"retention.ms": "1000"})
+    await swept(broker)
+    assert await read_all(broker) == []
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+async def test_a_chunk_stays_while_one_record_in_it_may_be_read(make_machine: MakeMachine, medium: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start(SMALL)
+    short = await broker.engine.create_topic("short", 1, {})
+    await broker.engine.create_topic("t", 1, {})
+    for number in range(20):
+        await machine.send(broker, [b"%d" % number + bytes(2_000)], "short")
+        await machine.send(broker, [b"%d" % number + bytes(2_000)], "t")
+    await listed(broker)
+    await broker.engine.delete_records(broker.log("t"), 7)
+    await broker.engine.delete_topic(short)
+    del machine.acked["short", 0]
+    await swept(broker)
+    for log in broker.engine.all_logs():
+        log.tail.clear()
+    await machine.check(broker)
+    assert [record.offset for record in await read_all(broker)] == list(range(7, 20))
+    await machine.crash(broker)
+    await machine.check(await machine.start())
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+async def test_deleting_records(make_machine: MakeMachine, medium: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start(SMALL)
+    await broker.engine.create_topic("t", 2, {})
+    for _ in range(5):
+        await machine.send(broker, [b"%d" % _, b"x%d" % _, b"y%d" % _ + bytes(6_000)])
+        await machine.send(broker, [b"other %d" % _], partition=1)
+    log = broker.log()
+    assert await broker.engine.delete_records(log, 0) == 0
+    assert await broker.engine.delete_records(log, 4) == 4
+    assert await broker.engine.delete_records(log, 2) == 4, "a log's start never goes back"
+    assert [record.offset for record in await read_all(broker)] == list(range(4, 15))
+    await machine.crash(broker)
+    broker = await machine.start(SMALL)
+    assert [record.offset for record in await read_all(broker)] == list(range(4, 15))
+    assert await broker.engine.delete_records(broker.log(), -1) == 15
+    assert await broker.engine.delete_records(broker.log(), -1) == 15
+    await swept(broker)
+    await machine.crash(broker)
+    broker = await machine.start(SMALL)
+    assert await read_all(broker) == []
+    assert (broker.log().log_start, broker.log().next_offset) == (15, 15)
+    assert await machine.send(broker, [b"next"]) == 15
+    assert len(await read_all(broker, "t", 1)) == 5
+    await machine.check(broker)
+
+
+async def test_incarnations_that_nobody_needs_are_closed(machine: Machine) -> None:
+    for round_ in range(4):
+        broker = await machine.start(SMALL)
+        if round_ == 0:
+            await broker.engine.create_topic("t", 1, {})
+        await fill(machine, broker, 3, b"round %d" % round_)
+        await (machine.crash if round_ % 2 else machine.stop)(broker)
+    broker = await machine.start(SMALL)
+    assert len(broker.engine.manifest.incarnations) == 5
+    await broker.engine.delete_records(broker.log(), 4)
+    await swept(broker)
+    assert len(broker.engine.manifest.incarnations) == 4
+    await machine.check(broker)
+    await broker.engine.delete_records(broker.log(), -1)
+    await swept(broker)
+    assert list(broker.engine.manifest.incarnations) == [broker.engine.incarnation_id]
+    await machine.stop(broker)
+    broker = await machine.start(SMALL)
+    assert await machine.send(broker, [b"next"]) == 12
+    await machine.check(broker)
+
+
+async def test_silent_producers_are_forgotten(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("put")
+    limits = settings(producer_id_expiration_ms=HOUR_MS)
+    broker = await machine.start(limits)
+    await broker.engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"one"], producer=(1, 0, 0))
+    clock.advance(HOUR_MS // 2)
+    await machine.send(broker, [b"two"], producer=(2, 0, 0))
+    clock.advance(HOUR_MS // 2 + 1)
+    broker.engine._sweeper.wake()
+    await eventually(lambda: [info.producer_id for info in broker.log().producers()] == [2])
+    await machine.crash(broker)
+    broker = await machine.start(limits)
+    broker.engine._sweeper.wake()
+    await eventually(lambda: [info.producer_id for info in broker.log().producers()] == [2])
+    assert broker.log().producers()[0].last_sequence == 0
+
+
+async def test_records_of_a_deleted_topic_do_not_come_back(machine: Machine) -> None:
+    broker = await machine.start(SMALL)
+    topic = await broker.engine.create_topic("t", 1, {})
+    await fill(machine, broker, 10, b"first life")
+    woken: list[bool] = []
+    broker.log().subscribe(lambda: woken.append(True))
+    late = machine.send(broker, [b"under way"])
+    await broker.engine.delete_topic(topic)
+    assert woken
+    await late
+    assert broker.engine.tail_bytes == 0
+    machine.acked.clear()
+    machine.sent.clear()
+    await broker.engine.create_topic("t", 1, {})
+    assert await read_all(broker) == []
+    assert await machine.send(broker, [b"second life"]) == 0
+    await swept(broker)
+    await machine.crash(broker)
+    broker = await machine.start(SMALL)
+    await machine.check(broker, exact=True)
+
+
+async def test_memory_is_bounded_whoever_writes(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start(settings(tail_bytes=200_000))
+    await broker.engine.create_topic("t", 10, {})
+    for number in range(400):
+        await machine.send(broker, [bytes(number * 37 % 5_000) + b"%d" % number], partition=number % 10)
+        # One segment may be larger than the limit; nothing else is beyond it.
+        assert broker.engine.tail_bytes <= 200_000
+    assert broker.engine.tail_bytes == sum(len(segment.buffer) for log in broker.engine.all_logs() for segment in log.tail.segments)
+    await machine.check(broker, exact=True)
+
+
+# -- the decisions by themselves
+
+TOPIC = Topic(id=uuid.UUID(int=1), name="t", partitions=2)
+
+
+def extent(partition: int, base_offset: int, end_offset: int) -> Extent:
+    return Extent(TOPIC.id, partition, base_offset, end_offset, 0, 0, 100, 0, 24)
+
+
+def manifest_with(chunks: list[Chunk], sealed: bool) -> Manifest:
+    manifest = Manifest()
+    manifest.apply(
+        [
+            CreateTopic(TOPIC),
+            OpenIncarnation(Incarnation(id="a", broker_id=1, leader_epoch=0, opened_ms=0)),
+            AddChunks(incarnation_id="a", chunks=chunks),
+            *([SealIncarnation("a")] if sealed else []),
+            OpenIncarnation(Incarnation(id="b", broker_id=1, leader_epoch=1, opened_ms=0)),
+        ]
+    )
+    return manifest
+
+
+def chunk(number: int, *extents: Extent) -> Chunk:
+    return Chunk(number=number, last_number=number, size_bytes=1000, appended_ms=number, index_inline=True, extents=list(extents))
+
+
+def test_a_chunk_is_needed_for_any_extent_above_its_log_start() -> None:
+    one = chunk(0, extent(0, 0, 10), extent(1, 0, 5))
+    manifest = manifest_with([one], sealed=True)
+    assert is_needed(one, manifest)
+    manifest.apply([SetLogStart(TOPIC.id, {0: 10})])
+    assert is_needed(one, manifest)
+    manifest.apply([SetLogStart(TOPIC.id, {1: 4})])
+    assert is_needed(one, manifest)
+    manifest.apply([SetLogStart(TOPIC.id, {1: 5})])
+    assert not is_needed(one, manifest)
+    assert not is_needed(chunk(1), manifest)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_an_incarnation_is_closed_when_it_is_sealed_and_empty(sealed: bool) -> None:
+    manifest = manifest_with([chunk(0, extent(0, 0, 10)), chunk(1, extent(0, 10, 20))], sealed)
+    assert sweep_edits(manifest, "b") == []
+    manifest.apply([SetLogStart(TOPIC.id, {0: 10})])
+    edits = sweep_edits(manifest, "b")
+    assert edits == [RemoveChunks("a", [0])]
+    manifest.apply(edits)
+    manifest.check_invariants()
+    manifest.apply([SetLogStart(TOPIC.id, {0: 20})])
+    edits = sweep_edits(manifest, "b")
+    assert edits == [RemoveChunks("a", [1]), *([CloseIncarnation("a")] if sealed else [])]
+    manifest.apply(edits)
+    manifest.check_invariants()
+    assert sweep_edits(manifest, "b") == []
+    assert ("a" in manifest.incarnations) is not sealed
