@@ -103,9 +103,7 @@ def find_gaps(manifest: Manifest, edits: Iterable[Edit], *, everywhere: bool = F
     return [gap for topic_id, row in rows.items() for gap in _gaps_of(topic_id, row)]
 
 
-def open_successors(
-    manifest: Manifest, edits: Iterable[Edit], gaps: Iterable[Gap], successors: Iterable[Successor]
-) -> list[Edit]:
+def open_successors(manifest: Manifest, edits: Iterable[Edit], gaps: Iterable[Gap], successors: Iterable[Successor]) -> list[Edit]:
     """The edits that open `successors`, each of which lies within one gap."""
     epochs = [manifest.leader_epoch]
     segment_id = manifest.next_segment_id

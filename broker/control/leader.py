@@ -116,9 +116,7 @@ class Leader:
         self._ended = ended
         self._fail = fail
         self.clock = engine.clock
-        self._local = LocalCatalog(
-            engine.store, mine.id, applied=self._applied, complete=self._complete, fail=self._failed
-        )
+        self._local = LocalCatalog(engine.store, mine.id, applied=self._applied, complete=self._complete, fail=self._failed)
         self._condemned: set[str] = set()
         self._gone: set[str] = {predecessor}
         """Incarnations that are known to be lost, whatever the time."""

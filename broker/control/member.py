@@ -146,7 +146,9 @@ class Membership:
             if status is not grpc.StatusCode.OK:
                 raise error_of(
                     grpc.aio.AioRpcError(
-                        status, await self._stream.initial_metadata(), await self._stream.trailing_metadata(),
+                        status,
+                        await self._stream.initial_metadata(),
+                        await self._stream.trailing_metadata(),
                         details=await self._stream.details(),
                     ),
                     self.address,

@@ -234,9 +234,7 @@ class Leads:
                     log.sealed.add(extent, ref)
                     log.size_bytes += extent.data_bytes
 
-    def _find_extents(
-        self, wanted: Iterable[tuple[uuid.UUID, int]]
-    ) -> dict[tuple[uuid.UUID, int], list[tuple[Extent, ChunkRef]]]:
+    def _find_extents(self, wanted: Iterable[tuple[uuid.UUID, int]]) -> dict[tuple[uuid.UUID, int], list[tuple[Extent, ChunkRef]]]:
         """What the manifest lists of some partitions, by offset."""
         found: dict[tuple[uuid.UUID, int], list[tuple[Extent, ChunkRef]]] = {key: [] for key in wanted}
         if not found:

@@ -213,7 +213,8 @@ class Process:
             dataclasses.replace(self.settings, grpc_port=self._grpc_port),
             groups,
             cluster=self._cluster,
-            kafka=self._advertised(), http_port=self._http_address[1]
+            kafka=self._advertised(),
+            http_port=self._http_address[1],
         )
         assert self._observer is not None
         server.register(self._observer.metrics)
