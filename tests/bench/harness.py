@@ -16,10 +16,12 @@ from tests.bench.brokers import Broker
 from tests.bench.native import NO_COMPILER, BenchError, Cores, Load, Native, Shape, busy_seconds, cpu_seconds
 from tests.bench.report import Goal, Row
 
+NULL = "null"
 MEMORY = "memory"
 LOCAL_NEVER = "never"
 LOCAL_ALWAYS = "always"
 BACKENDS = {
+    NULL: "store null:, nothing behind the log",
     MEMORY: "store memory:",
     LOCAL_NEVER: "local store, wal.fsync=never",
     LOCAL_ALWAYS: "local store, wal.fsync=always",
@@ -81,8 +83,8 @@ class Bench:
     def broker(self, backend: str, *, pinned: bool = False, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
         """A broker on an empty store of that backend; the store is removed afterwards."""
         directory = self.fresh_directory("store")
-        store = "memory:" if backend == MEMORY else str(directory)
-        chosen = {**({} if backend == MEMORY else {"wal.fsync": backend}), **(settings or {})}
+        store = {NULL: "null:", MEMORY: "memory:"}.get(backend, str(directory))
+        chosen = {**({"wal.fsync": backend} if backend in (LOCAL_NEVER, LOCAL_ALWAYS) else {}), **(settings or {})}
         try:
             core = self.cores.server if pinned else None
             with brokers.broker(self.directory, store, settings=chosen, core=core) as running:
