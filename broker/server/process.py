@@ -189,7 +189,7 @@ class Process:
                 opened_ms=self.clock.now_ms(),
                 host=host,
                 kafka_port=kafka_port,
-                grpc_port=self._grpc_port,
+                grpc_port=settings.advertised_grpc_port or self._grpc_port,
                 http_port=self._http_address[1],
                 rack=settings.rack,
             ),

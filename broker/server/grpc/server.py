@@ -121,7 +121,10 @@ class GrpcServer:
         await server.start()
         self._server = server
         self._admin.addresses = Addresses(
-            host=self._addresses.host, kafka_port=self._addresses.kafka_port, grpc_port=port, http_port=self._addresses.http_port
+            host=self._addresses.host,
+            kafka_port=self._addresses.kafka_port,
+            grpc_port=settings.advertised_grpc_port or port,
+            http_port=self._addresses.http_port,
         )
         return port
 
