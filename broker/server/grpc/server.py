@@ -153,6 +153,7 @@ class GrpcServer:
             self._shared.stop()
             await self._server.stop(grace_s)
             await self._forwarder.close()
+            await self._shared.peers.close()
 
 
 def _advertised_host(settings: Settings) -> str:
