@@ -247,6 +247,8 @@ class Process:
     async def _close(self, error: HeadgateError | None) -> HeadgateError | None:
         """End every part, whatever the others do. Returns the first error there was."""
         grace_s = self.settings.shutdown_timeout_ms / 1000
+        if self._cluster is not None and error is not None:
+            self._cluster.abandon(error)
         await self._kafka.stop_accepting()
         closing: list[tuple[str, Callable[[], Any]]] = []
         close_grpc = ("grpc", lambda: cast("GrpcServer", self._grpc).close(grace_s))
