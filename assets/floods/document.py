@@ -34,7 +34,9 @@ class Problem:
     expected: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.field}: {self.expected}" if self.field else f"{self.file}:{self.line}: {self.expected}"
+        return (
+            f"{self.file}:{self.line}: {self.field}: {self.expected}" if self.field else f"{self.file}:{self.line}: {self.expected}"
+        )
 
 
 class DocumentError(InvalidError):
@@ -111,7 +113,7 @@ def _compose(text: str) -> yaml.Node | None:
         node: yaml.Node | None = loader.get_single_node()
         return node
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
 
 
 class Section:

@@ -21,7 +21,7 @@ class Source:
     """What Spark reads.
 
     `path`: a file, a directory or a URL; ``%Y``, ``%m``, ``%d`` and ``%H`` in it stand for the partition's own time.
-    `format`: Spark's name of it. `options`: Spark's options of the reader. `schema`: Spark's DDL, for formats that need one.
+    `format`: Spark's name of it. `options`: Spark's options of the reader.
     """
 
     path: str

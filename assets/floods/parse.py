@@ -66,7 +66,9 @@ def parse_all(documents: Iterable[tuple[str, str]]) -> list[Flood]:
             continue
         for flood in found:
             if flood.name in owners:
-                problems.append(Problem(file, 1, "name", f"expected names used once, found `{flood.name}` in {owners[flood.name]} too"))
+                problems.append(
+                    Problem(file, 1, "name", f"expected names used once, found `{flood.name}` in {owners[flood.name]} too")
+                )
             owners.setdefault(flood.name, file)
         floods += found
     if problems:
@@ -225,5 +227,3 @@ def _local(section: Section, name: str, zone: str, expected: str | None) -> date
         return None
     place = ZoneInfo(zone)
     return found.replace(tzinfo=place) if found.tzinfo is None else found.astimezone(place)
-
-
