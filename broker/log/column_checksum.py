@@ -11,14 +11,12 @@ of the record's header section without the count. The sum of these is the checks
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from broker.log.column_encoder import Sources, Uint64s, header_bytes
-from broker.log.column_schema import Columns, Int64s, lengths, take_apart
+from broker.log.column_schema import ArrowArray, Columns, Int64s, from_arrow, lengths, take_apart
 
 _MASK = (1 << 64) - 1
 _R = 0x9E3779B97F4A7C15
@@ -42,8 +40,11 @@ def checksum(rows: pa.RecordBatch | pa.Table) -> int:
 
     Raises InvalidError as `take_apart` does.
     """
-    columns = take_apart(rows)
-    return int(row_hashes(columns).sum(dtype=np.uint64)) if len(columns) else 0
+    total = 0
+    for part in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
+        if part.num_rows:
+            total += int(row_hashes(take_apart(part)).sum(dtype=np.uint64))
+    return total & _MASK
 
 
 def row_hashes(columns: Columns) -> Uint64s:
@@ -66,7 +67,7 @@ def _finish(values: Uint64s) -> Uint64s:
     return values
 
 
-def _hash(array: pa.Array[Any]) -> Uint64s:
+def _hash(array: ArrowArray) -> Uint64s:
     sizes = lengths(array)
     null = sizes < 0
     sizes = np.maximum(sizes, 0)
@@ -84,7 +85,7 @@ def _hash(array: pa.Array[Any]) -> Uint64s:
     return hashes
 
 
-def _sums(array: pa.Array[Any], sizes: Int64s) -> Uint64s:
+def _sums(array: ArrowArray, sizes: Int64s) -> Uint64s:
     """`poly` of each value. They have at most `_BLOCK_WORDS` words together, or there is one value only."""
     words = _padded_words(array, sizes)
     total = np.zeros(len(words) + 1, np.uint64)
@@ -110,7 +111,7 @@ def _sums(array: pa.Array[Any], sizes: Int64s) -> Uint64s:
     return (total[ends[1:]] - total[ends[:-1]]) * _INVERSE_POWERS[ends[:-1]]
 
 
-def _padded_words(array: pa.Array[Any], sizes: Int64s) -> Uint64s:
+def _padded_words(array: ArrowArray, sizes: Int64s) -> Uint64s:
     sources = Sources()
     laid = np.zeros((len(sizes), 2, 2), np.uint64)
     laid[:, 0] = sources.views(array)
@@ -120,7 +121,7 @@ def _padded_words(array: pa.Array[Any], sizes: Int64s) -> Uint64s:
     words = int(((sizes + 7) >> 3).sum())
     if data is None or not words:
         return np.zeros(0, np.uint64)
-    return np.frombuffer(data, "<u8", words)
+    return from_arrow(data, np.uint64, words)
 
 
 def _powers(base: int) -> Uint64s:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ from broker.log.batch import (
     parse_header,
     split,
 )
-from broker.log.column_schema import HEADERS_TYPE, SCHEMA, Int64s
+from broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, Int64s, to_arrow
 from broker.log.compression import Codec, decompress
 from broker.log.records import DECOMPRESSED_BYTES_MAX, Record, iter_records
 from broker.runtime.errors import InvalidError, Reason
@@ -78,7 +78,8 @@ def decode_batches(
         decompressed_bytes_max: of one batch.
 
     Raises:
-        InvalidError: CORRUPT_MESSAGE (also where a CRC is wrong) or UNSUPPORTED_COMPRESSION, for any bytes whatever.
+        InvalidError: CORRUPT_MESSAGE (also where a CRC is wrong) or UNSUPPORTED_COMPRESSION, for any bytes whatever; MESSAGE_TOO_LARGE
+            above 2 GB.
     """
     low = start if start is not None else -(1 << 62)
     high = end if end is not None else 1 << 62
@@ -99,7 +100,11 @@ def decode_batches(
         parts.append(_decode_group(group, low, high, decompressed_bytes_max))
     if not parts:
         return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
-    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+    if len(parts) > 1:
+        parts = pa.Table.from_batches(parts).combine_chunks().to_batches()
+    if len(parts) > 1:
+        raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"more than 2 GB of keys or values cannot be one table. parts=`{len(parts)}`")
+    return parts[0]
 
 
 def _open(whole: memoryview, low: int, high: int, decompressed_bytes_max: int) -> _Batch | None:
@@ -188,9 +193,9 @@ class _Group:
         if bare and not np.array_equal(at, ends):
             raise _UnusualError("records have bytes behind their fields")
         headers = None if bare else self._headers(header_count, at, ends)
-        columns = [
+        columns: list[ArrowArray] = [
             pa.array(offsets),
-            pa.Array.from_buffers(SCHEMA.field("timestamp").type, len(times), [None, pa.py_buffer(times)]),
+            pa.Array.from_buffers(SCHEMA.field("timestamp").type, len(times), [None, to_arrow(times)]),
         ]
         keep: Int64s | None = None
         if int(offsets.min()) < low or int(offsets.max()) >= high:
@@ -265,7 +270,7 @@ class _Group:
 
     def _walk(self, position: int, count: int) -> list[int]:
         data = self._data
-        starts = []
+        starts: list[int] = []
         note = starts.append
         try:
             for _ in range(count):
@@ -323,7 +328,7 @@ class _Group:
             raise _UnusualError("a field does not fit")
         return starts, sizes, behind
 
-    def _array(self, starts: Int64s, sizes: Int64s) -> pa.Array[Any]:
+    def _array(self, starts: Int64s, sizes: Int64s) -> ArrowArray:
         """A binary array of the bytes there; null where the size is -1."""
         count = len(starts)
         present = None if not count or int(sizes.min()) >= 0 else sizes >= 0
@@ -336,11 +341,11 @@ class _Group:
             first = self._words[starts[small]]
             views[small, 0] |= first << _32
             views[small, 1] = first >> _32 | self._words[np.minimum(starts[small] + 8, self._end)] << _32
-        bitmap = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
+        bitmap = None if present is None else to_arrow(np.packbits(present, bitorder="little"))
         data = pa.py_buffer(self._data)
-        return pa.Array.from_buffers(pa.binary_view(), count, [bitmap, pa.py_buffer(views), data], -1).cast(pa.binary())
+        return pa.Array.from_buffers(pa.binary_view(), count, [bitmap, to_arrow(views), data], -1).cast(pa.binary())
 
-    def _headers(self, counts: Int64s, at: Int64s, ends: Int64s) -> pa.Array[Any]:
+    def _headers(self, counts: Int64s, at: Int64s, ends: Int64s) -> ArrowArray:
         if int(counts.min()) < 0 or bool((counts > (ends - at) // 2).any()):
             raise _UnusualError("a header count does not fit")
         list_offsets = np.zeros(len(counts) + 1, np.int64)
@@ -363,8 +368,8 @@ class _Group:
         items_array = pa.StructArray.from_arrays(
             [names, self._array(value_start, value_size)], fields=list(HEADERS_TYPE.value_type)
         )
-        bitmap = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
-        buffers = [bitmap, pa.py_buffer(list_offsets.astype(np.int32))]
+        bitmap = to_arrow(np.packbits(counts > 0, bitorder="little"))
+        buffers: list[pa.Buffer | None] = [bitmap, to_arrow(list_offsets.astype(np.int32))]
         return pa.Array.from_buffers(HEADERS_TYPE, len(counts), buffers, children=[items_array])
 
 

@@ -9,20 +9,20 @@ once, into what is already the batches with room for their 61-byte headers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, NO_PRODUCER_ID, pack_header, stamp_crc
-from broker.log.column_schema import Columns, Int64s, lengths, take_apart
+from broker.log.column_schema import ArrowArray, Columns, Int64s, from_arrow, lengths, take_apart, to_arrow
 from broker.log.compression import Codec, compress
 from broker.runtime.errors import InvalidError, Reason
 
 Uint64s: TypeAlias = npt.NDArray[np.uint64]
 Views: TypeAlias = npt.NDArray[np.uint64]
-"""Shape (n, 2): binary views, little-endian. First: length, then 4 bytes in place. Second: 8 bytes in place, or buffer, position."""
+"""Shape (n, 2): binary views, little-endian. First: length, then 4 bytes in place. Then: 8 bytes in place, or buffer, position."""
 
 BATCH_BYTES_MAX = 1 << 20
 BATCH_ROWS_MAX = 1 << 16
@@ -63,7 +63,7 @@ def encode_batches(
         One buffer per batch. Several share memory, so that a part of them keeps it all.
 
     Raises:
-        InvalidError: see `take_apart`; INVALID_RECORD where `offset` is not consecutive; MESSAGE_TOO_LARGE for a record above 1 GiB.
+        InvalidError: see `take_apart`; INVALID_RECORD where `offset` is not consecutive; MESSAGE_TOO_LARGE above 1 GiB.
     """
     codec = Codec.named(compression) if isinstance(compression, str) else Codec(compression)
     assert batch_bytes_max > 0 and batch_rows_max > 0, "a batch has room for one row"
@@ -96,12 +96,12 @@ class Sources:
     def __init__(self, *buffers: pa.Buffer) -> None:
         self.buffers: list[pa.Buffer] = list(buffers)
 
-    def views(self, array: pa.Array[Any]) -> Views:
+    def views(self, array: ArrowArray) -> Views:
         """One view for each value of a binary array; an empty one for null."""
         cast = array.cast(pa.binary_view())
         _, views, *data = cast.buffers()
         assert views is not None
-        at: Views = np.frombuffer(views, np.uint64, 2 * len(cast), 16 * cast.offset).reshape(len(cast), 2)
+        at: Views = from_arrow(views, np.uint64, 2 * len(cast), 16 * cast.offset).reshape(len(cast), 2)
         first = len(self.buffers)
         self.buffers += [buffer for buffer in data if buffer is not None]
         if array.null_count:
@@ -115,9 +115,9 @@ class Sources:
             at[:, 1] += by_reference * np.uint64(first)
         return at
 
-    def join(self, views: Views) -> pa.Array[Any]:
+    def join(self, views: Views) -> ArrowArray:
         """One binary array whose data are the bytes of all views, one behind the other."""
-        array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *self.buffers], 0)
+        array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, to_arrow(views), *self.buffers], 0)
         return array.cast(pa.binary())
 
 
@@ -159,7 +159,7 @@ def _no_bytes(sizes: Int64s) -> bool:
     return int(sizes.max()) <= 0
 
 
-def header_bytes(headers: pa.Array[Any]) -> tuple[Int64s, pa.Array[Any]]:
+def header_bytes(headers: ArrowArray) -> tuple[Int64s, ArrowArray]:
     """How many headers each row has, and their bytes as they stand in a record behind the count."""
     counts: Int64s = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     items = headers.flatten()
@@ -175,10 +175,10 @@ def header_bytes(headers: pa.Array[Any]) -> tuple[Int64s, pa.Array[Any]]:
         (laid[:, 2 * column],) = prefix.views()
         laid[:, 2 * column + 1] = sources.views(array)
     joined = sources.join(laid.reshape(-1, 2))
-    ends = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1)
+    ends = from_arrow(joined.buffers()[1], np.int32, len(joined) + 1)
     rows = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=rows[1:])
-    blobs = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(ends[4 * rows]), joined.buffers()[2]], 0)
+    blobs = pa.Array.from_buffers(pa.binary(), len(counts), [None, to_arrow(ends[4 * rows]), joined.buffers()[2]], 0)
     return counts, blobs
 
 
@@ -213,7 +213,7 @@ def _groups(bounds: list[int], payload: Int64s) -> Iterator[list[int]]:
 def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_epoch: int, codec: Codec) -> list[memoryview]:
     start, end = bounds[0], bounds[-1]
     firsts = np.array(bounds[:-1], np.int64)
-    counts = np.diff(np.array(bounds, np.int64))
+    counts = np.array(bounds[1:], np.int64) - firsts
     timestamps = record.timestamps[start:end]
     columns = _lay_out(record, start, end, firsts, counts)
     width = len(columns)
@@ -240,8 +240,8 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
     joined = record.sources.join(laid)
     data = joined.buffers()[2]
     assert data is not None
-    ends = np.frombuffer(joined.buffers()[1], np.int32, position + 1)[marks].tolist()
-    out = memoryview(np.frombuffer(data, np.uint8))
+    ends = from_arrow(joined.buffers()[1], np.int32, position + 1)[marks].tolist()
+    out = from_arrow(data, np.uint8).data
     assert not out.readonly, "what Arrow made for us is ours to write to"
     base_times = timestamps[firsts - start].tolist()
     max_times = np.maximum.reduceat(timestamps, firsts - start).tolist()
@@ -318,10 +318,8 @@ class _Varint:
 
     def __init__(self, values: Int64s) -> None:
         low, high = int(values.min()), int(values.max())
-        if low >= 0:
-            zigzag = values.astype(np.uint64) << _ONE
-        else:
-            zigzag = ((values << 1) ^ (values >> 63)).astype(np.uint64)
+        signs = values << 1 if low >= 0 else (values << 1) ^ (values >> 63)
+        zigzag = signs.view(np.uint64)
         self.width_max = _width(max(2 * high, -2 * low - 1, 0))
         assert self.width_max <= 8, "the schema bounds what can be written"
         if self.width_max == 1:

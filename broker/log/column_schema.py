@@ -6,7 +6,7 @@ pyarrow and numpy are imported here, at the top: nothing on the way to a broker'
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +15,20 @@ import pyarrow as pa
 from broker.runtime.errors import InvalidError, Reason
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
+ArrowArray: TypeAlias = Any
+"""A pyarrow array; its stubs know less of the kinds of arrays than they forbid."""
+_Number = TypeVar("_Number", bound=np.generic)
 
-HEADERS_TYPE: pa.DataType = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+HEADERS_TYPE: Any = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 
-SCHEMA: pa.Schema = pa.schema(
-    [
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", HEADERS_TYPE),
-    ]
-)
+_FIELDS: list[Any] = [
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("headers", HEADERS_TYPE),
+]
+SCHEMA = pa.schema(_FIELDS)
 """What readers give. Writers may leave out `offset` (then: base offset + row number) and `headers`, and give time in any unit."""
 
 TIMESTAMP_MS_MAX = 1 << 54
@@ -43,9 +45,9 @@ class Columns:
     """
 
     timestamps: Int64s
-    key: pa.Array[Any]
-    value: pa.Array[Any]
-    headers: pa.Array[Any] | None
+    key: ArrowArray
+    value: ArrowArray
+    headers: ArrowArray | None
     offsets: Int64s | None
 
     def __len__(self) -> int:
@@ -105,22 +107,25 @@ def take_apart(rows: pa.RecordBatch | pa.Table) -> Columns:
     )
 
 
-def binary_array(offsets: npt.NDArray[np.int32], data: pa.Buffer, present: npt.NDArray[np.bool_] | None = None) -> pa.Array[Any]:
-    """A binary array over buffers that numpy made. `present`: which rows are not null, or None for all."""
-    bitmap = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
-    count = len(offsets) - 1
-    return pa.Array.from_buffers(pa.binary(), count, [bitmap, pa.py_buffer(offsets), data], -1 if present is not None else 0)
+def to_arrow(array: npt.NDArray[Any]) -> pa.Buffer:
+    """The memory of an array."""
+    return pa.py_buffer(cast(Any, array))
 
 
-def binary_offsets(array: pa.Array[Any]) -> npt.NDArray[np.int32]:
+def from_arrow(buffer: pa.Buffer | None, kind: type[_Number], count: int = -1, position: int = 0) -> npt.NDArray[_Number]:
+    """`count` numbers in a buffer from `position` (bytes) on; all of it by default."""
+    return np.frombuffer(cast(Any, buffer), kind, count, position)
+
+
+def binary_offsets(array: ArrowArray) -> npt.NDArray[np.int32]:
     """The n + 1 positions of a binary array's values in its data buffer."""
     buffer = array.buffers()[1]
     if buffer is None or len(array) == 0:
         return np.zeros(1, np.int32)
-    return np.frombuffer(buffer, np.int32, len(array) + 1, 4 * array.offset)
+    return from_arrow(buffer, np.int32, len(array) + 1, 4 * array.offset)
 
 
-def lengths(array: pa.Array[Any]) -> Int64s:
+def lengths(array: ArrowArray) -> Int64s:
     """The length of each value of a binary array; -1 where it is null."""
     sizes = np.diff(binary_offsets(array)).astype(np.int64)
     if array.null_count:
@@ -128,7 +133,7 @@ def lengths(array: pa.Array[Any]) -> Int64s:
     return sizes
 
 
-def _timestamps(column: pa.Array[Any]) -> Int64s:
+def _timestamps(column: ArrowArray) -> Int64s:
     if column.null_count:
         raise InvalidError(Reason.INVALID_RECORD, f"a timestamp is null: every record has a time. rows=`{column.null_count}`")
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
@@ -143,7 +148,7 @@ def _timestamps(column: pa.Array[Any]) -> Int64s:
     return values * 1000 if unit == "s" else values
 
 
-def _headers(column: pa.Array[Any]) -> pa.Array[Any] | None:
+def _headers(column: ArrowArray) -> ArrowArray | None:
     if pa.types.is_null(column.type):
         return None
     if len(column) == 0 or column.null_count == len(column) or len(column.flatten()) == 0:
@@ -153,7 +158,7 @@ def _headers(column: pa.Array[Any]) -> pa.Array[Any] | None:
     return column.cast(HEADERS_TYPE)
 
 
-def _binary(column: pa.Array[Any]) -> pa.Array[Any]:
+def _binary(column: ArrowArray) -> ArrowArray:
     if column.type == pa.binary():
         return column
     try:
@@ -162,7 +167,7 @@ def _binary(column: pa.Array[Any]) -> pa.Array[Any]:
         raise InvalidError(Reason.INVALID_RECORD, f"a column cannot be read as bytes: {error}") from error
 
 
-def _whole(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> pa.Array[Any]:
+def _whole(column: ArrowArray) -> ArrowArray:
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
