@@ -4,9 +4,9 @@ The rows of each partition are counted first, which sizes the gate; from then on
 executors write each partition, sorted by event time, to Parquet files in the topic's own store, where nobody sees them, and this
 process commits their list in one step. No record passes a broker.
 
-The gate's id is the flood's id: the same flood again finds the gate filled, adds nothing, and says so. Of two runs at once one fills
-the gate. A run that fails releases its gate; one that dies lets it expire. A flood whose gate was released can be tried again: its
-next gate is called `<flood id>.2`, and so on.
+The gate's id is the flood's id: the same flood again finds the gate filled, adds nothing, and says so. Of two runs at once one
+fills the gate. A run that fails releases its gate; one that dies lets it expire. A flood whose gate was released can be tried
+again: its next gate is called `<flood id>.2`, and so on.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Backfill:
         topic: where the records go.
         source: a path for `format`, a SQL query where that is ``query``, or a DataFrame.
         format, options: as of ``spark.read``: parquet, csv, json, orc, jdbc ...
-        key: decides on the partition as Kafka's Java client does. Rows whose key is null are spread by their content; None: all are.
+        key: decides on the partition as Kafka's Java client does. Rows without one are spread by their content.
         value: default: the row as a JSON object.
         event_time: a timestamp or date; becomes the record's time, and the order within a partition. None: the time of the run, and
             the order of the source.
@@ -63,8 +63,8 @@ class Backfill:
         order_by: what orders rows of one event time; after that their content does, so that every run gives the same order.
         where: which rows.
         flood_id: letters, digits, ``.``, ``_``, ``-``. Default: made of everything above, so that the same flood has the same id.
-        place: `Place.NOW`: behind what is there, before what comes from now on. `Place.FRONT`: before everything, within the topic's
-            `history.room`. `Place.END`: behind everything, at the moment of the commit.
+        place: `Place.NOW`: behind what is there, before what comes from now on. `Place.FRONT`: before everything, within the
+            topic's `history.room`. `Place.END`: behind everything, at the moment of the commit.
         partitions: make the topic with so many if there is none.
         file_bytes: size that a Parquet file is to have.
         ttl_ms: how long the gate outlives a driver that died.
@@ -94,12 +94,23 @@ class Backfill:
         if self.flood_id is not None:
             if _FLOOD_ID.fullmatch(self.flood_id) is None:
                 raise InvalidError(
-                    Reason.INVALID_REQUEST, f"flood id is 1 to 80 letters, digits, `.`, `_` and `-`. flood_id=`{self.flood_id[:100]}`"
+                    Reason.INVALID_REQUEST,
+                    f"flood id is 1 to 80 letters, digits, `.`, `_` and `-`. flood_id=`{self.flood_id[:100]}`",
                 )
             return self.flood_id
         if not isinstance(self.source, str):
-            raise InvalidError(Reason.INVALID_REQUEST, "a flood from a DataFrame needs a flood_id: the same flood again must have the same")
-        parts = [self.topic, self.source, self.format, sorted(self.options.items()), self.key, self.value, self.event_time]
+            raise InvalidError(
+                Reason.INVALID_REQUEST, "a flood from a DataFrame needs a flood_id: the same flood again must have the same"
+            )
+        parts: list[object] = [
+            self.topic,
+            self.source,
+            self.format,
+            sorted(self.options.items()),
+            self.key,
+            self.value,
+            self.event_time,
+        ]
         parts += [self.headers, list(self.order_by), self.where, str(self.place)]
         return f"flood-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
@@ -205,8 +216,9 @@ class _Run:
                 raise
             raise InvalidError(
                 Reason.GATE_CONFLICT,
-                f"another run of this flood, with other rows, holds its gate: wait for its end, release the gate, or choose another "
-                f"flood id. gate=`{gate_id}` error=`{error.message}`",
+                "another run of this flood, with other rows, holds its gate: wait for its end, release the gate, or choose another "
+                "id. "
+                f"gate=`{gate_id}` error=`{error.message}`",
             ) from error
         if gate.state is GateState.RELEASED:
             raise RetryError(Reason.GATE_CONFLICT, f"the flood's gate was released just now: run the flood again. gate=`{gate_id}`")
@@ -215,7 +227,12 @@ class _Run:
     def _filled_before(self, gate_id: str) -> Certificate:
         gate, files = self._connection.call(self._connection.gates.describe_files(self._backfill.topic, gate_id))
         self._tell(
-            Progress(phase=Phase.DONE, rows_done=0, rows_total=gate.rows, message=f"the flood was committed before: {gate.rows:,} records, 0 added")
+            Progress(
+                phase=Phase.DONE,
+                rows_done=0,
+                rows_total=gate.rows,
+                message=f"the flood was committed before: {gate.rows:,} records, 0 added",
+            )
         )
         return self._verified(self._of_gate(gate, files, None, added=False))
 
@@ -273,7 +290,11 @@ class _Run:
                 self._give_up(gate)
             raise
         renewing.stop()
-        self._tell(Progress(phase=Phase.DONE, rows_done=counts.total, rows_total=counts.total, message=f"{counts.total:,} records were added"))
+        self._tell(
+            Progress(
+                phase=Phase.DONE, rows_done=counts.total, rows_total=counts.total, message=f"{counts.total:,} records were added"
+            )
+        )
         return self._of_gate(filled, files, written, added=True, keyless=counts.keyless)
 
     def _at_the_end(self, gate_id: str, rows: Rows, counts: Counts) -> Certificate:
@@ -283,7 +304,11 @@ class _Run:
         files = [file for one in written for file in one.files]
         with self._phase(Phase.COMMITTING, counts.total):
             gate = self._connection.call(self._connection.gates.publish(self._backfill.topic, files, gate_id=gate_id))
-        self._tell(Progress(phase=Phase.DONE, rows_done=counts.total, rows_total=counts.total, message=f"{counts.total:,} records were added"))
+        self._tell(
+            Progress(
+                phase=Phase.DONE, rows_done=counts.total, rows_total=counts.total, message=f"{counts.total:,} records were added"
+            )
+        )
         return self._of_gate(gate, files, written, added=True, keyless=counts.keyless)
 
     def _write(self, store_url: str, prefix: str, gate_id: str, bases: dict[int, int], rows: Rows, counts: Counts) -> list[Any]:
@@ -324,7 +349,10 @@ class _Run:
         raise error
 
     def _lost(self, gate: Gate, error: BaseException) -> RetryError:
-        return RetryError(Reason.GATE_CONFLICT, f"the flood's gate was lost while the job ran: run the flood again. gate=`{gate.id}` error=`{error}`")
+        return RetryError(
+            Reason.GATE_CONFLICT,
+            f"the flood's gate was lost while the job ran: run the flood again. gate=`{gate.id}` error=`{error}`",
+        )
 
     def _give_up(self, gate: Gate) -> None:
         """Release the gate, so that readers need not wait for it to expire. What went wrong before is what matters."""
@@ -333,7 +361,9 @@ class _Run:
         except HeadgateError as error:
             self._tell(Progress(phase=Phase.DONE, message=f"the gate could not be released, it will expire: {error.message}"))
 
-    def _of_gate(self, gate: Gate, files: Sequence[FileRef], written: Sequence[Any] | None, *, added: bool, keyless: int = 0) -> Certificate:
+    def _of_gate(
+        self, gate: Gate, files: Sequence[FileRef], written: Sequence[Any] | None, *, added: bool, keyless: int = 0
+    ) -> Certificate:
         sources = None if written is None else {one.partition: one.tally for one in written}
         spans: dict[int, list[int]] = {}
         for file in files:
@@ -428,4 +458,6 @@ class _Run:
 
 
 def _empty(partitions: int) -> tuple[PartitionCertificate, ...]:
-    return tuple(PartitionCertificate(partition=number, base_offset=0, end_offset=0, source=Tally()) for number in range(partitions))
+    return tuple(
+        PartitionCertificate(partition=number, base_offset=0, end_offset=0, source=Tally()) for number in range(partitions)
+    )

@@ -35,9 +35,9 @@ class Tally:
 class PartitionCertificate:
     """One partition: its window, and both sides.
 
-    `source`: the rows that the job gave to this partition; None where only the topic was looked at. `topic`: what a client reads from
-    the window; None until `verify` looked. `gap_rows`, `duplicate_rows`, `disordered_rows`: offsets of the window that no record has,
-    offsets that came twice, records with a time before that of the record in front; None until `verify` looked.
+    `source`: the rows that the job gave to this partition; None where only the topic was looked at. `topic`: what a client reads
+    from the window; None until `verify` looked. `gap_rows`, `duplicate_rows`, `disordered_rows`: offsets of the window that no
+    record has, offsets that came twice, records with a time before that of the record in front; None until `verify` looked.
     """
 
     partition: int
@@ -55,14 +55,19 @@ class PartitionCertificate:
         """What is wrong, one sentence each."""
         found = []
         at = f"partition=`{self.partition}`"
-        if self.source is not None and self.source.rows != self.end_offset - self.base_offset:
-            found.append(f"the window has another size than the source. {at} window=`{self.end_offset - self.base_offset}` source=`{self.source.rows}`")
+        window = self.end_offset - self.base_offset
+        if self.source is not None and self.source.rows != window:
+            found.append(f"the window has another size than the source. {at} window=`{window}` source=`{self.source.rows}`")
         if self.topic is not None and self.source is not None:
             for name in ("rows", "data_bytes", "checksum"):
                 ours, theirs = getattr(self.source, name), getattr(self.topic, name)
                 if ours != theirs and ours is not None and theirs is not None:
                     found.append(f"{name} of the topic are not those of the source. {at} source=`{ours}` topic=`{theirs}`")
-        for name, count in (("missing", self.gap_rows), ("duplicate", self.duplicate_rows), ("out of time order", self.disordered_rows)):
+        for name, count in (
+            ("missing", self.gap_rows),
+            ("duplicate", self.duplicate_rows),
+            ("out of time order", self.disordered_rows),
+        ):
             if count:
                 found.append(f"offsets are {name}. {at} rows=`{count}`")
         return found
@@ -178,7 +183,16 @@ class Certificate:
             raise InvalidError(Reason.INVALID_REQUEST, f"not a certificate: {error}") from error
 
 
-_COMPUTED = ("rows", "timestamp_min_ms", "timestamp_max_ms", "gap_rows", "duplicate_rows", "disordered_rows", "complete", "verified")
+_COMPUTED = (
+    "rows",
+    "timestamp_min_ms",
+    "timestamp_max_ms",
+    "gap_rows",
+    "duplicate_rows",
+    "disordered_rows",
+    "complete",
+    "verified",
+)
 
 
 def _sum(parts: list[Tally | None]) -> Tally | None:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from broker.client import Admin, GateAdmin
+from broker.client import Admin
+from broker.client.gates import GateAdmin
+from broker.runtime.errors import HeadgateError
 
 _T = TypeVar("_T")
 
@@ -41,9 +43,7 @@ class Connection:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         try:
             self.call(self._close())
         finally:
@@ -84,9 +84,7 @@ class Repeated:
             while True:
                 await asyncio.sleep(seconds)
                 await work()
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
+        except HeadgateError as error:
             # Kept for whoever waits for the work that this was to protect.
             self.error = error
 

@@ -7,6 +7,7 @@ only the driver decides which of it is committed. Files that nobody commits are 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import tempfile
@@ -34,7 +35,7 @@ class Written:
     """What one task wrote of one partition. `tally`: of the rows as Spark gave them, before they were written."""
 
     partition: int
-    tally: Tally = Tally()
+    tally: Tally = field(default_factory=Tally)
     files: list[FileRef] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,8 +88,8 @@ class ExtentFiles:
 
     def _flush(self, partition: int) -> None:
         import pyarrow as pa
-
         from broker.client.upload import write_extent
+
         from pipelines.tally import tally
 
         batches = self._waiting.pop(partition)
@@ -133,7 +134,7 @@ class TaskDone(WriterCommitMessage):
 
 
 class ExtentSink(DataSource):
-    """The sink of `pipelines.backfill`. Its rows have the columns `partition`, `timestamp`, `key`, `value` and perhaps `headers`."""
+    """The sink of `pipelines.backfill`. Its rows have the columns `partition`, `timestamp`, `key`, `value`, perhaps `headers`."""
 
     @classmethod
     def name(cls) -> str:
@@ -149,7 +150,7 @@ class ExtentWriter(DataSourceArrowWriter):
     def __init__(self, job: str) -> None:
         self._job = job
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """One task: one partition, sorted."""
         job = Job.from_json(self._job)
         files = ExtentFiles(job.store_url, job.prefix, f"{job.name}.{attempt_id()}", job.file_bytes, job.bases)
@@ -178,12 +179,13 @@ def attempt_id() -> int:
     return 0 if context is None else context.taskAttemptId()
 
 
-def by_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def by_partition(batches: Iterable[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Batches of one partition each, without the column that names it. The order within a partition stays."""
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
+    import pyarrow.compute
 
+    pc: Any = pyarrow.compute
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -197,8 +199,8 @@ def by_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Re
             continue
         numbers = partitions.to_numpy(zero_copy_only=False)
         order = np.argsort(numbers, kind="stable")
-        rows = rows.take(pa.array(order))
+        rows = rows.take(pa.array(order, pa.int64()))
         numbers = numbers[order]
         cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in itertools.pairwise(cuts):
             yield int(numbers[start]), rows.slice(start, end - start)

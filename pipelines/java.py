@@ -37,9 +37,8 @@ def java_home(environment: Mapping[str, str]) -> str | None:
     """
     home = environment.get("JAVA_HOME")
     found: list[str] = []
-    if home:
-        if _usable(Path(home, "bin", "java"), found):
-            return None
+    if home and _usable(Path(home, "bin", "java"), found):
+        return None
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
     if on_path is not None and _usable(Path(on_path), found):
         # Spark looks at PATH only where JAVA_HOME is not set.

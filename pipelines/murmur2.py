@@ -1,9 +1,9 @@
 """Kafka's partitioner as a Spark expression: `partition_column(spark, key, partitions)`.
 
-Every partitioning must agree with the Java client's, `(murmur2(key) & 0x7fffffff) % partitions`, or the order of a key is lost. Written
-with Spark's own functions the hash manages half a million keys a second and core; as a Java class, which the Janino compiler inside
-Spark makes when the session first needs it, eight to ten million. Where there is no JVM at hand (Spark Connect) numpy does it, at two
-million.
+Every partitioning must agree with the Java client's, `(murmur2(key) & 0x7fffffff) % partitions`, or the order of a key is lost.
+Written with Spark's own functions the hash manages half a million keys a second; as a Java class, which the Janino compiler inside
+Spark makes when the session first needs it, eight to ten million. Where there is no JVM at hand (Spark Connect) numpy does it, at
+two million.
 """
 
 from __future__ import annotations
@@ -94,10 +94,12 @@ def numpy_partition(key: Column, partitions: int) -> Column:
 
     # Spark reads the kind of function from its annotations, and cannot where they are strings.
     of.__annotations__ = {"keys": pa.Array, "return": pa.Array}
-    return F.arrow_udf(of, "int")(key)  # type: ignore[no-any-return, call-overload]
+    functions: Any = F  # its stubs do not know arrow_udf
+    found: Column = functions.arrow_udf(of, "int")(key)
+    return found
 
 
-def kafka_partitions(keys: pa.Array, partitions: int) -> pa.Array:
+def kafka_partitions(keys: Any, partitions: int) -> pa.Int32Array:
     """The partitions of a column of keys, vectorised; null where the key is null.
 
     Args:
@@ -105,14 +107,15 @@ def kafka_partitions(keys: pa.Array, partitions: int) -> pa.Array:
     """
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    large = pc.cast(keys, pa.large_binary())
+    large: Any = keys.cast(pa.large_binary())
     if isinstance(large, pa.ChunkedArray):
         large = large.combine_chunks()
     count = len(large)
     _, offsets_buffer, data_buffer = large.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[large.offset : large.offset + count + 1] if count else np.zeros(1, np.int64)
+    offsets = (
+        np.frombuffer(offsets_buffer, dtype=np.int64)[large.offset : large.offset + count + 1] if count else np.zeros(1, np.int64)
+    )
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
     # Seven bytes more, so that the last word may be read whole.
     data = np.concatenate([data, np.zeros(8, np.uint8)])
@@ -137,8 +140,8 @@ def kafka_partitions(keys: pa.Array, partitions: int) -> pa.Array:
     hashed ^= hashed >> np.uint32(13)
     hashed *= m
     hashed ^= hashed >> np.uint32(15)
-    found = ((hashed & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)
-    return pa.array(found, mask=np.asarray(large.is_null()) if large.null_count else None)
+    found: Any = ((hashed & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)
+    return pa.array(found, pa.int32(), mask=np.asarray(large.is_null()) if large.null_count else None)
 
 
 def _word(data: Any, at: Any, size: int) -> Any:
@@ -169,6 +172,10 @@ def _register(spark: SparkSession) -> None:
                     archive.writestr(name.replace(".", "/") + ".class", bytes(classes[name]))
         spark.sql(f"ADD JAR '{jar}'")
         java_session: Any = spark._jsparkSession
-        loader = java_session.sharedState().jarClassLoader()
-        instance = loader.loadClass("headgate.KafkaPartition").getDeclaredConstructor(spark._sc._gateway.new_array(jvm.Class, 0)).newInstance(spark._sc._gateway.new_array(jvm.Object, 0))  # type: ignore[union-attr]
+        context: Any = spark.sparkContext
+        gateway: Any = context._gateway
+        nothing, no_classes = gateway.new_array(jvm.Object, 0), gateway.new_array(jvm.Class, 0)
+        # The loader that knows the jars of the session: executors find the class by its name in the same jar.
+        known = java_session.sharedState().jarClassLoader().loadClass("headgate.KafkaPartition")
+        instance = known.getDeclaredConstructor(no_classes).newInstance(nothing)
         java_session.udf().register(FUNCTION, instance, jvm.org.apache.spark.sql.types.DataTypes.IntegerType)

@@ -64,11 +64,11 @@ def records(
     where: str | None,
     now_ms: int,
 ) -> Rows:
-    """The rows as records. Raises InvalidError: a column that is not there, an expression that is none, a type that cannot be written.
+    """The rows as records. Raises InvalidError: no such column, not an expression, a type that cannot be written.
 
     Args:
-        key, value, event_time, headers: columns or SQL expressions. No key: records without one. No value: the row as JSON. No event
-            time: `now_ms`, and the order of the source.
+        key, value, event_time, headers: columns or SQL expressions. No key: records without one. No value: the row as JSON. No
+            event time: `now_ms`, and the order of the source.
         order_by: what orders records of one event time; in the end their content does.
     """
     from pyspark.sql import functions as F
@@ -87,7 +87,7 @@ def records(
             if not isinstance(found, T.TimestampType | T.TimestampNTZType | T.DateType):
                 raise InvalidError(
                     Reason.INVALID_REQUEST,
-                    "event time must be a timestamp or a date: write to_timestamp(...) for text, timestamp_millis(...) for a number. "
+                    "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers. "
                     f"event_time=`{event_time}` type=`{found.simpleString()}`",
                 )
             columns.append(expression(frame, event_time).cast("timestamp").alias("timestamp"))
@@ -115,7 +115,7 @@ def records(
 def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
     """How many rows each partition gets: one pass over the columns that this needs; another over the rows without a key.
 
-    Raises InvalidError where an event time is null, or out of what a record can carry; what Spark says where it cannot read the source.
+    Raises InvalidError where an event time is null; RetryError with Spark's words where it cannot read the source.
     """
     from pyspark.sql import functions as F
 
@@ -207,7 +207,8 @@ def as_bytes(frame: DataFrame, text: str, what: str) -> Column:
         return column
     if isinstance(found, T.StructType | T.ArrayType | T.MapType | T.VariantType):
         raise InvalidError(
-            Reason.INVALID_REQUEST, f"{what} must be bytes or text: write to_json(...). {what}=`{text}` type=`{found.simpleString()}`"
+            Reason.INVALID_REQUEST,
+            f"{what} must be bytes or text: write to_json(...). {what}=`{text}` type=`{found.simpleString()}`",
         )
     return column.cast("string").cast("binary")
 
@@ -225,15 +226,16 @@ def _headers(frame: DataFrame, text: str) -> Column:
     if not isinstance(shape, T.StructType) or len(shape) != 2:
         raise InvalidError(
             Reason.INVALID_REQUEST,
-            "headers must be a map, or an array of structs of a key and a value. "
-            f"headers=`{text}` type=`{found.simpleString()}`",
+            f"headers must be a map, or an array of structs of a key and a value. headers=`{text}` type=`{found.simpleString()}`",
         )
     name, content = shape.names
     return F.transform(
         column,
-        lambda one: F.struct(one[name].cast("string").alias("key"), one[content].cast("string").cast("binary").alias("value"))
-        if not isinstance(shape[content].dataType, T.BinaryType)
-        else F.struct(one[name].cast("string").alias("key"), one[content].alias("value")),
+        lambda one: (
+            F.struct(one[name].cast("string").alias("key"), one[content].cast("string").cast("binary").alias("value"))
+            if not isinstance(shape[content].dataType, T.BinaryType)
+            else F.struct(one[name].cast("string").alias("key"), one[content].alias("value"))
+        ),
     )
 
 

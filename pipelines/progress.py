@@ -75,7 +75,7 @@ class Watch:
                 last = seen
 
     def _look(self) -> Progress | None:
-        from py4j.protocol import Py4JError
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
         context: Any = self._spark.sparkContext
         shuffled = written = 0

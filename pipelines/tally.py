@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines.certificate import Tally
 
@@ -23,12 +23,13 @@ def tally(rows: pa.RecordBatch) -> Tally:
 
 def data_bytes(rows: pa.RecordBatch) -> int:
     """Bytes of keys, values and headers."""
-    import pyarrow.compute as pc
+    import pyarrow.compute
 
+    pc: Any = pyarrow.compute
     names = set(rows.schema.names)
     size = sum(pc.sum(pc.binary_length(rows.column(name))).as_py() or 0 for name in ("key", "value"))
     if "headers" in names:
-        pairs = rows.column("headers").flatten()
+        pairs = pc.list_flatten(rows.column("headers"))
         for field in ("key", "value"):
-            size += pc.sum(pc.binary_length(pairs.field(field))).as_py() or 0
+            size += pc.sum(pc.binary_length(pc.struct_field(pairs, field))).as_py() or 0
     return int(size)

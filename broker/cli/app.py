@@ -34,8 +34,10 @@ segment_app = typer.Typer(help="List segments; split, merge and move them by han
 app.add_typer(segment_app, name="segment")
 capacity_app = typer.Typer(help="Reserve brokers: open, renew, release and list.", rich_markup_mode=None)
 app.add_typer(capacity_app, name="capacity")
+flood_app = typer.Typer(help="Bring history into a topic by reference, with Spark; prove that it is there.", rich_markup_mode=None)
+app.add_typer(flood_app, name="flood")
 
-GROUPS_OF_COMMANDS = ("topic", "group", "segment", "capacity")
+GROUPS_OF_COMMANDS = ("topic", "group", "segment", "capacity", "flood")
 
 Cluster = Annotated[
     str,
@@ -473,6 +475,90 @@ def capacity_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> Non
 
     output.check_reachable(cluster)
     output.run(capacity.list_all(cluster, json))
+
+
+@flood_app.command("run")
+def flood_run(
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Where the records go.")],
+    source: Annotated[str, typer.Option("--source", "-s", metavar="PATH", help="What Spark reads; with --format query, SQL.")],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    source_format: Annotated[
+        str, typer.Option("--format", "-f", help="parquet, csv, json, orc, query, or another that Spark knows.")
+    ] = "parquet",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="For Spark's reader, as header=true; may be repeated."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", metavar="EXPR", help="A column or SQL. Default: no key.")] = None,
+    value: Annotated[str | None, typer.Option("--value", metavar="EXPR", help="Default: the row as JSON.")] = None,
+    event_time: Annotated[
+        str | None,
+        typer.Option(
+            "--event-time", "-e", metavar="COL", help="Becomes the record's time and its order. Default: now, as the source has it."
+        ),
+    ] = None,
+    headers: Annotated[str | None, typer.Option("--headers", metavar="EXPR", help="A map. Default: none.")] = None,
+    order_by: Annotated[
+        list[str] | None, typer.Option("--order-by", metavar="EXPR", help="Orders rows of one event time; may be repeated.")
+    ] = None,
+    where: Annotated[str | None, typer.Option("--where", metavar="SQL", help="Which rows. Default: all.")] = None,
+    flood_id: Annotated[
+        str | None, typer.Option("--flood-id", metavar="ID", help="The same flood is added once. Default: made of these options.")
+    ] = None,
+    place: Annotated[str, typer.Option("--place", help="now, front or end.")] = "now",
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="Make the topic with so many if there is none.")
+    ] = None,
+    file_size: Annotated[str, typer.Option("--file-size", metavar="SIZE", help="Of a Parquet file.")] = "64MiB",
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="Any Spark master.")] = "local[*]",
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", metavar="FILE", help="Write the completeness certificate there, as JSON.")
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read all of it back as a client does, and compare.")] = False,
+    json: Json = False,
+) -> None:
+    """Bring history into a topic: Spark writes it to the topic's store, and it appears in one step, before what is live.
+
+    Run again, it adds nothing. Exit code 0: everything is there.
+    """
+    from broker.cli.flood import run_flood
+    from broker.client.gates import Place
+    from broker.runtime.config import parse_size
+    from pipelines.backfill import Backfill
+
+    if place not in {one.value for one in Place}:
+        raise _bad_option("--place", place, "now, front or end")
+    file_bytes = parse_size(file_size)
+    if file_bytes is None:
+        raise _bad_option("--file-size", file_size, "a size, such as 64MiB")
+    options = _pairs("--option", option)
+    output.check_reachable(cluster)
+    backfill = Backfill(
+        cluster=cluster, topic=topic, source=source, format=source_format, options=options, key=key, value=value,
+        event_time=event_time, headers=headers, order_by=tuple(order_by or ()), where=where, flood_id=flood_id, place=Place(place),
+        partitions=partitions, file_bytes=file_bytes, verify=verify,
+    )  # fmt: skip
+    raise typer.Exit(run_flood(backfill, master, certificate, json))
+
+
+@flood_app.command("verify")
+def flood_verify(
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    flood_id: Annotated[
+        str | None, typer.Option("--flood-id", metavar="ID", help="The flood. Default: everything that the topic has.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", metavar="FILE", help="Compare with what the source had when the flood ran.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option("--write", metavar="FILE", help="Write the new certificate there.")] = None,
+    json: Json = False,
+) -> None:
+    """Read a flood back from the topic as a client does: count, sum, look for gaps and duplicates. Exit code 0: all is there."""
+    from broker.cli.flood import verify_flood
+
+    output.check_reachable(cluster)
+    raise typer.Exit(verify_flood(cluster, topic, flood_id, certificate, write, json))
 
 
 def _owner() -> str:

@@ -1,0 +1,248 @@
+"""`headgate flood run|verify`: history into a topic by reference, and the proof that it is there.
+
+What it runs is `pipelines.backfill` and `pipelines.verify`; this module shows it: bars on a terminal, a line per step elsewhere,
+and at the end what the certificate says. Of Spark's own words, which are many, nothing is shown unless the flood fails.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broker.cli import output
+from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
+
+if TYPE_CHECKING:
+    from pipelines.backfill import Backfill
+    from pipelines.certificate import Certificate
+    from pipelines.progress import Progress
+
+LINE_INTERVAL_S = 5.0
+"""Between two lines about one phase, where there is no terminal."""
+
+
+def run_flood(backfill: Backfill, master: str, certificate_path: Path | None, as_json: bool) -> int:
+    """Run a flood and show its certificate. Returns the exit code: 0 only where everything is there."""
+    from pipelines import backfill as flood
+    from pipelines.session import session
+
+    backfill.id()
+    if certificate_path is not None:
+        _check_writable(certificate_path)
+    with _ended_by_sigterm(), _quiet() as log, _shown(f"flood to {backfill.topic}") as listener:
+        listener(None, f"starting Spark ({master})")
+        try:
+            spark = session(master, app_name=f"headgate flood {backfill.topic}")
+            try:
+                certificate = flood.run(backfill, spark, progress=lambda seen: listener(seen, ""))
+            finally:
+                spark.stop()
+        except HeadgateError as error:
+            raise _with_log(error, log) from error
+    return _show(certificate, certificate_path, as_json)
+
+
+def verify_flood(
+    cluster: str, topic: str, flood_id: str | None, certificate_path: Path | None, write_path: Path | None, as_json: bool
+) -> int:
+    """Read a flood back from its topic and show the certificate. Returns the exit code: 0 only where everything is there."""
+    from pipelines.certificate import Certificate
+    from pipelines.verify import verify
+
+    if write_path is not None:
+        _check_writable(write_path)
+    certificate = None
+    if certificate_path is not None:
+        try:
+            certificate = Certificate.from_json(certificate_path.read_bytes())
+        except OSError as error:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"certificate cannot be read: {(error.strerror or str(error)).lower()}. path=`{certificate_path}`",
+            ) from error
+    with _shown(f"verify {topic}") as listener:
+        done = verify(cluster, topic, certificate=certificate, flood_id=flood_id, progress=lambda seen: listener(seen, ""))
+    return _show(done, write_path, as_json)
+
+
+def _check_writable(path: Path) -> None:
+    """Find out before the work, not after it. Raises InvalidError."""
+    directory = path.resolve().parent
+    if not directory.is_dir() or not os.access(directory, os.W_OK) or path.is_dir():
+        raise InvalidError(Reason.INVALID_REQUEST, f"certificate cannot be written there. path=`{path}`")
+
+
+def _show(certificate: Certificate, path: Path | None, as_json: bool) -> int:
+    if path is not None:
+        with tempfile.NamedTemporaryFile("w", dir=path.resolve().parent, prefix=f".{path.name}.", delete=False) as file:
+            file.write(certificate.to_json() + "\n")
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, path)
+    if as_json:
+        output.print_json(certificate.to_dict())
+    else:
+        _print(certificate, path)
+    for problem in certificate.problems():
+        output.fail(problem, "headgate flood")
+    return 0 if certificate.complete else output.EXIT_FAILED
+
+
+def _print(certificate: Certificate, path: Path | None) -> None:
+    facts: list[tuple[str, str]] = [("topic", certificate.topic)]
+    if certificate.flood_id:
+        facts.append(("flood", certificate.flood_id))
+        facts.append(("records", f"{certificate.rows:,}"))
+        if certificate.already_filled:
+            facts.append(("added", "0: the flood was committed before"))
+        elif certificate.source is not None:
+            facts.append(("added", f"{certificate.added_rows:,}"))
+    if certificate.keyless_rows:
+        facts.append(("without a key", f"{certificate.keyless_rows:,}: spread over the partitions by their content"))
+    if certificate.timestamp_min_ms is not None and certificate.timestamp_max_ms is not None:
+        facts.append(("time span", f"{_time(certificate.timestamp_min_ms)} to {_time(certificate.timestamp_max_ms)}"))
+    if certificate.files:
+        facts.append(("files", f"{certificate.files:,} of {output.size(certificate.size_bytes)} in all"))
+    for name, side in (("source", certificate.source), ("read from the topic", certificate.in_topic)):
+        if side is not None:
+            facts.append((name, f"{side.rows:,} records, {output.size(side.data_bytes)}, checksum {side.checksum or 0:016x}"))
+    if certificate.gap_rows is not None:
+        facts.append(("missing, duplicate", f"{certificate.gap_rows:,}, {certificate.duplicate_rows or 0:,}"))
+    if certificate.seconds:
+        facts.append(("time", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in certificate.seconds.items())))
+    facts.append(("complete", _verdict(certificate)))
+    if path is not None:
+        facts.append(("certificate", str(path)))
+    output.print_table(("what", "found"), facts)
+
+
+def _verdict(certificate: Certificate) -> str:
+    if not certificate.complete:
+        return "NO"
+    if certificate.verified:
+        return "yes: the topic has what the source has"
+    if certificate.in_topic is not None:
+        return "yes: no record is missing, none is twice"
+    return "yes, as committed; `headgate flood verify` reads it back"
+
+
+def _time(ms: int) -> str:
+    import datetime
+
+    try:
+        moment = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=ms)
+    except OverflowError:
+        return f"{ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# -- progress
+
+
+@contextmanager
+def _shown(title: str) -> Iterator[Callable[[Progress | None, str], None]]:
+    """Something to be told of progress: draws bars on a terminal, else prints lines to stderr."""
+    if not sys.stderr.isatty():
+        yield _Lines(title).tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (SpinnerColumn(), TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=Console(file=sys.stderr), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(seen: Progress | None, text: str) -> None:
+            name = str(seen.phase) if seen is not None else text
+            if name not in tasks:
+                for done in tasks.values():
+                    # One phase ends where the next begins.
+                    task = next(one for one in bars.tasks if one.id == done)
+                    bars.update(done, completed=task.total if task.total is not None else 1, total=task.total or 1)
+                tasks[name] = bars.add_task(name, total=None)
+            if seen is not None and seen.rows_total:
+                bars.update(tasks[name], completed=seen.rows_done, total=seen.rows_total)
+            if seen is not None and seen.message:
+                bars.console.print(seen.message)
+
+        yield tell
+
+
+class _Lines:
+    """Progress as lines on stderr: when a phase begins, and every few seconds."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._last_name = ""
+        self._last_s = 0.0
+
+    def tell(self, seen: Progress | None, text: str) -> None:
+        name = str(seen.phase) if seen is not None else text
+        now = time.monotonic()
+        if name == self._last_name and now - self._last_s < LINE_INTERVAL_S:
+            return
+        self._last_name, self._last_s = name, now
+        line = name
+        if seen is not None and seen.message:
+            line = seen.message
+        elif seen is not None and seen.rows_total:
+            line = f"{name}: {seen.rows_done:,} of {seen.rows_total:,} records"
+        sys.stderr.write(f"{self._title}: {line}\n")
+        sys.stderr.flush()
+
+
+# -- the process
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the flood as Ctrl-C does: its gate is released."""
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _quiet() -> Iterator[Path]:
+    """What the JVM says goes to a file, and what Python says still to stderr. The file is removed unless something fails."""
+    handle, name = tempfile.mkstemp(prefix="headgate-spark-", suffix=".log")
+    sys.stderr.flush()
+    own = os.dup(2)
+    before = sys.stderr
+    os.dup2(handle, 2)
+    os.close(handle)
+    sys.stderr = os.fdopen(own, "w", buffering=1)
+    failed = True
+    try:
+        yield Path(name)
+        failed = False
+    except KeyboardInterrupt:
+        failed = False
+        raise
+    finally:
+        sys.stderr.flush()
+        os.dup2(own, 2)
+        sys.stderr.close()
+        sys.stderr = before
+        if not failed or os.path.getsize(name) == 0:
+            os.unlink(name)
+
+
+def _with_log(error: HeadgateError, log: Path) -> HeadgateError:
+    """The same error, with the place of Spark's own words where Spark is what failed."""
+    if isinstance(error, FatalError) or "spark=`" in error.message:
+        return type(error)(error.reason, f"{error.message} log=`{log}`")
+    return error

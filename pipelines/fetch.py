@@ -1,0 +1,135 @@
+"""Records as a client gets them from the brokers, as columns: `Fetcher`. No record becomes a Python object."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from broker.client.backoff import Backoff
+from broker.client.cluster import LOG, Cluster
+from broker.runtime.errors import HeadgateError, Reason, RetryError
+from broker.wire.grpc.headgate.v1 import log_pb2
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FETCH_BYTES = 16 << 20
+WAIT_MS = 1_000
+"""How long a broker waits for records where there are none yet."""
+STALL_MS = 60_000
+"""Longest wait for records that must be there: below the high watermark, and not behind an open gate."""
+
+
+class Fetcher:
+    """Fetches from the leads of partitions, wherever they move. An async context manager.
+
+    Args:
+        cluster: ``host:grpc_port`` of any broker, or several with commas between them.
+    """
+
+    def __init__(self, cluster: str, *, timeout_ms: int = 60_000) -> None:
+        self._cluster = Cluster(cluster, timeout_ms)
+        self._timeout_s = timeout_ms / 1000
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._cluster.close()
+
+    async def fetch(
+        self, topic: str, partition: int, offset: int, max_bytes: int = FETCH_BYTES, wait_ms: int = 0
+    ) -> log_pb2.FetchResponse:
+        """One answer of the lead of then; a change of leads is waited for. Raises HeadgateError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        backoff = Backoff()
+        refresh = False
+        request = log_pb2.FetchRequest(
+            topic=topic, partition=partition, offset=offset, max_bytes=max_bytes, max_wait_ms=wait_ms, min_bytes=1
+        )
+        while True:
+            try:
+                view = await self._cluster.topic(topic, refresh=refresh)
+                answer: log_pb2.FetchResponse = await self._cluster.leader(view, partition).call(
+                    LOG["Fetch"], request, self._timeout_s + wait_ms / 1000
+                )
+                return answer
+            except RetryError:
+                pause_s = backoff.pause_s()
+                if loop.time() + pause_s >= deadline:
+                    raise
+                refresh = True
+                await asyncio.sleep(pause_s)
+
+    async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[pa.RecordBatch]:
+        """The records with offsets in [start, end), in `broker.log.columns.SCHEMA`; what is no record is stepped over.
+
+        `end` is at most the high watermark, and no open gate may stand before it. While a batch is looked at the next one comes.
+
+        Raises:
+            RetryError: TIMED_OUT where records do not come for a minute, for an open gate stands before them.
+        """
+        from broker.log.columns import decode_batches
+
+        position = start
+        waited_ms = 0
+        coming = asyncio.create_task(self.fetch(topic, partition, position)) if start < end else None
+        try:
+            while coming is not None:
+                answer = await coming
+                coming = None
+                batches = memoryview(answer.batches)
+                if not len(batches):
+                    # Behind the last record there may be offsets that nothing was ever written to; an open gate ends the wait.
+                    waited_ms += WAIT_MS
+                    if answer.high_watermark >= end and not await self._gate_ahead(topic, partition, position):
+                        return
+                    if waited_ms > STALL_MS:
+                        raise RetryError(
+                            Reason.TIMED_OUT,
+                            "records do not come: an open gate stands before them. "
+                            f"topic=`{topic}` partition=`{partition}` offset=`{position}`",
+                        )
+                    coming = asyncio.create_task(self.fetch(topic, partition, position, wait_ms=WAIT_MS))
+                    continue
+                waited_ms = 0
+                first, position = position, last_offset(batches) + 1
+                if position < end:
+                    coming = asyncio.create_task(self.fetch(topic, partition, position))
+                yield await asyncio.to_thread(decode_batches, [batches], start=first, end=end)
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+    async def _gate_ahead(self, topic: str, partition: int, offset: int) -> bool:
+        from broker.client.gates import GATES
+        from broker.wire.grpc.headgate.v1 import gates_pb2
+
+        try:
+            layout: gates_pb2.LayoutResponse = await self._cluster.call(
+                GATES["Layout"], gates_pb2.LayoutRequest(topic=topic), retry=True
+            )
+        except HeadgateError as error:
+            if error.reason is Reason.UNSUPPORTED:
+                return False
+            raise
+        for row in layout.partitions:
+            if row.partition == partition:
+                return any(hole.state == gates_pb2.GATE_STATE_OPEN and hole.end_offset > offset for hole in row.holes)
+        return False
+
+
+def last_offset(batches: memoryview) -> int:
+    """The last offset of whole batches that stand back to back."""
+    from broker.log.batch import parse_header, split
+
+    last = -1
+    for batch in split(batches):
+        last = parse_header(batch).next_offset - 1
+    return last

@@ -1,0 +1,221 @@
+"""Is a flood in its topic, whole, once, and in order? Asked of the topic as a client reads it: `verify(cluster, topic, ...)`.
+
+Every record of the flood's window is fetched from the brokers, as a Kafka client would get it, and counted and summed the way the
+Spark job did with what it read from the source. No Spark is needed, and the memory it takes does not depend on the flood's size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker.client.gates import Gate, GateState
+from broker.runtime.errors import InvalidError, Reason, RetryError
+from pipelines.certificate import Certificate, PartitionCertificate, Tally
+from pipelines.connection import Connection
+from pipelines.fetch import Fetcher
+from pipelines.progress import Listener, Phase, Progress
+from pipelines.tally import tally
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+PARALLEL_PARTITIONS = 2
+"""Partitions that are read at once: one is decoded while another is fetched."""
+
+
+def verify(
+    cluster: str,
+    topic: str,
+    *,
+    certificate: Certificate | None = None,
+    flood_id: str | None = None,
+    progress: Listener | None = None,
+) -> Certificate:
+    """Read a flood's records from the topic and say what is there.
+
+    Args:
+        certificate: of the run; the answer is the same certificate with the topic's side new, compared with the source.
+        flood_id: the flood, where there is no certificate: the answer has the topic's side only. Without either, everything that
+            can be read from the topic is looked at.
+
+    Raises:
+        InvalidError: no such topic or flood; the flood was never committed. RetryError: the cluster does not answer.
+    """
+    with Connection(cluster) as connection:
+        if certificate is None:
+            certificate = _of_flood(connection, topic, flood_id) if flood_id is not None else _of_topic(connection, topic)
+        elif certificate.topic != topic:
+            raise InvalidError(
+                Reason.INVALID_REQUEST, f"certificate is of another topic. certificate=`{certificate.topic}` topic=`{topic}`"
+            )
+        elif certificate.rows:
+            # That the gate is as the certificate has it shows that it is this flood's window that is read.
+            gate = _filled(connection, topic, certificate.gate_id)
+            windows = {window.partition: (window.base_offset, window.end_offset) for window in gate.windows}
+            for part in certificate.partitions:
+                if windows.get(part.partition) != (part.base_offset, part.end_offset):
+                    raise InvalidError(
+                        Reason.INVALID_REQUEST,
+                        "certificate is of another flood: the gate has another window. "
+                        f"gate=`{gate.id}` partition=`{part.partition}`",
+                    )
+        looked = connection.call(_look(cluster, topic, certificate, progress))
+        if not certificate.gate_id:
+            looked = _of_any_records(connection, topic, looked)
+    return certificate.with_partitions(looked)
+
+
+def _of_flood(connection: Connection, topic: str, flood_id: str) -> Certificate:
+    gates = [
+        gate
+        for gate in connection.call(connection.gates.list(topic))
+        if (gate.id == flood_id or gate.id.startswith(f"{flood_id}.")) and gate.state is GateState.FILLED
+    ]
+    gate = gates[0] if gates else _filled(connection, topic, flood_id)
+    return _blank(
+        connection.cluster, topic, flood_id, gate.id, str(gate.place),
+        [(window.partition, window.base_offset, window.end_offset) for window in gate.windows],
+        files=gate.files, size_bytes=gate.size_bytes, digest=gate.digest,
+    )  # fmt: skip
+
+
+def _of_topic(connection: Connection, topic: str) -> Certificate:
+    layout = connection.call(connection.gates.layout(topic))
+    for part in layout.partitions:
+        for hole in part.holes:
+            if hole.open:
+                raise RetryError(
+                    Reason.GATE_CONFLICT,
+                    f"a gate of the topic is open: its flood is not over. topic=`{topic}` gate=`{hole.gate_id}`",
+                )
+    return _blank(
+        connection.cluster, topic, "", "", "",
+        [(part.partition, part.log_start, part.high_watermark) for part in layout.partitions],
+    )  # fmt: skip
+
+
+def _of_any_records(
+    connection: Connection, topic: str, looked: tuple[PartitionCertificate, ...]
+) -> tuple[PartitionCertificate, ...]:
+    """What holds for a topic as a whole: live records need not be in the order of their times, and gates leave holes."""
+    holes = {
+        part.partition: [(hole.base_offset, hole.end_offset) for hole in part.holes]
+        for part in connection.call(connection.gates.layout(topic)).partitions
+    }
+    return tuple(
+        replace(
+            part,
+            disordered_rows=None,
+            gap_rows=(part.gap_rows or 0)
+            - sum(max(0, min(end, part.end_offset) - max(base, part.base_offset)) for base, end in holes.get(part.partition, [])),
+        )
+        for part in looked
+    )
+
+
+def _filled(connection: Connection, topic: str, gate_id: str) -> Gate:
+    gate = connection.call(connection.gates.describe(topic, gate_id))
+    if gate.state is not GateState.FILLED:
+        raise InvalidError(
+            Reason.GATE_CONFLICT, f"the flood was not committed. topic=`{topic}` gate=`{gate_id}` state=`{gate.state}`"
+        )
+    return gate
+
+
+def _blank(
+    cluster: str, topic: str, flood_id: str, gate_id: str, place: str, windows: list[tuple[int, int, int]],
+    *, files: int = 0, size_bytes: int = 0, digest: str = "",
+) -> Certificate:  # fmt: skip
+    return Certificate(
+        cluster=cluster,
+        topic=topic,
+        flood_id=flood_id,
+        gate_id=gate_id,
+        place=place,
+        files=files,
+        size_bytes=size_bytes,
+        digest=digest,
+        partitions=tuple(
+            PartitionCertificate(partition=partition, base_offset=base, end_offset=end) for partition, base, end in windows
+        ),
+    )
+
+
+async def _look(cluster: str, topic: str, certificate: Certificate, progress: Listener | None) -> tuple[PartitionCertificate, ...]:
+    total = certificate.rows
+    done = 0
+
+    def tell(rows: int) -> None:
+        nonlocal done
+        done += rows
+        if progress is not None:
+            progress(Progress(phase=Phase.VERIFYING, rows_done=done, rows_total=total))
+
+    limit = asyncio.Semaphore(PARALLEL_PARTITIONS)
+    async with Fetcher(cluster) as fetcher:
+
+        async def one(part: PartitionCertificate) -> PartitionCertificate:
+            async with limit:
+                seen = Seen(part.base_offset, part.end_offset)
+                async for rows in fetcher.read(topic, part.partition, part.base_offset, part.end_offset):
+                    await asyncio.to_thread(seen.add, rows)
+                    tell(rows.num_rows)
+                return seen.certificate(part)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(one(part)) for part in certificate.partitions]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+    return tuple(task.result() for task in running)
+
+
+class Seen:
+    """What was read of one window, in the order in which it came."""
+
+    def __init__(self, base_offset: int, end_offset: int) -> None:
+        self._size = end_offset - base_offset
+        self._next_offset = base_offset
+        self._last_ms: int | None = None
+        self._tally = Tally()
+        self._distinct = 0
+        self._duplicates = 0
+        self._disordered = 0
+        self._span: list[int] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """The next records, in `broker.log.columns.SCHEMA`."""
+        import numpy as np
+        import pyarrow as pa
+
+        if rows.num_rows == 0:
+            return
+        self._tally += tally(rows)
+        offsets: npt.NDArray[np.int64] = rows.column("offset").to_numpy(zero_copy_only=False)
+        times: npt.NDArray[np.int64] = rows.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+        # An offset is new if it is beyond all before it: a client gets offsets in ascending order.
+        highest = np.maximum.accumulate(np.concatenate(([self._next_offset - 1], offsets)))
+        fresh = int(np.count_nonzero(offsets > highest[:-1]))
+        self._distinct += fresh
+        self._duplicates += len(offsets) - fresh
+        self._next_offset = int(highest[-1]) + 1
+        before = times[:1] if self._last_ms is None else np.asarray([self._last_ms])
+        self._disordered += int(np.count_nonzero(np.diff(np.concatenate((before, times))) < 0))
+        self._last_ms = int(times[-1])
+        self._span = [min([int(times.min()), *self._span]), max([int(times.max()), *self._span])]
+
+    def certificate(self, part: PartitionCertificate) -> PartitionCertificate:
+        """The certificate with the topic's side as it was seen."""
+        return replace(
+            part,
+            topic=self._tally,
+            timestamp_min_ms=self._span[0] if self._span else None,
+            timestamp_max_ms=self._span[1] if self._span else None,
+            gap_rows=self._size - self._distinct,
+            duplicate_rows=self._duplicates,
+            disordered_rows=self._disordered,
+        )
