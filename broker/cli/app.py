@@ -369,6 +369,22 @@ def group_delete(
     output.run(group.delete(cluster, groups))
 
 
+@app.command()
+def drain(
+    broker: Annotated[int, typer.Argument(metavar="BROKER", min=0, help="Its number, as `headgate status` shows it.")],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    json: Json = False,
+) -> None:
+    """Hand all that a broker leads to the others, and give it nothing until it is started again.
+
+    A broker that is told to end (SIGTERM) does so by itself.
+    """
+    from broker.cli.drain import drain as drain_broker
+
+    output.check_reachable(cluster)
+    output.run(drain_broker(cluster, broker, json))
+
+
 @segment_app.command("list")
 def segment_list(
     cluster: Cluster = DEFAULT_CLUSTER,
