@@ -1,0 +1,27 @@
+"""``headgate drain``: empty a broker before it is ended, or to look at it in peace."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from broker.cli import output
+from broker.client.control import Control
+
+TIMEOUT_MS = 90_000
+"""Longer than a broker may take to hand all its segments over."""
+
+
+async def drain(cluster: str, broker_id: int, json: bool) -> None:
+    """Take all segments from a broker. Says where they went."""
+    async with Control(cluster, timeout_ms=TIMEOUT_MS) as control:
+        segments = await control.drain(broker_id)
+    if json:
+        output.print_json([asdict(one) for one in segments])
+        return
+    brokers = sorted({one.broker_id for one in segments})
+    where = (
+        f"{output.plural(len(segments), 'segment')} went to {', '.join(f'broker {one}' for one in brokers)}"
+        if segments
+        else "it led nothing"
+    )
+    output.print_line(f"broker {broker_id} drained: {where}; it gets none until it is started again")
