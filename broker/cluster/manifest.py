@@ -10,6 +10,8 @@ Theory of operation::
     segment      OpenSegment -> SealSegment, at the latest together with its incarnation; its successors open with or after it
     chunk        AddChunks (its extents are now known without reading it) -> FoldChunks (part of a larger one)
                  -> RemoveChunks (its object may be swept)
+    gate         OpenGate -> RenewGate ... -> FillGate (-> TrimGates) | ReleaseGate; see gates.py
+    file         CondemnFiles (nothing names it, and nothing may from now on) -> its object is deleted -> ForgetFiles
 
 An incarnation that is open here may have chunks that are not listed yet: its unsealed tail, which only recovery may judge, and only
 after the incarnation was fenced. Once it is sealed, the list here is all there is; nobody scans it again. The same holds for the
@@ -22,12 +24,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
 
+from broker.cluster.gates import GATES_MAX, OPEN_GATES_MAX, Gate, GateWindow, ParquetExtent
 from broker.cluster.segments import SealedSegment, SegmentInfo
-from broker.runtime.errors import CorruptError, FencedError, InvalidError, Reason
+from broker.runtime.errors import CorruptError, FencedError, InvalidError, Reason, RetryError
 
 FORMAT_VERSION = 2
 """Of the snapshots and edits. A broker refuses any other."""
@@ -35,6 +39,8 @@ CHAIN_SEGMENTS_MAX = 64
 """Sealed segments of one topic that are remembered, beside those whose successors are not open yet."""
 
 NO_TIMESTAMP = -1
+ROOM = "history.room"
+"""The topic setting that says how many offsets are kept free in front."""
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +51,11 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     config: dict[str, str] = {}
     created_ms: int = 0
+
+    @property
+    def room(self) -> int:
+        """The offset of the first live record: what is below it is kept free for history."""
+        return int(self.config.get(ROOM, "0"))
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True):
@@ -122,10 +133,14 @@ class SetTopicConfig(msgspec.Struct, frozen=True, tag="set_topic_config"):
 
 
 class SetLogStart(msgspec.Struct, frozen=True, tag="set_log_start"):
-    """Records below these offsets are gone: DeleteRecords or retention. Offsets never go back."""
+    """Records below these offsets are gone: DeleteRecords or retention. Offsets never go back.
+
+    `by_age`: retention, which must not pass a gate that its author did not know of.
+    """
 
     topic_id: uuid.UUID
     offsets: dict[int, int]
+    by_age: bool = False
 
 
 class OpenIncarnation(msgspec.Struct, frozen=True, tag="open_incarnation"):
@@ -194,6 +209,58 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
     number: int
 
 
+class OpenGate(msgspec.Struct, frozen=True, tag="open_gate"):
+    """Room for history. `segments`: the segment of each partition whose lead kept the window free, by partition in order; [] for a
+    gate at the front, which needs no lead. A gate that is filled in the same step comes with its extents, as `filled`."""
+
+    gate: Gate
+    segments: list[int] = []
+
+
+class FillGate(msgspec.Struct, frozen=True, tag="fill_gate"):
+    """The files of all partitions of a gate, at once."""
+
+    topic_id: uuid.UUID
+    gate_id: str
+    extents: list[ParquetExtent]
+    digest: str
+    filled_ms: int
+
+
+class RenewGate(msgspec.Struct, frozen=True, tag="renew_gate"):
+    """The time-to-live of an open gate starts again."""
+
+    topic_id: uuid.UUID
+    gate_id: str
+    ttl_ms: int
+
+
+class ReleaseGate(msgspec.Struct, frozen=True, tag="release_gate"):
+    """An open gate is given up. `why`: `asked` or `expired`."""
+
+    topic_id: uuid.UUID
+    gate_id: str
+    why: str
+
+
+class TrimGates(msgspec.Struct, frozen=True, tag="trim_gates"):
+    """Extents that nobody can read any more are forgotten; nothing names their files any more."""
+
+    topic_id: uuid.UUID
+
+
+class CondemnFiles(msgspec.Struct, frozen=True, tag="condemn_files"):
+    """Nothing names these objects, and nothing may from now on: they are about to be deleted."""
+
+    paths: list[str]
+
+
+class ForgetFiles(msgspec.Struct, frozen=True, tag="forget_files"):
+    """Condemned objects are deleted."""
+
+    paths: list[str]
+
+
 Edit = (
     CreateTopic
     | DeleteTopic
@@ -210,6 +277,13 @@ Edit = (
     | SealSegment
     | SetLeader
     | Committed
+    | OpenGate
+    | FillGate
+    | RenewGate
+    | ReleaseGate
+    | TrimGates
+    | CondemnFiles
+    | ForgetFiles
 )
 
 
@@ -236,6 +310,9 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     leader: str
     term_epoch: int
     leader_epoch: int
+    gates: list[Gate] = []
+    cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
+    condemned: list[str] = []
 
 
 class Manifest:
@@ -260,6 +337,12 @@ class Manifest:
         """The newest sealed segments of live topics, by id, in the order in which they were sealed."""
         self.leads: dict[uuid.UUID, list[SegmentInfo | None]] = {}
         """The open segment of every partition of every live topic."""
+        self.gates: dict[uuid.UUID, dict[str, Gate]] = {}
+        """Gates by topic and id, in the order in which they were opened; only of live topics, and no topic without one."""
+        self.cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
+        """Ranges of offsets above the log start that are gone: what was below it when a gate was opened in front."""
+        self.condemned: dict[str, None] = {}
+        """Files that nothing may name: they are being deleted."""
         self.next_segment_id = 0
         self.commits: dict[str, int] = {}
         """The newest commit of incarnations that commit through the leader."""
@@ -283,6 +366,8 @@ class Manifest:
                         del self.topics[topic_gone.name]
                         self._drop_segments(topic_id)
                     self.log_starts.pop(topic_id, None)
+                    self.gates.pop(topic_id, None)
+                    self.cuts.pop(topic_id, None)
                 case SetPartitions(topic_id, partitions):
                     self._change_topic(topic_id, partitions=partitions)
                     leads = self.leads.get(topic_id)
@@ -290,11 +375,12 @@ class Manifest:
                         leads.extend([None] * (partitions - len(leads)))
                 case SetTopicConfig(topic_id, config):
                     self._change_topic(topic_id, config=config)
-                case SetLogStart(topic_id, offsets):
+                case SetLogStart(topic_id, offsets, _):
                     if topic_id in self.topics_by_id:
                         starts = self.log_starts.setdefault(topic_id, {})
                         for partition, offset in offsets.items():
-                            starts[partition] = max(offset, starts.get(partition, 0))
+                            starts[partition] = max(offset, self.log_start(topic_id, partition))
+                        self._prune_cuts(topic_id)
                 case OpenIncarnation(incarnation):
                     self.incarnations[incarnation.id] = incarnation
                     self.chunks[incarnation.id] = {}
@@ -334,7 +420,35 @@ class Manifest:
                     self.leader_epoch = max(self.leader_epoch, leader_epoch)
                 case Committed(incarnation_id, number):
                     if incarnation_id in self.incarnations:
-                        self.commits[incarnation_id] = number
+                        self.commits[incarnation_id] = max(number, self.commits.get(incarnation_id, -1))
+                case OpenGate(gate, _):
+                    if gate.topic_id in self.topics_by_id:
+                        self._put_gate(gate)
+                case FillGate(topic_id, gate_id, extents, digest, filled_ms):
+                    self._change_gate(
+                        topic_id,
+                        gate_id,
+                        state="filled",
+                        extents=extents,
+                        digest=digest,
+                        filled_ms=filled_ms,
+                        rows=sum(one.rows for one in extents),
+                        size_bytes=sum(one.size_bytes for one in extents),
+                        files=len(extents),
+                    )
+                case RenewGate(topic_id, gate_id, ttl_ms):
+                    known = self.gates.get(topic_id, {}).get(gate_id)
+                    if known is not None:
+                        self._change_gate(topic_id, gate_id, ttl_ms=ttl_ms, renewals=known.renewals + 1)
+                case ReleaseGate(topic_id, gate_id, why):
+                    self._change_gate(topic_id, gate_id, state="released", released_by=why)
+                case TrimGates(topic_id):
+                    self._trim_gates(topic_id)
+                case CondemnFiles(paths):
+                    self.condemned.update(dict.fromkeys(paths))
+                case ForgetFiles(paths):
+                    for path in paths:
+                        self.condemned.pop(path, None)
 
     def _add_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
         incarnation = self.incarnations[incarnation_id]
@@ -392,8 +506,94 @@ class Manifest:
         if topic is not None:
             self._put_topic(msgspec.structs.replace(topic, **changes))
 
+    def _put_gate(self, gate: Gate) -> None:
+        gates = self.gates.setdefault(gate.topic_id, {})
+        before = gates.pop(gate.id, None)
+        if before is not None:
+            number = next(number for number in range(1, GATES_MAX + 2) if f"{gate.id}~{number}" not in gates)
+            gates[f"{gate.id}~{number}"] = msgspec.structs.replace(before, id=f"{gate.id}~{number}")
+        gates[gate.id] = gate
+        if len(gates) > GATES_MAX:
+            oldest = next((key for key, one in gates.items() if one.state != "open" and not one.extents), None)
+            if oldest is not None:
+                del gates[oldest]
+        if gate.place == "front":
+            starts = self.log_starts.setdefault(gate.topic_id, {})
+            cuts = self.cuts.setdefault(gate.topic_id, {})
+            for window in gate.windows:
+                if window.rows:
+                    start = self.log_start(gate.topic_id, window.partition)
+                    if window.end_offset < start:
+                        cuts.setdefault(window.partition, []).append((window.end_offset, start))
+                    starts[window.partition] = window.base_offset
+            self._prune_cuts(gate.topic_id)
+
+    def _change_gate(self, topic_id: uuid.UUID, gate_id: str, **changes: object) -> None:
+        gates = self.gates.get(topic_id, {})
+        gate = gates.get(gate_id)
+        if gate is not None:
+            gates[gate_id] = msgspec.structs.replace(gate, **changes)
+
+    def _prune_cuts(self, topic_id: uuid.UUID) -> None:
+        cuts = self.cuts.get(topic_id)
+        if cuts is None:
+            return
+        for partition, ranges in list(cuts.items()):
+            start = self.log_start(topic_id, partition)
+            cuts[partition] = [one for one in ranges if one[1] > start]
+            if not cuts[partition]:
+                del cuts[partition]
+        if not cuts:
+            del self.cuts[topic_id]
+
+    def _trim_gates(self, topic_id: uuid.UUID) -> None:
+        gates = self.gates.get(topic_id, {})
+        for gate_id, gate in gates.items():
+            kept = [one for one in gate.extents if self.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)]
+            if len(kept) < len(gate.extents):
+                gates[gate_id] = msgspec.structs.replace(gate, extents=kept)
+
     def log_start(self, topic_id: uuid.UUID, partition: int) -> int:
-        return self.log_starts.get(topic_id, _NO_STARTS).get(partition, 0)
+        """The first offset that may be read, or that the first record will have."""
+        start = self.log_starts.get(topic_id, _NO_STARTS).get(partition)
+        if start is None:
+            topic = self.topics_by_id.get(topic_id)
+            return 0 if topic is None else topic.room
+        return start
+
+    def window_end(self, topic_id: uuid.UUID, partition: int) -> int:
+        """Behind the last window of a partition, where that is not at the front; live records never begin before it."""
+        ends = (
+            gate.windows[partition].end_offset
+            for gate in self.gates.get(topic_id, _NO_GATES).values()
+            if gate.place != "front" and partition < len(gate.windows)
+        )
+        return max(ends, default=0)
+
+    def front(self, topic_id: uuid.UUID, partition: int) -> int:
+        """Where the next gate at the front ends: at the first window there, or at the first live offset that there can be."""
+        bases = (
+            gate.windows[partition].base_offset
+            for gate in self.gates.get(topic_id, _NO_GATES).values()
+            if gate.place == "front" and partition < len(gate.windows) and gate.windows[partition].rows
+        )
+        return min(bases, default=self.topics_by_id[topic_id].room)
+
+    def windows(self, topic_id: uuid.UUID, partition: int) -> list[tuple[GateWindow, Gate]]:
+        """The windows of a partition that are not empty, by offset."""
+        found = [
+            (gate.windows[partition], gate)
+            for gate in self.gates.get(topic_id, _NO_GATES).values()
+            if partition < len(gate.windows) and gate.windows[partition].rows
+        ]
+        return sorted(found, key=lambda one: one[0].base_offset)
+
+    def is_readable(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> bool:
+        """Whether there may be a record in a range of offsets."""
+        if topic_id not in self.topics_by_id or end_offset <= self.log_start(topic_id, partition):
+            return False
+        cuts = self.cuts.get(topic_id)
+        return cuts is None or not any(low <= base_offset and end_offset <= high for low, high in cuts.get(partition, ()))
 
     def producers_objects(self) -> set[str]:
         """Keys of all objects with producers' state that a lead may still need."""
@@ -424,6 +624,9 @@ class Manifest:
                 leader=self.leader,
                 term_epoch=self.term_epoch,
                 leader_epoch=self.leader_epoch,
+                gates=[gate for gates in self.gates.values() for gate in gates.values()],
+                cuts=self.cuts,
+                condemned=list(self.condemned),
             )
         )
 
@@ -446,6 +649,10 @@ class Manifest:
         manifest.leader = snapshot.leader
         manifest.term_epoch = snapshot.term_epoch
         manifest.leader_epoch = snapshot.leader_epoch
+        for gate in snapshot.gates:
+            manifest.gates.setdefault(gate.topic_id, {})[gate.id] = gate
+        manifest.cuts = snapshot.cuts
+        manifest.condemned = dict.fromkeys(snapshot.condemned)
         return manifest
 
     def check_invariants(self) -> None:
@@ -469,12 +676,25 @@ class Manifest:
             assert segment.leader_epoch <= self.leader_epoch and segment.id < self.next_segment_id
             assert not self.incarnations[segment.incarnation_id].sealed
         assert not set(self.segments) & set(self.sealed_segments)
+        assert set(self.gates) <= set(self.topics_by_id) and set(self.cuts) <= set(self.topics_by_id)
+        for topic_id, gates in self.gates.items():
+            assert gates and all(key == gate.id and gate.topic_id == topic_id for key, gate in gates.items())
+            for number in range(self.topics_by_id[topic_id].partitions):
+                windows = self.windows(topic_id, number)
+                for (one, _), (other, _) in pairwise(windows):
+                    assert one.end_offset <= other.base_offset, "windows overlap"
+            for gate in gates.values():
+                assert not self.condemned.keys() & {extent.path for extent in gate.extents}
+                for extent in gate.extents:
+                    window = gate.windows[extent.partition]
+                    assert window.base_offset <= extent.base_offset < extent.end_offset <= window.end_offset
         for key, chunks in self.chunks.items():
             assert all(number == chunk.number <= chunk.last_number for number, chunk in chunks.items())
             assert all(chunk.last_number < self.incarnations[key].next_chunk for chunk in chunks.values())
 
 
 _NO_STARTS: Mapping[int, int] = {}
+_NO_GATES: Mapping[str, Gate] = {}
 
 
 def check(manifest: Manifest, edit: Edit, by: str) -> None:
@@ -521,6 +741,73 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
             if segment is None:
                 raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open. segment=`{segment_id}`")
             assert len(ends) == len(segment.partitions), "one end for each partition"
+        case SetLogStart(topic_id, offsets, True):
+            for gate in manifest.gates.get(topic_id, _NO_GATES).values():
+                if gate.state == "open" and any(
+                    offsets.get(one.partition, 0) > one.base_offset for one in gate.windows if one.rows
+                ):
+                    raise RetryError(Reason.NOT_READY, f"retention must not pass an open gate. gate=`{gate.id}`")
+        case OpenGate(gate, segments):
+            _check_open_gate(manifest, gate, segments)
+        case FillGate(topic_id, gate_id, extents, _, _):
+            gate = _check_gate(manifest, topic_id, gate_id)
+            if gate.state != "open":
+                raise InvalidError(Reason.GATE_CONFLICT, f"the gate is not open any more. gate=`{gate_id}` state=`{gate.state}`")
+            _check_paths(manifest, extents)
+        case RenewGate(topic_id, gate_id, _) | ReleaseGate(topic_id, gate_id, _):
+            gate = _check_gate(manifest, topic_id, gate_id)
+            if gate.state != "open":
+                raise InvalidError(Reason.GATE_CONFLICT, f"the gate is not open any more. gate=`{gate_id}` state=`{gate.state}`")
+        case CondemnFiles(paths):
+            condemned = set(paths)
+            for gates in manifest.gates.values():
+                for gate in gates.values():
+                    if any(one.path in condemned for one in gate.extents):
+                        raise InvalidError(Reason.GATE_CONFLICT, f"a file is in use. gate=`{gate.id}`")
+
+
+def _check_open_gate(manifest: Manifest, gate: Gate, segments: list[int]) -> None:
+    topic = _check_topic(manifest, gate.topic_id)
+    gates = manifest.gates.get(gate.topic_id, _NO_GATES)
+    before = gates.get(gate.id)
+    if before is not None and before.state != "released":
+        raise InvalidError(Reason.GATE_CONFLICT, f"the gate is there already. gate=`{gate.id}` state=`{before.state}`")
+    if sum(one.state == "open" for one in gates.values()) >= OPEN_GATES_MAX:
+        raise InvalidError(
+            Reason.GATE_CONFLICT, f"too many gates are open. topic=`{topic.name}` open=`{OPEN_GATES_MAX}` max=`{OPEN_GATES_MAX}`"
+        )
+    _check_paths(manifest, gate.extents)
+    if len(gate.windows) != topic.partitions:
+        raise RetryError(Reason.NOT_READY, f"the topic got more partitions meanwhile. topic=`{topic.name}`")
+    leads = manifest.leads[gate.topic_id]
+    for window in gate.windows:
+        if gate.place == "front":
+            if window.rows and window.end_offset > manifest.front(gate.topic_id, window.partition):
+                raise RetryError(Reason.NOT_READY, f"another gate was opened in front meanwhile. gate=`{gate.id}`")
+        else:
+            lead = leads[window.partition]
+            if lead is None or lead.id != segments[window.partition]:
+                raise RetryError(
+                    Reason.NOT_LEADER, f"the partition got another lead meanwhile. gate=`{gate.id}` partition=`{window.partition}`"
+                )
+            assert window.base_offset >= manifest.window_end(gate.topic_id, window.partition), "leads begin behind all windows"
+
+
+def _check_gate(manifest: Manifest, topic_id: uuid.UUID, gate_id: str) -> Gate:
+    topic = _check_topic(manifest, topic_id)
+    gate = manifest.gates.get(topic_id, _NO_GATES).get(gate_id)
+    if gate is None:
+        raise InvalidError(Reason.UNKNOWN_GATE, f"the topic has no such gate. topic=`{topic.name}` gate=`{gate_id}`")
+    return gate
+
+
+def _check_paths(manifest: Manifest, extents: Iterable[ParquetExtent]) -> None:
+    for one in extents:
+        if one.path in manifest.condemned:
+            raise InvalidError(
+                Reason.INVALID_REFERENCE,
+                f"the file is too old: nobody named it for long, and it is being deleted. path=`{one.path}`",
+            )
 
 
 def _check_topic(manifest: Manifest, topic_id: uuid.UUID) -> Topic:

@@ -43,24 +43,25 @@ class Gap:
 class _Row:
     """The partitions of one topic: whether they have a lead, else where the next one begins."""
 
-    __slots__ = ("bases", "covered", "is_new", "origins")
+    __slots__ = ("bases", "covered", "is_new", "origins", "room")
 
-    def __init__(self, partitions: int, is_new: bool) -> None:
+    def __init__(self, partitions: int, room: int, is_new: bool) -> None:
         self.covered = [False] * partitions
-        self.bases = [0] * partitions
+        self.room = room
+        self.bases = [room] * partitions
         self.origins: list[str | None] = [None] * partitions
         self.is_new = is_new
 
     def grow(self, partitions: int) -> None:
         more = partitions - len(self.covered)
         self.covered += [False] * more
-        self.bases += [0] * more
+        self.bases += [self.room] * more
         self.origins += [None] * more
 
     def seal(self, first_partition: int, ends: Sequence[int], producers_key: str | None) -> None:
         for partition, end in enumerate(ends, first_partition):
             self.covered[partition] = False
-            self.bases[partition] = end
+            self.bases[partition] = end  # what gates keep free behind it, the next lead knows from the manifest
             self.origins[partition] = producers_key
 
 
@@ -76,7 +77,7 @@ def find_gaps(manifest: Manifest, edits: Iterable[Edit], *, everywhere: bool = F
     topics = set(manifest.topics_by_id) if everywhere else _touched(manifest, edits)
     for topic_id in topics & manifest.topics_by_id.keys():
         leads = manifest.leads[topic_id]
-        row = rows[topic_id] = _Row(len(leads), False)
+        row = rows[topic_id] = _Row(len(leads), manifest.topics_by_id[topic_id].room, False)
         row.covered = [lead is not None for lead in leads]
     for sealed in manifest.sealed_segments.values():
         chained = rows.get(sealed.topic_id)
@@ -88,7 +89,7 @@ def find_gaps(manifest: Manifest, edits: Iterable[Edit], *, everywhere: bool = F
     for edit in edits:
         match edit:
             case CreateTopic(topic):
-                rows[topic.id] = _Row(topic.partitions, True)
+                rows[topic.id] = _Row(topic.partitions, topic.room, True)
             case DeleteTopic(topic_id):
                 rows.pop(topic_id, None)
             case SetPartitions(topic_id, partitions) if topic_id in rows:

@@ -155,6 +155,16 @@ _KEYS = (
         0,
         LONG_MAX,
     ),
+    _key(
+        "history.room",
+        Kind.LONG,
+        0,
+        "How many offsets are kept free in front of the first live record, for history that is added later (gates with `front`). "
+        "Only when the topic is created.",
+        None,
+        0,
+        1 << 60,
+    ),
     _key("index.interval.bytes", Kind.INT, 4096, _FILES, "log.index.interval.bytes", 0, INT_MAX),
     _key(
         "max.compaction.lag.ms",

@@ -7,9 +7,11 @@ and only then let the rows of the chunk leave memory. Whatever stops it half-way
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from broker.cluster.manifest import AddChunks, Chunk, Edit, Extent
 from broker.engine import keys
@@ -149,8 +151,9 @@ class Checkpointer:
             one = self._rolled.pop(0)
             self._bytes -= one.size_bytes
             ref = ChunkRef(self._incarnation_id, chunk)
-            for partition, extent in zip(one.logs, chunk.extents, strict=True):
-                partition.seal_oldest(extent, ref)
+            extents = iter(groupby(chunk.extents, key=lambda extent: (extent.topic_id, extent.partition)))
+            for partition, (_, own) in zip(one.logs, extents, strict=True):
+                partition.seal_oldest(list(own), ref)
                 partition.set_log_start(partition.log_start)
 
     async def _describe(self, rolled: Rolled) -> Chunk:
@@ -172,7 +175,7 @@ class Checkpointer:
                 place = rolled.sections[partition]
             rows = partition.open_rows(rolled.number)
             assert rows is not None
-            extents.append(_extent(partition, *rows, place))
+            extents += _extents(partition, *rows, place)
         if rolled.sections is None:
             await self._store.put(keys.chunk_index(self._incarnation_id, rolled.number), sections)
         return Chunk(
@@ -192,16 +195,26 @@ class Checkpointer:
             await asyncio.wait((self._task,))
 
 
-def _extent(partition: PartitionLog, first: int, end: int, place: tuple[int, int]) -> Extent:
+def _extents(partition: PartitionLog, first: int, end: int, place: tuple[int, int]) -> list[Extent]:
+    """Rows [first, end) of the open index, which stand together in the chunk's: one extent, or one on each side of a window."""
     index = partition.open
-    return Extent(
-        topic_id=partition.topic.id,
-        partition=partition.number,
-        base_offset=index.offsets[first],
-        end_offset=index.offsets[end] if end < len(index) else partition.high_watermark,
-        leader_epoch=partition.leader_epoch,
-        timestamp_max_ms=max(index.timestamps[first:end]),
-        data_bytes=sum(index.sizes[first:end]),
-        position=place[0],
-        length_bytes=place[1],
-    )
+    end_offset = index.offsets[end] if end < len(index) else partition.high_watermark
+    extents: list[Extent] = []
+    for low, high in partition.windows.without(index.offsets[first], end_offset):
+        last = bisect_left(index.offsets, high, first, end)
+        if first < last:
+            extents.append(
+                Extent(
+                    topic_id=partition.topic.id,
+                    partition=partition.number,
+                    base_offset=low,
+                    end_offset=high,
+                    leader_epoch=partition.leader_epoch,
+                    timestamp_max_ms=max(index.timestamps[first:last]),
+                    data_bytes=sum(index.sizes[first:last]),
+                    position=place[0],
+                    length_bytes=place[1],
+                )
+            )
+        first = last
+    return extents

@@ -41,12 +41,22 @@ from broker.engine.retention import Sweeper
 from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
 from broker.engine.wal_put import PutWal
+from broker.engine.windows import NOBODY
 from broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp, stamp_append_time, validate
 from broker.log.buffers import BufferPool
 from broker.log.tail import Segment
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
-from broker.runtime.errors import ClosedError, CorruptError, FatalError, FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.errors import (
+    ClosedError,
+    CorruptError,
+    FatalError,
+    FencedError,
+    HeadgateError,
+    InvalidError,
+    Reason,
+    RetryError,
+)
 from broker.runtime.logging import get_logger
 from broker.store.interface import Store
 
@@ -320,7 +330,8 @@ class Engine:
             try:
                 await self._seal(segments)
                 return
-            except RetryError as error:
+            except (RetryError, InvalidError) as error:
+                # The leader does not answer; or a topic was deleted, which this broker's copy of the manifest will know in a moment.
                 log.warning("resign_waits", segments=len(segments), error=error.message)
                 await asyncio.sleep(RESIGN_RETRY_S)
 
@@ -401,6 +412,17 @@ class Engine:
         """Called by `leads`: let go of what memory holds of them."""
         self._segments = deque(pair for pair in self._segments if pair[0].closed is None)
         self.tail_bytes = sum(len(segment.buffer) for _, segment in self._segments)
+
+    def windows_opened(self, logs: Sequence[PartitionLog]) -> None:
+        """Called by `leads`: where records are on their way to the store, the log ends behind the window once they are there."""
+
+        def step(error: HeadgateError | None) -> None:
+            for partition in logs:
+                if error is None and partition.closed is None:
+                    partition.step()
+
+        if any(partition.high_watermark < partition.next_offset for partition in logs):
+            self._wal.on_durable(step)
 
     # -- topics
 
@@ -553,12 +575,12 @@ class Engine:
             self._sweeper.wake()
         return partition.log_start
 
-    async def set_log_starts(self, starts: Mapping[PartitionLog, int]) -> None:
-        """Move the first readable offsets, durably, in one edit."""
+    async def set_log_starts(self, starts: Mapping[PartitionLog, int], *, by_age: bool = False) -> None:
+        """Move the first readable offsets, durably, in one edit. `by_age`: it is retention that does it."""
         by_topic: dict[uuid.UUID, dict[int, int]] = {}
         for partition, offset in starts.items():
             by_topic.setdefault(partition.topic.id, {})[partition.number] = offset
-        edits: list[Edit] = [SetLogStart(topic_id, offsets) for topic_id, offsets in by_topic.items()]
+        edits: list[Edit] = [SetLogStart(topic_id, offsets, by_age) for topic_id, offsets in by_topic.items()]
         await self._catalog.commit(*edits)
 
     async def allocate_producer_id(self) -> int:
@@ -706,22 +728,31 @@ class Engine:
 
     # -- reading
 
-    def read_tail(self, partition: PartitionLog, offset: int, max_bytes: int) -> list[memoryview] | None:
-        """Whole batches from memory, up to the high watermark; [] at its end; None where `offset` is not in memory."""
-        return partition.tail.read(offset, partition.high_watermark, max_bytes)
+    def read_tail(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview] | None:
+        """Whole batches from memory, up to the high watermark; [] at its end; None where `offset` is not in memory.
 
-    async def read(self, partition: PartitionLog, offset: int, max_bytes: int) -> list[memoryview]:
+        [] also before a window for history that is to come, but for a `reader` who is let past it (`windows.py`).
+        """
+        end = partition.high_watermark
+        if offset < partition.windows_end:
+            offset, end, in_files = partition.reach(offset, reader)
+            if in_files:
+                return None
+        return partition.tail.read(offset, end, max_bytes)
+
+    async def read(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview]:
         """Whole batches, from memory or store; the first one contains `offset` (or follows it, where there is a gap).
 
-        At least one batch, else up to `max_bytes`; [] at the high watermark.
+        At least one batch, else up to `max_bytes`; [] at the high watermark, and as `read_tail`.
 
         Raises:
             InvalidError: OFFSET_OUT_OF_RANGE. RetryError: the store does not answer.
         """
         self.check_range(partition, offset)
-        slices = partition.tail.read(offset, partition.high_watermark, max_bytes)
+        slices = self.read_tail(partition, offset, max_bytes, reader)
         if slices is not None:
             return slices
+        offset, _, _ = partition.reach(offset, reader)
         return await self._reader.read(partition, offset, max_bytes)
 
     def check_range(self, partition: PartitionLog, offset: int) -> None:

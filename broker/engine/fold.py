@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from bisect import bisect_left
 from collections.abc import Iterable
 
 from broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
@@ -93,8 +94,9 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
     moved = 0
     for pieces in streams.values():
         merged = BatchIndex()
-        for _, index, data in pieces:
-            for row in range(len(index)):
+        for extent, index, data in pieces:
+            # An index section may belong to two extents, on both sides of a window.
+            for row in range(bisect_left(index.offsets, extent.base_offset), bisect_left(index.offsets, extent.end_offset)):
                 moved += 1
                 if moved % YIELD_ROWS == 0:
                     await asyncio.sleep(0)
@@ -107,7 +109,7 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
     for olds, merged in indexes:
         section = merged.encode()
         parts.append(section)
-        extents.append(_merge(olds, position, len(section)))
+        extents += [_merge(run, position, len(section)) for run in _runs(olds)]
         position += len(section)
     folded = Chunk(
         number=chunks[0].number,
@@ -127,8 +129,18 @@ def _live(extents: Iterable[Extent], manifest: Manifest) -> list[Extent]:
     return [
         extent
         for extent in extents
-        if extent.topic_id in manifest.topics_by_id and extent.end_offset > manifest.log_start(extent.topic_id, extent.partition)
+        if manifest.is_readable(extent.topic_id, extent.partition, extent.base_offset, extent.end_offset)
     ]
+
+
+def _runs(extents: list[Extent]) -> list[list[Extent]]:
+    """Extents in order, cut where there is a gap: history may come to stand in it."""
+    runs: list[list[Extent]] = []
+    for extent in extents:
+        if not runs or runs[-1][-1].end_offset != extent.base_offset:
+            runs.append([])
+        runs[-1].append(extent)
+    return runs
 
 
 def _merge(extents: list[Extent], position: int, length: int) -> Extent:

@@ -14,15 +14,20 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from broker.cluster.gates import Gate, ParquetExtent
 from broker.cluster.manifest import (
     CreateTopic,
     DeleteTopic,
     Edit,
     Extent,
+    FillGate,
     FoldChunks,
     Manifest,
+    OpenGate,
     OpenSegment,
+    ReleaseGate,
     SealSegment,
+    SetLeader,
     SetLogStart,
     SetPartitions,
     SetTopicConfig,
@@ -30,9 +35,11 @@ from broker.cluster.manifest import (
 )
 from broker.cluster.segments import SegmentInfo
 from broker.cluster.topic_config import TopicConfig
-from broker.engine.partition import ChunkRef, PartitionLog
+from broker.engine.partition import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
 from broker.engine.recovery import Producers, load_producers
+from broker.engine.windows import Window
 from broker.log.buffers import BufferPool
+from broker.runtime.clock import Clock
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.store.interface import Store
@@ -47,6 +54,7 @@ class Owner(Protocol):
     """Who has the leads."""
 
     store: Store
+    clock: Clock
     pool: BufferPool
     incarnation_id: str
 
@@ -60,6 +68,9 @@ class Owner(Protocol):
 
     def wal_failed(self, error: HeadgateError) -> None:
         """This broker cannot go on."""
+
+    def windows_opened(self, logs: Sequence[PartitionLog]) -> None:
+        """These logs have new windows, perhaps behind records that are not durable yet."""
 
 
 class Leads:
@@ -121,7 +132,7 @@ class Leads:
                     self._sync_topic(topic.id)
                 case DeleteTopic(topic_id) | SetPartitions(topic_id, _) | SetTopicConfig(topic_id, _):
                     self._sync_topic(topic_id)
-                case SetLogStart(topic_id, offsets):
+                case SetLogStart(topic_id, offsets, _):
                     self._sync_log_starts(topic_id, offsets)
                 case SealSegment(segment_id, _, _):
                     self._close(segment_id)
@@ -129,6 +140,17 @@ class Leads:
                     opened.append(segment)
                 case FoldChunks(incarnation_id, _, chunk):
                     self._replace(chunk.extents, ChunkRef(incarnation_id, chunk))
+                case OpenGate(gate, _):
+                    self._open_gate(gate)
+                case FillGate(topic_id, gate_id, _, _, _):
+                    self._fill_gate(self._owner.manifest.gates[topic_id][gate_id])
+                case ReleaseGate(topic_id, gate_id, _):
+                    for log in self._logs_of(topic_id):
+                        log.release_window(gate_id)
+                case SetLeader(_, leader_epoch):
+                    # What another leader had asked for, and was not committed before, never will be.
+                    for log in self.all():
+                        log.drop_holds(but_of_term=leader_epoch)
         self._open(opened)
 
     def sync(self) -> None:
@@ -141,7 +163,10 @@ class Leads:
                 self._close(segment_id)
         self._rebuild_extents()
         for topic_id in self.by_id:
+            self._sync_windows(topic_id)
             self._sync_log_starts(topic_id, range(len(self.by_id[topic_id])))
+        for log in self.all():
+            log.drop_holds(but_of_term=manifest.term_epoch)
         mine = self._owner.incarnation_id
         self._open(
             [segment for segment in manifest.segments.values() if segment.incarnation_id == mine and segment.id not in self._mine]
@@ -213,6 +238,66 @@ class Leads:
             for log in logs:
                 watcher(log)
 
+    # -- gates
+
+    def _logs_of(self, topic_id: uuid.UUID) -> list[PartitionLog]:
+        return [log for log in self.by_id.get(topic_id, []) if log is not None]
+
+    def _open_gate(self, gate: Gate) -> None:
+        """A gate is in the manifest, perhaps in the place of one that was released."""
+        renamed = [one for one in self._owner.manifest.gates.get(gate.topic_id, {}).values() if one.id.startswith(f"{gate.id}~")]
+        now_s = self._owner.clock.monotonic()
+        logs = self._logs_of(gate.topic_id)
+        opened: list[PartitionLog] = []
+        for log in logs:
+            for one in renamed:
+                if log.number < len(one.windows):
+                    log.rename_window(one.windows[log.number], one.id)
+            if log.number >= len(gate.windows) or not gate.windows[log.number].rows:
+                continue
+            window = gate.windows[log.number]
+            front = gate.place == "front"
+            if front:
+                log.lower_log_start(window.base_offset, window.end_offset)
+            log.open_window(window, gate.id, gate.state, now_s, front=front)
+            opened.append(log)
+        self._owner.windows_opened(opened)
+        if gate.state == "filled":
+            self._fill_gate(gate)
+
+    def _fill_gate(self, gate: Gate) -> None:
+        logs = {log.number: log for log in self._logs_of(gate.topic_id)}
+        ref = FileRef(gate.id, gate.filled_ms)
+        by_partition: dict[int, list[ParquetExtent]] = {number: [] for number in logs}
+        for extent in gate.extents:
+            if extent.partition in by_partition:
+                by_partition[extent.partition].append(extent)
+        for number, log in logs.items():
+            if number < len(gate.windows) and gate.windows[number].rows:
+                log.fill_window(gate.id, by_partition[number], ref)
+
+    def _sync_windows(self, topic_id: uuid.UUID) -> None:
+        """Of logs that stay: gates may have been opened, filled, released."""
+        manifest = self._owner.manifest
+        now_s = self._owner.clock.monotonic()
+        for log in self._logs_of(topic_id):
+            log.log_start = min(log.log_start, manifest.log_start(topic_id, log.number))
+            for window, gate in manifest.windows(topic_id, log.number):
+                known = log.windows.next(window.base_offset)
+                if known is not None and known.base_offset == window.base_offset and known.state != "held":
+                    known.state, known.gate_id = gate.state, gate.id
+                else:
+                    log.open_window(window, gate.id, gate.state, now_s, front=gate.place == "front")
+            self._add_cuts(log)
+            log.wake()
+        self._owner.windows_opened(self._logs_of(topic_id))
+
+    def _add_cuts(self, log: PartitionLog) -> None:
+        for low, high in self._owner.manifest.cuts.get(log.topic.id, {}).get(log.number, ()):
+            known = log.windows.next(low)
+            if known is None or known.base_offset != low:
+                log.add_cut(low, high)
+
     # -- extents
 
     def _replace(self, extents: Iterable[Extent], ref: ChunkRef) -> None:
@@ -228,18 +313,26 @@ class Leads:
         for key, rows in self._find_extents(logs).items():
             log = logs[key]
             first_open = log.open.offsets[0] if len(log.open) else log.high_watermark
-            log.size_bytes -= log.sealed.drop_below(log.high_watermark)
+            log.size_bytes -= log.sealed.clear()
             for extent, ref in rows:
-                if extent.base_offset < first_open:
+                if extent.base_offset < first_open or not isinstance(extent, Extent):
                     log.sealed.add(extent, ref)
                     log.size_bytes += extent.data_bytes
 
-    def _find_extents(self, wanted: Iterable[tuple[uuid.UUID, int]]) -> dict[tuple[uuid.UUID, int], list[tuple[Extent, ChunkRef]]]:
+    def _find_extents(self, wanted: Iterable[tuple[uuid.UUID, int]]) -> dict[tuple[uuid.UUID, int], list[tuple[AnyExtent, AnyRef]]]:
         """What the manifest lists of some partitions, by offset."""
-        found: dict[tuple[uuid.UUID, int], list[tuple[Extent, ChunkRef]]] = {key: [] for key in wanted}
+        found: dict[tuple[uuid.UUID, int], list[tuple[AnyExtent, AnyRef]]] = {key: [] for key in wanted}
         if not found:
             return found
-        for incarnation_id, chunks in self._owner.manifest.chunks.items():
+        manifest = self._owner.manifest
+        for topic_id in {topic_id for topic_id, _ in found}:
+            for gate in manifest.gates.get(topic_id, {}).values():
+                file_ref = FileRef(gate.id, gate.filled_ms)
+                for file in gate.extents:
+                    rows = found.get((topic_id, file.partition))
+                    if rows is not None:
+                        rows.append((file, file_ref))
+        for incarnation_id, chunks in manifest.chunks.items():
             for chunk in chunks.values():
                 ref: ChunkRef | None = None
                 for extent in chunk.extents:
@@ -247,7 +340,9 @@ class Leads:
                     if rows is not None:
                         ref = ref or ChunkRef(incarnation_id, chunk)
                         rows.append((extent, ref))
-        for rows in found.values():
+        for (topic_id, number), rows in found.items():
+            if topic_id in manifest.cuts:
+                rows[:] = [row for row in rows if manifest.is_readable(topic_id, number, row[0].base_offset, row[0].end_offset)]
             rows.sort(key=_base_offset)
         return found
 
@@ -292,7 +387,9 @@ class Leads:
             config = self._owner.parse_config(topic)
             for number, base_offset in zip(segment.partitions, segment.base_offsets, strict=True):
                 log = PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._owner.pool)
-                log.next_offset = log.high_watermark = base_offset
+                # A gate may have been opened behind the last record.
+                end_offset = max(base_offset, manifest.window_end(topic.id, number))
+                log.next_offset = log.high_watermark = end_offset
                 made.append(log)
         self._fill([log for log in made if log.high_watermark > 0])
         for log in made:
@@ -304,15 +401,23 @@ class Leads:
         self._tell(made)
 
     def _fill(self, logs: list[PartitionLog]) -> None:
+        manifest = self._owner.manifest
         by_key = {(log.topic.id, log.number): log for log in logs}
         for key, rows in self._find_extents(by_key).items():
             log = by_key[key]
+            epochs: list[tuple[int, int]] = []
             for extent, ref in rows:
                 log.sealed.add(extent, ref)
                 log.size_bytes += extent.data_bytes
-                log.note_epoch(extent.leader_epoch, extent.base_offset)
+                epochs.append((extent.base_offset, extent.leader_epoch))
+            for window, gate in manifest.windows(*key):
+                log.add_window(Window(window.base_offset, window.end_offset, gate.id, gate.state))
+                epochs.append((window.base_offset, window.leader_epoch))
+            self._add_cuts(log)
+            for base_offset, epoch in sorted(epochs):
+                log.note_epoch(epoch, base_offset)
             assert not rows or rows[-1][0].end_offset <= log.high_watermark, "a segment begins behind all that is listed"
 
 
-def _base_offset(row: tuple[Extent, ChunkRef]) -> int:
+def _base_offset(row: tuple[AnyExtent, AnyRef]) -> int:
     return row[0].base_offset

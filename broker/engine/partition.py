@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from broker.cluster.gates import FRONT_EPOCH, GateWindow, ParquetExtent
 from broker.cluster.manifest import Chunk, Extent, Topic
 from broker.cluster.topic_config import TopicConfig, is_internal
+from broker.engine.windows import NOBODY, Readers, State, Window, Windows
 from broker.log.buffers import BufferPool
 from broker.log.chunk import stream_key
 from broker.log.index import BatchIndex
@@ -36,25 +38,52 @@ class ChunkRef:
     incarnation_id: str
     chunk: Chunk
 
+    @property
+    def appended_ms(self) -> int:
+        return self.chunk.appended_ms
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileRef:
+    """A gate's files, shared by its extents. `appended_ms`: when they were committed."""
+
+    gate_id: str
+    appended_ms: int
+
+
+AnyExtent: TypeAlias = Extent | ParquetExtent
+AnyRef: TypeAlias = ChunkRef | FileRef
+
 
 class SealedExtents:
-    """Extents of one partition in sealed chunks, by offset. There may be gaps between them, never overlaps."""
+    """What the manifest lists of one partition, by offset: extents of chunks (`ChunkRef`) and of Parquet files (`FileRef`).
+
+    There may be gaps between them, never overlaps.
+    """
 
     __slots__ = ("_bases", "extents", "refs")
 
     def __init__(self) -> None:
         self._bases = array("q")
-        self.extents: list[Extent] = []
-        self.refs: list[ChunkRef] = []
+        self.extents: list[AnyExtent] = []
+        self.refs: list[AnyRef] = []
 
     def __len__(self) -> int:
         return len(self.extents)
 
-    def add(self, extent: Extent, ref: ChunkRef) -> None:
-        assert not self.extents or extent.base_offset >= self.extents[-1].end_offset, "extents overlap"
-        self._bases.append(extent.base_offset)
-        self.extents.append(extent)
-        self.refs.append(ref)
+    def add(self, extent: AnyExtent, ref: AnyRef) -> None:
+        self.add_run([extent], ref)
+
+    def add_run(self, extents: Sequence[AnyExtent], ref: AnyRef) -> None:
+        """Add extents between which there is no other one, by offset."""
+        if not extents:
+            return
+        at = bisect_left(self._bases, extents[0].base_offset)
+        assert at == 0 or self.extents[at - 1].end_offset <= extents[0].base_offset, "extents overlap"
+        assert at == len(self.extents) or extents[-1].end_offset <= self._bases[at], "extents overlap"
+        self._bases[at:at] = array("q", [extent.base_offset for extent in extents])
+        self.extents[at:at] = extents
+        self.refs[at:at] = [ref] * len(extents)
 
     def find(self, offset: int) -> int:
         """The row of the first extent that ends behind `offset`; len(self) where there is none."""
@@ -88,6 +117,12 @@ class SealedExtents:
         del self.refs[:rows]
         return freed
 
+    def clear(self) -> int:
+        """Forget all; returns the bytes in them."""
+        freed = sum(extent.data_bytes for extent in self.extents)
+        del self._bases[:], self.extents[:], self.refs[:]
+        return freed
+
 
 class PartitionLog:
     """The log of one partition, as long as this broker leads one segment with it.
@@ -111,6 +146,7 @@ class PartitionLog:
         "open",
         "open_chunks",
         "producers_state",
+        "readers",
         "refusal",
         "requests",
         "sealed",
@@ -120,6 +156,8 @@ class PartitionLog:
         "tail",
         "topic",
         "waiters",
+        "windows",
+        "windows_end",
     )
 
     def __init__(
@@ -152,6 +190,11 @@ class PartitionLog:
         self.producers_state = ProducerState()
         self.waiters: dict[Callable[[], None], None] = {}
         """Woken in the order in which they came."""
+        self.windows = Windows()
+        """Where there are no live records: gates, and what was kept free for them."""
+        self.windows_end = 0
+        """Behind the last of them: nothing from there on has to do with windows."""
+        self.readers = Readers()
         self.bytes_in = 0
         self.bytes_out = 0
         self.requests = 0
@@ -213,14 +256,141 @@ class PartitionLog:
                 return first, self.open_chunks[at + 1][0] if at + 1 < len(self.open_chunks) else len(self.open)
         return None
 
-    def seal_oldest(self, extent: Extent, ref: ChunkRef) -> None:
-        """The oldest open chunk is listed in the manifest now: its rows leave memory, its extent stays."""
+    def seal_oldest(self, extents: Sequence[Extent], ref: ChunkRef) -> None:
+        """The oldest open chunk is listed in the manifest now: its rows leave memory, its extents stay."""
         first, number = self.open_chunks.pop(0)
         assert first == 0 and number == ref.chunk.number, "chunks are sealed in order"
         rows = self.open_chunks[0][0] if self.open_chunks else len(self.open)
         self.open.drop(rows)
         self.open_chunks = [(row - rows, chunk_number) for row, chunk_number in self.open_chunks]
-        self.sealed.add(extent, ref)
+        for extent in extents:
+            self.sealed.add(extent, ref)
+
+    # -- windows
+
+    def reach(self, offset: int, reader: int = NOBODY, *, skip: bool = False) -> tuple[int, int, bool]:
+        """Where a read from `offset` (at least the log's start) really begins, where it ends, and whether there are files.
+
+        What is between is in one piece: all in files, or all in batches. Nothing to read, now: (begin, begin, False).
+
+        Args:
+            skip: step over windows in which there is nothing yet, as a look-up does that waits for nobody.
+        """
+        while offset < self.windows_end:
+            window = self.windows.next(offset)
+            if window is None:
+                break
+            if offset < window.base_offset:
+                if window.past and reader in window.past:
+                    window.past.discard(reader)  # it went back: it wants to read all
+                return offset, min(window.base_offset, max(self.high_watermark, offset)), False
+            if window.waits:
+                if not skip and reader not in window.past:
+                    return offset, offset, False
+            elif window.state == "filled":
+                row = self.sealed.find(offset)
+                if row < len(self.sealed) and self.sealed.extents[row].base_offset < window.end_offset:
+                    return max(offset, self.sealed.extents[row].base_offset), window.end_offset, True
+            offset = window.end_offset
+        return offset, max(self.high_watermark, offset), False
+
+    def hold(self, gate_id: str, rows: int, term: int) -> tuple[int, int]:
+        """Keep the next `rows` offsets free for a gate, at once. The same gate again gets the same ones."""
+        held = self.windows.find(gate_id, "held")
+        if held is not None and held.end_offset - held.base_offset == rows:
+            held.term = term
+            return held.base_offset, held.end_offset
+        base = self.next_offset
+        if rows:
+            self.next_offset += rows
+            self.add_window(Window(base, self.next_offset, gate_id, "held", term))
+        return base, base + rows
+
+    def drop_holds(self, gate_id: str | None = None, but_of_term: int | None = None) -> None:
+        """Nobody opens the gate for which these were held: they are gaps from now on.
+
+        Args:
+            gate_id: None: of all gates.
+            but_of_term: None: of all terms.
+        """
+        dropped = False
+        for window in self.windows.rows:
+            if window.state == "held" and (gate_id is None or window.gate_id == gate_id) and window.term != but_of_term:
+                window.state, window.gate_id, dropped = "released", "", True
+        if dropped:
+            self.wake()
+
+    def open_window(self, window: GateWindow, gate_id: str, state: State, now_s: float, *, front: bool) -> None:
+        """A gate is in the manifest. Where it was held here before, readers at the end of the log are let past."""
+        if not window.rows:
+            return
+        mine = self.windows.find(gate_id, "held")
+        if mine is None or mine.base_offset != window.base_offset:
+            self.drop_holds(gate_id)
+            mine = Window(window.base_offset, window.end_offset, gate_id, state)
+            self.add_window(mine)
+        mine.state = state
+        if front:
+            self.note_front(window.base_offset)
+            return
+        is_empty = window.base_offset == self.log_start
+        mine.past = self.readers.standing(window.base_offset, now_s, is_empty=is_empty)
+        self.next_offset = max(self.next_offset, window.end_offset)
+        self.note_epoch(window.leader_epoch, window.base_offset)
+        self.step()
+
+    def note_front(self, base_offset: int) -> None:
+        """Remember where the first epoch begins, now that there is room in front of all others."""
+        if self.epochs and self.epochs[0][0] == FRONT_EPOCH:
+            del self.epochs[0]
+        self.epochs.insert(0, (FRONT_EPOCH, base_offset))
+
+    def fill_window(self, gate_id: str, extents: Sequence[ParquetExtent], ref: FileRef) -> None:
+        """A gate's files are there: readers go on."""
+        window = self.windows.find(gate_id, "open", "filled")
+        if window is not None:
+            window.state = "filled"
+            window.past.clear()
+        readable = [extent for extent in extents if extent.end_offset > self.log_start]
+        self.sealed.add_run(readable, ref)
+        self.size_bytes += sum(extent.data_bytes for extent in readable)
+        self.wake()
+
+    def release_window(self, gate_id: str) -> None:
+        """A gate was given up: readers step over it."""
+        window = self.windows.find(gate_id, "open")
+        if window is not None:
+            window.state = "released"
+            window.past.clear()
+            self.wake()
+
+    def rename_window(self, window: GateWindow, gate_id: str) -> None:
+        """A gate that was released is known under another id."""
+        for one in self.windows.rows:
+            if one.base_offset == window.base_offset:
+                one.gate_id = gate_id
+
+    def step(self) -> None:
+        """Where the durable records end before a window that is in the manifest, the log ends behind it."""
+        moved = False
+        while self.high_watermark < self.windows_end:
+            window = self.windows.next(self.high_watermark)
+            if window is None or window.base_offset > self.high_watermark or window.state == "held" or not window.gate_id:
+                break
+            self.high_watermark = window.end_offset
+            moved = True
+        if moved:
+            self.wake()
+
+    def wake(self) -> None:
+        """Who waits looks again."""
+        for waiter in list(self.waiters):
+            waiter()
+
+    def add_window(self, window: Window) -> None:
+        """Remember a window that is new here."""
+        self.windows.add(window)
+        self.windows_end = self.windows.end
 
     def replace_sealed(self, extent: Extent, ref: ChunkRef) -> None:
         """Chunks were folded into one, which has their rows of this partition in `extent`."""
@@ -230,8 +400,22 @@ class PartitionLog:
         """Records below `offset` are gone for readers."""
         self.log_start = max(self.log_start, offset)
         self.size_bytes -= self.sealed.drop_below(self.log_start)
+        if self.windows.rows:
+            self.windows.drop_below(self.log_start)
+            self.windows_end = self.windows.end
         while len(self.epochs) > 1 and self.epochs[1][1] <= self.log_start:
             del self.epochs[0]
+
+    def lower_log_start(self, offset: int, cut_end: int) -> None:
+        """There is room in front: the log begins at `offset`. What was below its start up to `cut_end` stays gone."""
+        start, self.log_start = self.log_start, offset
+        if cut_end < start:
+            self.add_cut(cut_end, start)
+
+    def add_cut(self, base_offset: int, end_offset: int) -> None:
+        """What was in this range is gone."""
+        for low, high in self.windows.without(base_offset, end_offset):
+            self.add_window(Window(low, high, "", "released"))
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the attributes contradict each other."""
@@ -239,4 +423,5 @@ class PartitionLog:
         assert list(self.open.offsets) == sorted(self.open.offsets)
         assert self.epochs == sorted(self.epochs)
         if self.open:
-            assert not len(self.sealed) or self.sealed.extents[-1].end_offset <= self.open.offsets[0]
+            chunks = [extent for extent in self.sealed.extents if isinstance(extent, Extent)]
+            assert not chunks or chunks[-1].end_offset <= self.open.offsets[0]

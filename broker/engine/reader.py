@@ -7,6 +7,7 @@ Ranges that are near each other are read at once, and a read is bounded by what 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -97,19 +98,25 @@ class Reader:
         return await _again(lambda: self._locate(log, offset))
 
     async def _locate(self, log: PartitionLog, offset: int) -> Located | None:
+        offset, end_offset, _ = log.reach(offset, skip=True)
         row = log.sealed.find(offset)
-        if row < len(log.sealed):
+        if row < len(log.sealed) and log.sealed.extents[row].base_offset < end_offset:
             extent, ref = log.sealed.extents[row], log.sealed.refs[row]
+            assert isinstance(extent, Extent) and isinstance(ref, ChunkRef), "files are read by `columns`"
             index = await self._section(ref, extent)
             key = keys.chunk_object(ref.incarnation_id, ref.chunk)
-            return Located(key, index, index.find(offset), len(index), extent.end_offset)
+            # The section may belong to two extents, on both sides of a window.
+            end = bisect_left(index.offsets, extent.end_offset)
+            return Located(key, index, index.find(max(offset, extent.base_offset)), end, extent.end_offset)
         rows = log.open
-        if not len(rows):
+        if not len(rows) or offset >= end_offset:
             return None
         first = rows.find(offset)
         number, end = log.open_chunk_of(first)
-        end_offset = rows.offsets[end] if end < len(rows) else log.high_watermark
-        return Located(keys.chunk(self._incarnation_id, number), rows, first, end, end_offset)
+        end = min(end, bisect_left(rows.offsets, end_offset))
+        return Located(
+            keys.chunk(self._incarnation_id, number), rows, first, end, rows.offsets[end] if end < len(rows) else end_offset
+        )
 
     async def _section(self, ref: ChunkRef, extent: Extent) -> BatchIndex:
         cache_key = (keys.index_object(ref.incarnation_id, ref.chunk), extent.position)

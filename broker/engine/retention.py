@@ -33,11 +33,14 @@ def expired_offset(partition: PartitionLog, now_ms: int) -> int:
     if not config.delete:
         return start
     size = partition.size_bytes
+    waiting = partition.windows.first_waiting()
     for extent, ref in zip(partition.sealed.extents, partition.sealed.refs, strict=True):
-        too_old = config.retention_ms >= 0 and ref.chunk.appended_ms < now_ms - config.retention_ms
+        too_old = config.retention_ms >= 0 and ref.appended_ms < now_ms - config.retention_ms
         too_many = config.retention_bytes >= 0 and size - extent.data_bytes >= config.retention_bytes
         if not too_old and not too_many:
             break
+        if waiting is not None and extent.end_offset > waiting.base_offset:
+            break  # history is to come here
         start = extent.end_offset
         size -= extent.data_bytes
     return start
@@ -45,11 +48,7 @@ def expired_offset(partition: PartitionLog, now_ms: int) -> int:
 
 def is_needed(chunk: Chunk, manifest: Manifest) -> bool:
     """Whether a chunk has a record that may still be read."""
-    for extent in chunk.extents:
-        topic = manifest.topics_by_id.get(extent.topic_id)
-        if topic is not None and extent.end_offset > manifest.log_start(extent.topic_id, extent.partition):
-            return True
-    return False
+    return any(manifest.is_readable(one.topic_id, one.partition, one.base_offset, one.end_offset) for one in chunk.extents)
 
 
 def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:
@@ -137,7 +136,7 @@ class Sweeper:
             if start > partition.log_start:
                 starts[partition] = start
         if starts:
-            await engine.set_log_starts(starts)
+            await engine.set_log_starts(starts, by_age=True)
         edits = sweep_edits(engine.manifest, engine.incarnation_id)
         if not edits:
             return

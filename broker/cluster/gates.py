@@ -1,0 +1,246 @@
+"""Gates: windows of offsets that are kept free for history, and the Parquet files that fill them. No I/O.
+
+Theory of operation::
+
+    open      every lead of the topic has skipped the window's offsets; readers stop at it, writers go on behind it
+      -> filled     the files of all partitions were committed in one edit; readers read them
+      -> released   given up, by hand or because nobody renewed it; readers step over it
+
+A window is decided by the lead of its partition, in memory, before the gate is in the manifest (`PartitionLog.hold`); the commit
+that opens the gate is refused where a partition has another lead by then, and that lead is asked again. What the first one had kept
+free stays empty for ever, and nobody knows it as a gate. From the commit on no lead begins before the window's end, so that offsets
+never go back. A window at the front of a topic needs no lead: nobody can write there (`history.room`).
+
+The same id can be opened again once it was released; the older one is then listed under `<id>~<number>`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from broker.runtime.errors import InvalidError, Reason
+
+if TYPE_CHECKING:
+    from broker.cluster.manifest import Topic
+
+GATE_ID_MAX = 100
+_GATE_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}", re.ASCII)
+TTL_MS_MIN = 1000
+TTL_MS_MAX = 7 * 24 * 3600 * 1000
+OPEN_GATES_MAX = 64
+"""Of one topic."""
+GATES_MAX = 10_000
+"""Of one topic that are remembered; beyond it the oldest ones without readable files are forgotten."""
+ROWS_MAX = 1 << 48
+"""Of one window."""
+OFFSET_MAX = 1 << 62
+FILES_MAX = 200_000
+"""Of one gate."""
+TIMESTAMP_MS_MAX = 1 << 53
+
+Place = Literal["now", "front", "end"]
+State = Literal["open", "filled", "released"]
+FRONT_EPOCH = 0
+"""The leader epoch of what stands in front of everything."""
+
+
+class GateWindow(msgspec.Struct, frozen=True, array_like=True):
+    """Offsets [base_offset, end_offset) of one partition, and the leader epoch that its records have."""
+
+    partition: int
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
+
+    @property
+    def rows(self) -> int:
+        return self.end_offset - self.base_offset
+
+
+class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
+    """A run of consecutive offsets [base_offset, end_offset) of one partition in one Parquet file, one row each.
+
+    `path`: a key in the store, or a URL (`is_url`). `footer_crc32c`: CRC-32C of the file from its metadata to its end.
+    """
+
+    partition: int
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
+    path: str
+    size_bytes: int
+    footer_crc32c: int
+    timestamp_min_ms: int
+    timestamp_max_ms: int
+
+    @property
+    def rows(self) -> int:
+        return self.end_offset - self.base_offset
+
+    @property
+    def data_bytes(self) -> int:
+        """What it counts for in sizes: as it is stored."""
+        return self.size_bytes
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A gate. `windows`: one for each partition that the topic had, by number. `renewals` counts what starts `ttl_ms` again.
+
+    `extents`: by partition and offset, without those that nobody can read any more. `digest`, `rows`, `size_bytes`, `files` are of
+    the files that filled it.
+    """
+
+    id: str
+    topic_id: uuid.UUID
+    place: Place
+    windows: list[GateWindow]
+    ttl_ms: int
+    opened_ms: int
+    state: State = "open"
+    renewals: int = 0
+    filled_ms: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    files: int = 0
+    digest: str = ""
+    released_by: str = ""
+    extents: list[ParquetExtent] = []
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is not a key in the cluster's own store."""
+    return "://" in path
+
+
+def data_prefix(topic_id: uuid.UUID) -> str:
+    """Where the files of a topic's gates stand in the store."""
+    return f"topics/{topic_id.hex}/data/"
+
+
+def topic_prefix(topic_id: uuid.UUID) -> str:
+    """Where everything stands that belongs to one topic alone."""
+    return f"topics/{topic_id.hex}/"
+
+
+def topic_of(key: str) -> uuid.UUID | None:
+    """Whose file an object is; None where it is nobody's."""
+    parts = key.split("/", 3)
+    if len(parts) < 3 or parts[0] != "topics" or len(parts[1]) != 32:
+        return None
+    try:
+        return uuid.UUID(hex=parts[1])
+    except ValueError:
+        return None
+
+
+def gate_of(key: str, ids: Iterable[str]) -> str | None:
+    """Which of these gates a file was made for, by its name."""
+    name = key.rsplit("/", 1)[-1]
+    return next((gate_id for gate_id in ids if name.startswith(f"{gate_id}-")), None)
+
+
+def check_gate_id(gate_id: str) -> None:
+    """Raises InvalidError(INVALID_REQUEST) for what cannot name a gate."""
+    if _GATE_ID.fullmatch(gate_id) is None:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            f"a gate's id is 1 to {GATE_ID_MAX} letters, digits, `.`, `_` and `-`. gate=`{gate_id[: GATE_ID_MAX + 1]!a}`",
+        )
+
+
+def check_ttl(ttl_ms: int) -> None:
+    """Raises InvalidError(INVALID_REQUEST)."""
+    if not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            f"a gate's time-to-live is from a second to 7 days. ttl_ms=`{ttl_ms}` min=`{TTL_MS_MIN}` max=`{TTL_MS_MAX}`",
+        )
+
+
+def check_rows(topic: Topic, rows: Sequence[int], partitions: int) -> None:
+    """Raises InvalidError(INVALID_REQUEST) unless there is a number for every partition."""
+    if len(rows) != partitions:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            f"a gate needs the rows of every partition. topic=`{topic.name}` partitions=`{partitions}` given=`{len(rows)}`",
+        )
+    for partition, count in enumerate(rows):
+        if not 0 <= count <= ROWS_MAX:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"number of rows is out of range. topic=`{topic.name}` partition=`{partition}` rows=`{count}` max=`{ROWS_MAX}`",
+            )
+
+
+def same_rows(gate: Gate, place: Place, rows: Sequence[int]) -> bool:
+    """Whether a request to open a gate is the one that opened this one."""
+    return gate.place == place and [window.rows for window in gate.windows] == list(rows)
+
+
+def digest_of(extents: Iterable[ParquetExtent]) -> str:
+    """Of files, whatever their order; of what their references say, their offsets counted from the beginning of the window."""
+    rows = sorted((one.partition, one.base_offset, one.end_offset, one.path, one.size_bytes, one.footer_crc32c) for one in extents)
+    return hashlib.sha256(repr(rows).encode()).hexdigest()[:32]
+
+
+def moved(extents: Iterable[ParquetExtent], windows: Mapping[int, GateWindow]) -> list[ParquetExtent]:
+    """Extents whose offsets counted from 0, in their windows; with the windows' epochs."""
+    return [
+        msgspec.structs.replace(
+            one,
+            base_offset=one.base_offset + windows[one.partition].base_offset,
+            end_offset=one.end_offset + windows[one.partition].base_offset,
+            leader_epoch=windows[one.partition].leader_epoch,
+        )
+        for one in extents
+    ]
+
+
+def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mapping[int, GateWindow]) -> list[ParquetExtent]:
+    """The extents by partition and offset, if they can fill these windows.
+
+    Raises:
+        InvalidError(INVALID_REFERENCE): one lies outside its window, two overlap, or numbers make no sense.
+    """
+    if len(extents) > FILES_MAX:
+        raise InvalidError(
+            Reason.INVALID_REFERENCE, f"too many files for one gate. gate=`{gate_id}` files=`{len(extents)}` max=`{FILES_MAX}`"
+        )
+    ordered = sorted(extents, key=lambda one: (one.partition, one.base_offset))
+    paths: set[str] = set()
+    last: ParquetExtent | None = None
+    for one in ordered:
+        window = windows.get(one.partition)
+        where = f"gate=`{gate_id}` partition=`{one.partition}` path=`{one.path[:300]}`"
+        if window is None:
+            raise InvalidError(Reason.INVALID_REFERENCE, f"the gate has no such partition. {where}")
+        if one.rows <= 0 or one.size_bytes <= 0:
+            raise InvalidError(
+                Reason.INVALID_REFERENCE, f"a file has at least one row. rows=`{one.rows}` size_bytes=`{one.size_bytes}` {where}"
+            )
+        if not window.base_offset <= one.base_offset < one.end_offset <= window.end_offset:
+            raise InvalidError(
+                Reason.INVALID_REFERENCE,
+                f"rows lie outside the gate's window. base=`{one.base_offset}` end=`{one.end_offset}` "
+                f"window=`{window.base_offset}..{window.end_offset}` {where}",
+            )
+        if not -TIMESTAMP_MS_MAX <= one.timestamp_min_ms <= one.timestamp_max_ms <= TIMESTAMP_MS_MAX:
+            raise InvalidError(
+                Reason.INVALID_REFERENCE,
+                f"timestamps make no sense. first_ms=`{one.timestamp_min_ms}` last_ms=`{one.timestamp_max_ms}` {where}",
+            )
+        if one.path in paths:
+            raise InvalidError(Reason.INVALID_REFERENCE, f"a file is given twice. {where}")
+        paths.add(one.path)
+        if last is not None and last.partition == one.partition and last.end_offset > one.base_offset:
+            raise InvalidError(
+                Reason.INVALID_REFERENCE, f"files overlap. base=`{one.base_offset}` before=`{last.end_offset}` {where}"
+            )
+        last = one
+    return ordered

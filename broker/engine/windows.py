@@ -1,0 +1,142 @@
+"""Windows of one partition on its lead: where readers wait, and what they step over.
+
+A window is a range of offsets without live records: a gate's, or one that was kept free for a gate that never came, or what was
+deleted behind a gate at the front. `held` and `open`: history may come, so whoever reads up to it waits there; `filled`: what
+stands in it is in `PartitionLog.sealed`; `released`: readers step over it.
+
+Whoever stands exactly before a window when it opens is either at the end of the log, waiting for live records, or on its way
+through the log. Offsets do not tell; what a reader did before does. One that had come to the end, or had asked for it, is let
+*past* the window, for as long as it does not go back; every other reader waits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Literal
+
+State = Literal["held", "open", "filled", "released"]
+AT_END_S_MAX = 10.0
+"""A reader that came to the end of the log so long ago still counts as being there."""
+READERS_MAX = 4096
+"""Readers of one partition that are remembered; more of them are forgotten, the oldest first."""
+NOBODY = 0
+"""The reader of which nothing is known."""
+
+
+class Window:
+    """One window. `term`: of the leader for whom it is held; `gate_id` "": it is nobody's."""
+
+    __slots__ = ("base_offset", "end_offset", "gate_id", "past", "state", "term")
+
+    def __init__(self, base_offset: int, end_offset: int, gate_id: str, state: State, term: int = -1) -> None:
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.gate_id = gate_id
+        self.state = state
+        self.term = term
+        self.past: set[int] = set()
+        """Readers that are let past it while nothing is in it yet."""
+
+    @property
+    def waits(self) -> bool:
+        return self.state in ("held", "open")
+
+    def __repr__(self) -> str:
+        return f"Window({self.gate_id} {self.state} [{self.base_offset}, {self.end_offset}))"
+
+
+class Windows:
+    """All windows of a partition, by offset; they never overlap."""
+
+    __slots__ = ("_bases", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[Window] = []
+        self._bases: list[int] = []
+
+    @property
+    def end(self) -> int:
+        """Behind the last one; 0 where there is none."""
+        return self.rows[-1].end_offset if self.rows else 0
+
+    def add(self, window: Window) -> None:
+        at = bisect_right(self._bases, window.base_offset)
+        assert at == 0 or self.rows[at - 1].end_offset <= window.base_offset, "windows overlap"
+        assert at == len(self.rows) or window.end_offset <= self.rows[at].base_offset, "windows overlap"
+        self.rows.insert(at, window)
+        self._bases.insert(at, window.base_offset)
+
+    def next(self, offset: int) -> Window | None:
+        """The window that contains `offset`, or the first one behind it."""
+        at = bisect_right(self._bases, offset) - 1
+        if at >= 0 and offset < self.rows[at].end_offset:
+            return self.rows[at]
+        return self.rows[at + 1] if at + 1 < len(self.rows) else None
+
+    def find(self, gate_id: str, *states: State) -> Window | None:
+        return next((one for one in reversed(self.rows) if one.gate_id == gate_id and one.state in states), None)
+
+    def first_waiting(self) -> Window | None:
+        """The first window at which readers wait."""
+        return next((one for one in self.rows if one.waits), None)
+
+    def without(self, base_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """The parts of a range of offsets that lie in no window, by offset."""
+        parts: list[tuple[int, int]] = []
+        at = max(bisect_right(self._bases, base_offset) - 1, 0)
+        for window in self.rows[at:]:
+            if window.base_offset >= end_offset:
+                break
+            if window.base_offset > base_offset:
+                parts.append((base_offset, window.base_offset))
+            base_offset = max(base_offset, window.end_offset)
+        if base_offset < end_offset:
+            parts.append((base_offset, end_offset))
+        return parts
+
+    def drop_below(self, offset: int) -> None:
+        """Forget windows that end at or below `offset`."""
+        count = 0
+        while count < len(self.rows) and self.rows[count].end_offset <= offset:
+            count += 1
+        del self.rows[:count], self._bases[:count]
+
+
+class Readers:
+    """Who is at the end of a partition's log."""
+
+    __slots__ = ("_asked", "_at_end")
+
+    def __init__(self) -> None:
+        self._at_end: dict[int, float] = {}
+        self._asked: dict[int, int] = {}
+
+    def at_end(self, reader: int, now_s: float) -> None:
+        """A reader has everything that there is."""
+        self._at_end.pop(reader, None)
+        self._at_end[reader] = now_s
+        if len(self._at_end) > READERS_MAX:
+            del self._at_end[next(iter(self._at_end))]
+
+    def asked_end(self, reader: int, offset: int) -> None:
+        """A reader asked where the end is, and was told."""
+        self._asked.pop(reader, None)
+        self._asked[reader] = offset
+        if len(self._asked) > READERS_MAX:
+            del self._asked[next(iter(self._asked))]
+
+    def asked_start(self, reader: int) -> None:
+        """A reader asked for the beginning."""
+        self._asked.pop(reader, None)
+        self._at_end.pop(reader, None)
+
+    def standing(self, offset: int, now_s: float, *, is_empty: bool) -> set[int]:
+        """Readers that wait for live records at `offset`, where a window is about to open.
+
+        Args:
+            is_empty: the log never had a record: its end is its beginning, and only who asked for the end means the end.
+        """
+        asked = {reader for reader, told in self._asked.items() if told == offset}
+        if is_empty:
+            return asked
+        return asked | {reader for reader, seen_s in self._at_end.items() if now_s - seen_s <= AT_END_S_MAX}
