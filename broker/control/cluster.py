@@ -183,6 +183,13 @@ class Cluster:
             log.warning("lease_not_taken", error=error.message)
             return
         reshard = importlib.import_module("broker.cluster.reshard")
+        settings = self.engine.settings
+        targets = reshard.Targets(
+            broker_bytes_per_s=float(settings.cluster_broker_bytes_per_second),
+            split_after_ms=settings.cluster_split_after_ms,
+            merge_after_ms=settings.cluster_merge_after_ms,
+            cooldown_ms=settings.cluster_cooldown_ms,
+        )
         self._term_ended.clear()
         leader = Leader(
             engine=self.engine,
@@ -194,7 +201,7 @@ class Cluster:
             predecessor="" if before is None else before.holder,
             member_timeout_ms=self._timeout_ms,
             draining=self._draining,
-            planner=reshard.LoadPlanner(),
+            planner=reshard.LoadPlanner(targets),
             ended=lambda error: self._term_ended.set(),
             fail=self._fail,
         )

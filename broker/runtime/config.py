@@ -99,6 +99,21 @@ class Settings:
     cluster_member_timeout_ms: int = _duration(
         2 * SECOND_MS, 200, 600 * SECOND_MS, "a broker that the leader has not heard for this long is replaced"
     )
+    cluster_broker_bytes_per_second: int = _size(
+        100 * MIB, 64 * KIB, 1024 * GIB, "traffic that one broker is to serve, in and out; a segment with a quarter of it is split"
+    )
+    cluster_split_after_ms: int = _duration(
+        3 * SECOND_MS, 1000, 3600 * SECOND_MS, "a segment is split when it had too much traffic for this long"
+    )
+    cluster_merge_after_ms: int = _duration(
+        60 * SECOND_MS, 1000, DAY_MS, "neighbouring segments are merged when they had little traffic for this long"
+    )
+    cluster_cooldown_ms: int = _duration(
+        10 * SECOND_MS,
+        1000,
+        600 * SECOND_MS,
+        "a segment that was split, merged or moved is left alone for this long; doubled if soon again",
+    )
 
     # -- topics
     num_partitions: int = _count(8, 1, 10_000, "partitions of a topic that is created without a number")
