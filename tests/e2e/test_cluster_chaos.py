@@ -3,8 +3,8 @@
 Runs: three real brokers over one directory, or over one S3 (a moto server). They reach each other and S3 through doors that can be
 cut (`tests/support/network.py`). Idempotent producers and consumers of librdkafka and aiokafka run all the time. In each round one
 broker, the cluster's leader in every other one, is killed (SIGKILL), drained (SIGTERM), paused for up to 20 s and resumed, cut off
-from the other brokers while clients and the store still reach it, cut off from the store, or from both. Whoever was replaced meanwhile
-must end with exit code 3, and is started again; nobody may end otherwise.
+from the other brokers while clients and the store still reach it, cut off from the store, or from both. Whoever was replaced
+meanwhile must end with exit code 3, and is started again; nobody may end otherwise.
 Compared, at the end: the whole topic with every ack and with what the consumers were shown (`tests/support/history.py`). A mismatch
 means that an acked record was lost, repeated, reordered, moved, or shown before it was safe.
 

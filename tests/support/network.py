@@ -1,9 +1,9 @@
 """Doors between processes that can be cut, as a network is.
 
-A door is a port that passes everything on to another one. A process that is cut off keeps its connections, but nothing comes through
-them any more, in either direction, and new ones are taken and stay silent: what a broken switch does. Healed, everything that was
-held back comes through, in order: what TCP does. Who connects is told by the owner of the connection's other end, so that one
-process can be cut off from a door that others go on using.
+A door is a port that passes everything on to another one. A process that is cut off keeps its connections, but nothing comes
+through them any more, in either direction, and new ones are taken and stay silent: what a broken switch does. Healed, everything
+that was held back comes through, in order: what TCP does. Who connects is told by the owner of the connection's other end, so that
+one process can be cut off from a door that others go on using.
 """
 
 from __future__ import annotations

@@ -76,6 +76,8 @@ class Writer(Running):
         super().__init__(name)
         self.bootstrap, self.topic, self.partitions, self.codec = bootstrap, topic, partitions, codec
         self.sent = Sent(name=name, number=number, idempotent=idempotent)
+        self.pause_s = PAUSE_S
+        """Between two bursts; may be changed while it runs."""
         self._turn = 0
 
     def _next(self) -> tuple[int, int, bytes]:
@@ -107,7 +109,7 @@ class ConfluentWriter(Writer):
             if not self._full():
                 for _ in range(8):
                     self._produce(producer)
-            producer.poll(PAUSE_S)
+            producer.poll(self.pause_s)
         while producer.flush(1.0):
             pass
 
@@ -150,7 +152,7 @@ class AiokafkaWriter(Writer):
                         task = asyncio.create_task(self._note(partition, sequence, future))
                         waiting.add(task)
                         task.add_done_callback(waiting.discard)
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(self.pause_s)
             await producer.flush()
             await asyncio.gather(*waiting)
         finally:
@@ -182,7 +184,7 @@ class KafkaPythonWriter(Writer):
                 if not self._full():
                     for _ in range(4):
                         self._send(producer)
-                time.sleep(PAUSE_S)
+                time.sleep(self.pause_s)
             producer.flush(PATIENCE_MS / 1000)
         finally:
             producer.close(timeout=5)

@@ -1,0 +1,57 @@
+"""A segment that gets too much traffic is split by itself, and merged again when it is quiet, while foreign clients write and read.
+
+Runs: two brokers that are told to serve little, and a topic of four partitions, of which idempotent producers and consumers of
+librdkafka and aiokafka use two: all of the traffic falls on one segment. Later the writers calm down.
+Compared: what the leader decided and the segments there are; at the end the whole log with every ack and with what the consumers
+were shown. A mismatch means that the cluster does not follow its load, or that a record suffered from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.compat.topics import create_topic
+from tests.conftest import BrokerFactory
+from tests.support.cluster import Brokers, Clients, eventually
+
+HOT = 2
+"""Partitions that are written to: those of the first segment."""
+CALM_PAUSE_S = 1.0
+
+LITTLE = {
+    "HEADGATE_CLUSTER_BROKER_BYTES_PER_SECOND": "1MiB",
+    "HEADGATE_CLUSTER_SPLIT_AFTER_MS": "1000",
+    "HEADGATE_CLUSTER_MERGE_AFTER_MS": "2000",
+    "HEADGATE_CLUSTER_COOLDOWN_MS": "1000",
+}
+
+
+@pytest.mark.timeout(200)
+def test_a_hot_segment_is_split_and_a_quiet_one_merged(
+    make_broker: BrokerFactory, tmp_path: Path, report: Callable[[str], None]
+) -> None:
+    brokers = Brokers(make_broker, tmp_path / "store", env=LITTLE, count=2)
+    brokers.start()
+    create_topic(brokers.bootstrap, "t", 2 * HOT)
+    assert [(row.first_partition, row.end_partition) for row in brokers.segments("t")] == [(0, HOT), (HOT, 2 * HOT)]
+    clients = Clients(brokers, "t", HOT)
+    clients.start()
+
+    def decided(kind: str) -> list[str]:
+        clients.check()
+        return [row.why for row in brokers.describe().decisions if row.kind == kind and not row.under_way and not row.error]
+
+    eventually(lambda: bool(decided("split")), "the hot segment is split")
+    assert (0, HOT) not in [(row.first_partition, row.end_partition) for row in brokers.segments("t")]
+    clients.acked_in_all(20)
+    for writer in clients.writers:
+        writer.pause_s = CALM_PAUSE_S
+    eventually(lambda: bool(decided("merge")), "quiet neighbours are merged")
+    clients.acked_in_all(4)
+    for kind in ("split", "merge"):
+        report(f"load: {decided(kind)[-1]}")
+    wrong = clients.judge()
+    assert not wrong, f"complaints=`{len(wrong)}`\n" + "\n".join(wrong[:20])
