@@ -1,0 +1,150 @@
+"""Three whole brokers in one process: any of them answers about all of the cluster.
+
+Compared: what each broker says over gRPC with what the brokers hold together. A mismatch means that it matters to a client whom it
+asks.
+"""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from broker.client import Admin, GroupAdmin, TopicPartition
+from broker.log.records import Record, encode_batch
+from broker.runtime.errors import HeadgateError, Reason
+from broker.server.grpc.errors import LEADER_KEY, REASON_KEY
+from broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
+from tests.unit.control.world import Broker, World, until
+
+
+async def fill(world: World, topic: str, partition: int, count: int) -> None:
+    broker = world.lead(topic, partition)
+    log = broker.engine.partition(broker.engine.topic(topic), partition)
+    broker.engine.append(log, memoryview(bytearray(encode_batch([Record(0, 1, None, b"x")] * count))))
+    await broker.engine.durable()
+
+
+async def create(world: World, topic: str, partitions: int) -> None:
+    await world.brokers[-1].engine.create_topic(topic, partitions, {})
+    await until(lambda: sum(len(broker.leads().get(topic, ())) for broker in world.brokers) == partitions)
+
+
+async def test_topics_and_status(world: World) -> None:
+    await create(world, "t", 6)
+    for partition in range(6):
+        await fill(world, "t", partition, partition + 1)
+    for broker in world.brokers:
+        assert 0 < len(broker.leads()["t"]) < 6, "a new topic is spread"
+        async with Admin(broker.address) as admin:
+            about = await admin.describe_topic("t")
+            assert [(part.log_start, part.high_watermark) for part in about.partitions] == [(0, count) for count in range(1, 7)]
+            assert [part.leader for part in about.partitions] == [world.lead("t", number).number for number in range(6)]
+            assert all(part.size_bytes > 0 and part.leader_epoch > 0 for part in about.partitions)
+            status = await admin.status(rate_window_ms=1)
+            assert [one.id for one in status.brokers] == [1, 2, 3]
+            assert [one.grpc_port for one in status.brokers] == [one.port for one in world.brokers]
+            assert {one.incarnation_id for one in status.brokers} == {one.engine.incarnation_id for one in world.brokers}
+            (topic,) = status.topics
+            assert (topic.records, topic.partitions, topic.records_in_per_second) == (21, 6, 0)
+            ends = await admin.offsets({TopicPartition("t", number): "latest" for number in range(6)})
+            assert [found.offset for found in ends.values()] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_records_are_deleted_where_they_are_led(world: World) -> None:
+    await create(world, "t", 6)
+    for partition in range(6):
+        await fill(world, "t", partition, 3)
+    async with Admin(world.brokers[0].address) as admin:
+        assert await admin.delete_records("t", dict.fromkeys(range(6), 2)) == dict.fromkeys(range(6), 2)
+    async with Admin(world.brokers[1].address) as admin:
+        assert [part.log_start for part in (await admin.describe_topic("t")).partitions] == [2] * 6
+        with pytest.raises(HeadgateError) as caught:
+            await admin.delete_records("t", dict.fromkeys(range(6), 9))
+        assert caught.value.reason is Reason.OFFSET_OUT_OF_RANGE
+
+
+async def test_groups(world: World) -> None:
+    await create(world, "t", 6)
+    for partition in range(6):
+        await fill(world, "t", partition, 5)
+    names = [f"group-{number}" for number in range(8)]
+    everywhere = {TopicPartition("t", number): 2 for number in range(6)}
+    for number, name in enumerate(names):
+        async with GroupAdmin(world.brokers[number % 3].address) as admin:
+            assert set((await admin.alter_positions(name, everywhere)).values()) == {None}
+    for broker in world.brokers:
+        async with GroupAdmin(broker.address) as admin:
+            listed = await admin.list_groups()
+            assert [(row.id, row.positions, row.lag_records) for row in listed] == [(name, 6, 18) for name in names]
+            about = await admin.describe_group("group-3")
+            assert [(row.offset, row.high_watermark, row.lag_records) for row in about.positions] == [(2, 5, 3)] * 6
+            assert about.group.lag_records == 18
+            assert await admin.alter_positions("group-0", {TopicPartition("t", 0): 2}) == {TopicPartition("t", 0): 2}
+            for reason, offsets in (
+                (Reason.OFFSET_OUT_OF_RANGE, {TopicPartition("t", 5): 6}),
+                (Reason.UNKNOWN_TOPIC, {TopicPartition("t", 6): 0}),
+                (Reason.UNKNOWN_TOPIC, {TopicPartition("none", 0): 0}),
+            ):
+                with pytest.raises(HeadgateError) as caught:
+                    await admin.alter_positions("group-0", offsets)
+                assert caught.value.reason is reason
+    for number, name in enumerate(names):
+        async with GroupAdmin(world.brokers[number % 3].address) as admin:
+            await admin.delete_group(name)
+            with pytest.raises(HeadgateError) as caught:
+                await admin.describe_group(name)
+            assert caught.value.reason is Reason.GROUP_ID_NOT_FOUND
+            with pytest.raises(HeadgateError) as caught:
+                await admin.delete_group(name)
+            assert caught.value.reason is Reason.GROUP_ID_NOT_FOUND
+    async with GroupAdmin(world.brokers[0].address) as admin:
+        assert await admin.list_groups() == []
+
+
+async def test_who_does_not_lead_says_who_does(world: World) -> None:
+    await create(world, "t", 6)
+    for broker in world.brokers:
+        elsewhere = next(number for number in range(6) if number not in broker.leads()["t"])
+        lead = world.lead("t", elsewhere).address
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await broker.call("Log.Fetch", log_pb2.FetchRequest(topic="t", partition=elsewhere))
+        metadata = caught.value.trailing_metadata()
+        assert metadata is not None
+        assert (caught.value.code(), metadata[REASON_KEY], metadata[LEADER_KEY]) == (
+            grpc.StatusCode.UNAVAILABLE,
+            "not_leader",
+            lead,
+        )
+        query = log_pb2.ListOffsetsRequest.Query(partition=elsewhere, position=log_pb2.Position(latest=True))
+        (row,) = (await broker.call("Log.ListOffsets", log_pb2.ListOffsetsRequest(topic="t", queries=[query]))).results
+        assert (row.error.reason, row.error.retriable, row.error.leader) == ("not_leader", True, lead)
+
+
+async def test_a_broker_that_is_asked_by_another_speaks_for_itself(world: World) -> None:
+    await create(world, "t", 3)
+    for broker in world.brokers:
+        mark = {"headgate-forwarded": "1"}
+        status = await broker.call("Admin.Status", admin_pb2.StatusRequest(), **mark)
+        assert [one.id for one in status.brokers] == [broker.number]
+        described = await broker.call("Admin.DescribeTopics", admin_pb2.DescribeTopicsRequest(names=["t"]), **mark)
+        known = [part.partition for part in described.topics[0].partitions if part.high_watermark >= 0]
+        assert known == broker.leads()["t"]
+        assert not described.topics[0].config
+        leads_only = admin_pb2.DescribeTopicsRequest(names=["t"], leads_only=True)
+        (row,) = (await broker.call("Admin.DescribeTopics", leads_only)).topics
+        assert [part.leader for part in row.partitions] == [world.lead("t", number).number for number in range(3)]
+        assert row.config
+
+
+async def test_a_broker_that_does_not_answer_is_shown_and_not_waited_for(world: World) -> None:
+    await create(world, "t", 6)
+    silent: Broker = world.brokers[2]
+    await silent.server.close(0)  # its stream to the leader stays, its door is shut
+    status = await world.brokers[0].call("Admin.Status", admin_pb2.StatusRequest())
+    assert [(one.id, bool(one.trouble)) for one in status.brokers] == [(1, False), (2, False), (3, True)]
+    described = await world.brokers[0].call("Admin.DescribeTopics", admin_pb2.DescribeTopicsRequest(names=["t"]))
+    unknown = {part.partition for part in described.topics[0].partitions if part.high_watermark < 0}
+    assert unknown == set(silent.leads()["t"])
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await world.brokers[0].call("Groups.ListGroups", groups_pb2.ListGroupsRequest())
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, "part of a list is no list"

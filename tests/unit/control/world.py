@@ -1,0 +1,187 @@
+"""Whole brokers in one process and one event loop: engine, control plane, groups and gRPC door, over one medium in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from broker.cluster.manifest import Incarnation
+from broker.control.cluster import Cluster
+from broker.engine.coordinator import Coordinator
+from broker.engine.engine import Engine
+from broker.runtime.clock import Clock
+from broker.runtime.config import Settings
+from broker.runtime.errors import HeadgateError
+from broker.server.grpc.server import GrpcServer
+from broker.store.memory import MemoryObjects, MemoryStore
+from broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2, groups_pb2, log_pb2
+from broker.wire.grpc.methods import methods
+from tests.support.ports import free_port
+from tests.unit.engine.world import MortalStore
+
+HOST = "127.0.0.1"
+WAIT_S = 20.0
+"""Ends a hang; nothing is judged by it."""
+
+METHODS = {
+    f"{service.name}.{name}": method
+    for file in (admin_pb2, control_pb2, groups_pb2, log_pb2)
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for name, method in methods(service).items()
+}
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for something inside the brokers."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110  # of the brokers' inside, which has no events for tests
+            await asyncio.sleep(0.002)
+
+
+class Broker:
+    """One broker: `start`, then `stop` as SIGTERM does or `crash` as SIGKILL does, and `start` again as a new incarnation."""
+
+    def __init__(self, objects: MemoryObjects, number: int, values: dict[str, Any]) -> None:
+        self.number = number
+        self.port = free_port()
+        self.settings = Settings.from_values(
+            {
+                "broker_id": number,
+                "grpc_port": self.port,
+                "kafka_port": free_port(),
+                "cluster_lease_ttl_ms": 1000,
+                "cluster_member_timeout_ms": 2000,
+                "wal_flush_interval_ms": 1,
+                "offsets_topic_num_partitions": 6,
+                "group_initial_rebalance_delay_ms": 0,
+                **values,
+            }
+        )
+        self.failures: list[HeadgateError] = []
+        self.running = False
+        self._objects = objects
+        self._channel: grpc.aio.Channel | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    async def start(self) -> None:
+        self.failures = []
+        self.store = MortalStore(MemoryStore(self._objects), "memory:")
+        self.engine = Engine(
+            store=self.store,
+            settings=self.settings,
+            clock=Clock(),
+            incarnation_id=os.urandom(16).hex(),
+            fail=self.failures.append,
+        )
+        self.cluster = Cluster(
+            self.engine,
+            mine=Incarnation(
+                id=self.engine.incarnation_id,
+                broker_id=self.number,
+                leader_epoch=-1,
+                opened_ms=0,
+                host=HOST,
+                kafka_port=self.settings.kafka_port,
+                grpc_port=self.port,
+            ),
+            lease_ttl_ms=self.settings.cluster_lease_ttl_ms,
+            member_timeout_ms=self.settings.cluster_member_timeout_ms,
+            fail=self.failures.append,
+        )
+        async with asyncio.timeout(WAIT_S):
+            await self.cluster.start()
+        self.groups = Coordinator(self.engine, self.settings, Clock())
+        self.groups.start()
+        self.server = GrpcServer(self.engine, self.settings, self.groups, cluster=self.cluster)
+        await self.server.start()
+        await self.cluster.serving()
+        self.running = True
+
+    async def stop(self) -> None:
+        self.running = False
+        await self.cluster.drain(WAIT_S)
+        self.groups.stop()
+        await self.engine.close()
+        await self.groups.close()
+        await self.cluster.close()
+        await self.server.close(1)
+        assert not self.failures
+
+    async def crash(self) -> None:
+        self.running = False
+        self.store.kill()
+        await self.server.close(0)
+        task = self.cluster._task
+        assert task is not None
+        task.cancel()
+        await asyncio.wait((task,))
+        self.groups.stop()
+        self.cluster.abandon(HeadgateError.__new__(HeadgateError))
+        with suppress(BaseException):
+            await self.engine.close()
+        await self.groups.close()
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+        if self.running:
+            await self.crash()
+
+    async def call(self, name: str, request: Message, **metadata: str) -> Any:
+        """A unary call such as ``Admin.Status``. Raises AioRpcError."""
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
+        method = METHODS[name]
+        call: Any = self._channel.unary_unary(method.path)
+        return method.response.FromString(
+            await call(request.SerializeToString(), timeout=WAIT_S, metadata=tuple(metadata.items()), wait_for_ready=True)
+        )
+
+    def leads(self) -> dict[str, list[int]]:
+        """The partitions that it leads, by topic."""
+        return {
+            name: numbers
+            for name, slots in self.engine.logs.items()
+            if (numbers := [log.number for log in slots if log is not None])
+        }
+
+
+class World:
+    """Brokers of one cluster, numbered from 1; the first one leads it."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.objects = MemoryObjects()
+        self.brokers: list[Broker] = []
+        self._values = values
+
+    async def start(self, count: int) -> None:
+        for number in range(1, count + 1):
+            broker = Broker(self.objects, number, self._values)
+            self.brokers.append(broker)
+            await broker.start()
+        await until(lambda: all(len(broker.engine.brokers()) == count for broker in self.brokers))
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self.brokers)
+
+    @property
+    def leader(self) -> Broker:
+        return next(broker for broker in self.brokers if broker.running and broker.cluster.leader is not None)
+
+    def lead(self, topic: str, partition: int) -> Broker:
+        """Who leads a partition, by its own word."""
+        return next(broker for broker in self.brokers if broker.running and partition in broker.leads().get(topic, ()))
+
+    async def close(self) -> None:
+        for broker in self.brokers:
+            await broker.close()
