@@ -51,8 +51,8 @@ def gates_ahead(
 ) -> Iterator[None]:
     """Open the gates of several partitions before the first is filled, so that no live record comes between two of them.
 
-    Whoever reads from the beginning waits at the first that is not filled. All are renewed until the end; those that were opened here
-    and are not filled by then are released.
+    Whoever reads from the beginning waits at the first that is not filled. All are renewed until the end; where that is an error,
+    those that were opened here are released, unless they were filled by then.
     """
     opened: list[str] = []
     try:

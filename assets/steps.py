@@ -1,7 +1,7 @@
 """What the four assets of a flood do: plan, raise the brokers, put the history in, give the brokers back.
 
-Each step can be run alone and again. What a step holds (a reservation, gates) ends by itself when its process dies, and is given back
-at once where the process can still do so.
+Each step can be run alone and again. What a step holds (a reservation, gates) ends by itself when its process dies, and is given
+back at once where the process can still do so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SAY_S = 5.0
 LEAVE_WAIT_S = 90.0
 """How long a run watches the brokers go. They go without it too."""
 PAST_EVENTS = 200
-OFFSETS_PER_KEY_MAX = 64
+RESHARDS_MAX = 64
 _MAX_RUN_S = 24 * 3600.0
 
 
@@ -246,7 +246,7 @@ def wait_for_brokers(run: Run, fleet: FleetResource, brokers: int) -> int:
 def spread(run: Run) -> list[str]:
     """Split the topic's segments, so that every broker has a part of it. Returns what was done; what fails is said, and left."""
     done: list[str] = []
-    for _ in range(OFFSETS_PER_KEY_MAX):
+    for _ in range(RESHARDS_MAX):
         view = run.cluster.view()
         brokers = [one.broker_id for one in view.members if not one.draining]
         step = next_split(_parts(run.flood.topic, view), brokers)
@@ -317,7 +317,7 @@ def watch_brokers_go(run: Run, fleet: FleetResource) -> int:
 
 def merge(run: Run) -> int:
     """Make one of neighbouring segments of the topic at one broker. Returns how many merges there were."""
-    for done in range(OFFSETS_PER_KEY_MAX):
+    for done in range(RESHARDS_MAX):
         pair = next_merge(_parts(run.flood.topic, run.cluster.view()))
         if pair is None:
             return done
@@ -326,7 +326,7 @@ def merge(run: Run) -> int:
         except HeadgateError as error:
             run.context.log.warning(f"segments were not merged: {error.message}")
             return done
-    return OFFSETS_PER_KEY_MAX
+    return RESHARDS_MAX
 
 
 def throttled(say: Callable[[str], None], every_s: float = SAY_S) -> Callable[[str, str], None]:

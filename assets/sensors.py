@@ -1,0 +1,157 @@
+"""What looks after the cluster while Dagster lives: release at once, reconcile, watch the load.
+
+None of it is needed for capacity to end: reservations and gates do so by themselves. It makes them end sooner, and tells people.
+"""
+
+# Dagster looks at annotations, so they are not postponed here.
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import dagster as dg
+from dagster import DagsterInstance
+
+from assets.floods.model import Flood
+from assets.owners import FLOOD_TAG, Owner
+from assets.resources import ClusterResource, FleetResource
+from broker.client.control import Reservation
+from broker.runtime.errors import HeadgateError
+
+RELEASE_EVERY_S = 5
+RECONCILE_EVERY_S = 30
+LOAD_EVERY_S = 30
+
+BROKERS = dg.AssetSpec(
+    "brokers", group_name="fleet", kinds={"headgate"}, description="The brokers of the cluster: how many there are, and why."
+)
+
+
+def cluster_sensors(floods: Sequence[Flood]) -> list[dg.SensorDefinition]:
+    """The sensors that are there once for all floods."""
+    return [
+        _on_end(dg.DagsterRunStatus.FAILURE, floods),
+        _on_end(dg.DagsterRunStatus.CANCELED, floods),
+        _reconciler(floods),
+        _load(),
+    ]
+
+
+def _on_end(status: dg.DagsterRunStatus, floods: Sequence[Flood]) -> dg.SensorDefinition:
+    by_name = {flood.name: flood for flood in floods}
+
+    @dg.run_status_sensor(
+        name=f"release_on_{'failure' if status is dg.DagsterRunStatus.FAILURE else 'cancel'}",
+        run_status=status,
+        minimum_interval_seconds=RELEASE_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="A flood's run ended before its time: its brokers are given back and its gates released at once.",
+    )
+    def release(context: dg.RunStatusSensorContext, cluster: ClusterResource) -> dg.SkipReason:
+        run = context.dagster_run
+        names = {run.tags.get(FLOOD_TAG), *(key.path[0] for key in run.asset_selection or ())}
+        done: list[str] = []
+        for name in sorted(one for one in names if one in by_name):
+            owner = Owner.of(name, run.run_id, run.tags)
+            try:
+                if not owner.needs_it(context.instance, datetime.now(UTC)) and cluster.release(owner.reservation_id):
+                    done.append(f"reservation {owner.reservation_id} is released")
+            except HeadgateError as error:
+                done.append(f"reservation {owner.reservation_id} ends by itself: {error.message}")
+        for text in done:
+            context.log.info(text)
+        return dg.SkipReason("; ".join(done) or "nothing was held")
+
+    return release
+
+
+def _reconciler(floods: Sequence[Flood]) -> dg.SensorDefinition:
+    @dg.sensor(
+        name="fleet_reconciler",
+        minimum_interval_seconds=RECONCILE_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Releases what ended runs left behind, and tells the fleet how many brokers there are to be.",
+    )
+    def fleet_reconciler(
+        context: dg.SensorEvaluationContext, cluster: ClusterResource, fleet: FleetResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        try:
+            text = reconcile(context.instance, cluster, fleet, floods, datetime.now(UTC))
+        except HeadgateError as error:
+            return dg.SkipReason(f"the cluster cannot be reconciled now: {error.message}")
+        return dg.SkipReason("; ".join(text) or "all is as it should be")
+
+    return fleet_reconciler
+
+
+def reconcile(
+    instance: DagsterInstance, cluster: ClusterResource, fleet: FleetResource, floods: Sequence[Flood], now: datetime
+) -> list[str]:
+    """Release reservations whose runs are over, and gates that nobody fills any more; scale the fleet. Returns what was done.
+
+    Raises HeadgateError where the cluster or the fleet does not answer.
+    """
+    done: list[str] = []
+    reservations = cluster.reservations()
+    for one in abandoned(instance, reservations, now):
+        if cluster.release(one.id):
+            done.append(f"reservation {one.id} is released: {one.owner} is over")
+    running = fleet.fleet(cluster)
+    if not running.follows:
+        wanted = cluster.desired().brokers
+        before = running.state().asked
+        if before != wanted:
+            state = running.scale(wanted)
+            done.append(f"{running.name}: {before} to {state.asked} brokers" + (f" ({state.note})" if state.note else ""))
+    return done
+
+
+def abandoned(instance: DagsterInstance, reservations: Sequence[Reservation], now: datetime) -> list[Reservation]:
+    """Those reservations of Dagster that no run counts on. What others opened is theirs."""
+    found = []
+    for one in reservations:
+        owner = Owner.parse(one.owner)
+        # A run of another Dagster is not in our books: only what we know to be over is ours to release.
+        if owner is not None and _known(instance, owner) and not owner.needs_it(instance, now):
+            found.append(one)
+    return found
+
+
+def _known(instance: DagsterInstance, owner: Owner) -> bool:
+    if owner.kind == "run":
+        return instance.get_run_by_id(owner.id) is not None
+    if owner.kind == "backfill":
+        return instance.get_backfill(owner.id) is not None
+    return True
+
+
+def _load() -> dg.SensorDefinition:
+    @dg.sensor(
+        name="fleet_load",
+        minimum_interval_seconds=LOAD_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Brokers that are wanted and that are there, and floods that nobody planned.",
+    )
+    def fleet_load(context: dg.SensorEvaluationContext, cluster: ClusterResource) -> dg.SensorResult | dg.SkipReason:
+        try:
+            desired, view, reservations = cluster.desired(), cluster.view(), cluster.reservations()
+        except HeadgateError as error:
+            return dg.SkipReason(f"the cluster does not answer: {error.message}")
+        reserved = max((one.brokers for one in reservations), default=0)
+        unplanned = desired.brokers > max(reserved, 1) and any("load" in reason for reason in desired.reasons)
+        seen = f"{desired.brokers}/{desired.live_brokers}/{reserved}/{unplanned}"
+        if seen == context.cursor:
+            return dg.SkipReason(f"{desired.live_brokers} of {desired.brokers} brokers, as before")
+        observation = dg.AssetObservation(
+            BROKERS.key,
+            metadata={
+                "desired": desired.brokers,
+                "live": desired.live_brokers,
+                "reserved": reserved,
+                "unplanned flood": unplanned,
+                "why": "; ".join(desired.reasons),
+                "bytes in per second": dg.MetadataValue.float(round(sum(one.bytes_in_per_s for one in view.segments), 1)),
+                "bytes out per second": dg.MetadataValue.float(round(sum(one.bytes_out_per_s for one in view.segments), 1)),
+            },
+        )
+        return dg.SensorResult(asset_events=[observation], cursor=seen)
+
+    return fleet_load
