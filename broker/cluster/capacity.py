@@ -47,12 +47,16 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     renewals: int = 0
 
 
-def check_reservation(reservation: Reservation, existing: Mapping[str, Reservation]) -> None:
-    """Whether it may be opened, or take the place of the one with its id. Raises InvalidError that says the limit."""
+def check_reservation(reservation: Reservation, existing: Mapping[str, Reservation], brokers_max: int = BROKERS_MAX) -> None:
+    """Whether it may be opened, or take the place of the one with its id. Raises InvalidError that says the limit.
+
+    Args:
+        brokers_max: the largest number that this cluster lets a reservation ask for.
+    """
     _check_text("id", reservation.id, ID_CHARS_MAX, empty=False)
     _check_text("owner", reservation.owner, OWNER_CHARS_MAX, empty=True)
-    if not 1 <= reservation.brokers <= BROKERS_MAX:
-        raise _refused(f"a reservation is for 1 to {BROKERS_MAX} brokers", brokers=reservation.brokers)
+    if not 1 <= reservation.brokers <= brokers_max:
+        raise _refused(f"a reservation is for 1 to {brokers_max} brokers", brokers=reservation.brokers)
     check_ttl(reservation.ttl_ms)
     if reservation.id not in existing and len(existing) >= RESERVATIONS_MAX:
         raise InvalidError(
@@ -69,9 +73,9 @@ def check_ttl(ttl_ms: int) -> None:
         )
 
 
-def opened(reservation: Reservation, existing: Mapping[str, Reservation]) -> Reservation:
+def opened(reservation: Reservation, existing: Mapping[str, Reservation], brokers_max: int = BROKERS_MAX) -> Reservation:
     """What to store for a request to open: the same id again is a renewal, and may ask for other numbers. Raises InvalidError."""
-    check_reservation(reservation, existing)
+    check_reservation(reservation, existing, brokers_max)
     before = existing.get(reservation.id)
     return msgspec.structs.replace(reservation, renewals=0 if before is None else before.renewals + 1)
 
@@ -146,10 +150,12 @@ class LoadDemand:
     Args:
         brokers: how many there are when this leader begins. It knows nothing of the load yet, and keeps them for `DOWN_AFTER_MS`.
         now_ms: monotonic.
+        brokers_max: more are never asked for.
     """
 
-    def __init__(self, brokers: int, now_ms: int) -> None:
-        self.brokers = min(max(brokers, 1), BROKERS_MAX)
+    def __init__(self, brokers: int, now_ms: int, brokers_max: int = BROKERS_MAX) -> None:
+        self._brokers_max = brokers_max
+        self.brokers = min(max(brokers, 1), brokers_max)
         self.pressure = 0.0
         """Sum of all brokers, as last measured."""
         self._at_ms = now_ms
@@ -164,8 +170,8 @@ class LoadDemand:
         if now_ms - self._at_ms > GAP_MS:
             self._more_since_ms = self._fewer_since_ms = None
         self._at_ms = now_ms
-        more = min(_brokers_for(self.pressure, FULL_SHARE), BROKERS_MAX)
-        fewer = min(_brokers_for(self.pressure, ROOMY_SHARE), BROKERS_MAX)
+        more = min(_brokers_for(self.pressure, FULL_SHARE), self._brokers_max)
+        fewer = min(_brokers_for(self.pressure, ROOMY_SHARE), self._brokers_max)
         if more > self.brokers:
             # The least of these seconds: what was asked for all the time.
             self._more = more if self._more_since_ms is None else min(self._more, more)
@@ -184,11 +190,14 @@ class LoadDemand:
             self._fewer_since_ms = None
 
 
-def desired_brokers(minimum: int, reservations: Sequence[OpenReservation], demand: LoadDemand) -> Desired:
+def desired_brokers(
+    minimum: int, reservations: Sequence[OpenReservation], demand: LoadDemand, brokers_max: int = BROKERS_MAX
+) -> Desired:
     """The number for fleets to follow, with its reasons.
 
     Args:
         minimum: what the fleet always keeps; 0 or more.
+        brokers_max: the largest number there is to be, also where a reservation from before this limit says more.
     """
     claims = [(minimum, 0, f"the minimum is {_brokers(minimum)}")]
     for one in reservations:
@@ -203,7 +212,10 @@ def desired_brokers(minimum: int, reservations: Sequence[OpenReservation], deman
         )
     claims.append((demand.brokers, 2, f"the load asks for {_brokers(demand.brokers)}: {demand.pressure:.2f} of a broker in use"))
     claims.sort(key=lambda claim: (-claim[0], claim[1]))
-    return Desired(brokers=claims[0][0], reasons=tuple(text for _, _, text in claims))
+    reasons = tuple(text for _, _, text in claims)
+    if claims[0][0] > brokers_max:
+        reasons = (f"there are to be at most {_brokers(brokers_max)}", *reasons)
+    return Desired(brokers=min(claims[0][0], brokers_max), reasons=reasons)
 
 
 def _brokers_for(pressure: float, share: float) -> int:

@@ -30,6 +30,7 @@ from typing import TypeVar
 import msgspec
 
 from broker.cluster.gates import GATES_MAX, OPEN_GATES_MAX, Gate, GateWindow, ParquetExtent
+from broker.cluster.capacity import Reservation, check_reservation
 from broker.cluster.segments import SealedSegment, SegmentInfo
 from broker.runtime.errors import CorruptError, FencedError, InvalidError, Reason, RetryError
 
@@ -209,6 +210,18 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
     number: int
 
 
+class PutReservation(msgspec.Struct, frozen=True, tag="put_reservation"):
+    """A reservation is open, with all its time before it; it takes the place of the one with its id."""
+
+    reservation: Reservation
+
+
+class ReleaseReservation(msgspec.Struct, frozen=True, tag="release_reservation"):
+    """A reservation is over: it was released, or its time has run out."""
+
+    reservation_id: str
+
+
 class OpenGate(msgspec.Struct, frozen=True, tag="open_gate"):
     """Room for history. `segments`: the segment of each partition whose lead kept the window free, by partition in order; [] for a
     gate at the front, which needs no lead. A gate that is filled in the same step comes with its extents, as `filled`."""
@@ -277,6 +290,8 @@ Edit = (
     | SealSegment
     | SetLeader
     | Committed
+    | PutReservation
+    | ReleaseReservation
     | OpenGate
     | FillGate
     | RenewGate
@@ -310,6 +325,7 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     leader: str
     term_epoch: int
     leader_epoch: int
+    reservations: list[Reservation] = []
     gates: list[Gate] = []
     cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
     condemned: list[str] = []
@@ -346,6 +362,8 @@ class Manifest:
         self.next_segment_id = 0
         self.commits: dict[str, int] = {}
         """The newest commit of incarnations that commit through the leader."""
+        self.reservations: dict[str, Reservation] = {}
+        """All and only the open reservations of brokers, by id. When they end only the leader knows."""
         self.leader = ""
         """The incarnation that leads the cluster, or did last."""
         self.term_epoch = -1
@@ -421,6 +439,10 @@ class Manifest:
                 case Committed(incarnation_id, number):
                     if incarnation_id in self.incarnations:
                         self.commits[incarnation_id] = max(number, self.commits.get(incarnation_id, -1))
+                case PutReservation(reservation):
+                    self.reservations[reservation.id] = reservation
+                case ReleaseReservation(reservation_id):
+                    self.reservations.pop(reservation_id, None)
                 case OpenGate(gate, _):
                     if gate.topic_id in self.topics_by_id:
                         self._put_gate(gate)
@@ -624,6 +646,7 @@ class Manifest:
                 leader=self.leader,
                 term_epoch=self.term_epoch,
                 leader_epoch=self.leader_epoch,
+                reservations=list(self.reservations.values()),
                 gates=[gate for gates in self.gates.values() for gate in gates.values()],
                 cuts=self.cuts,
                 condemned=list(self.condemned),
@@ -649,6 +672,7 @@ class Manifest:
         manifest.leader = snapshot.leader
         manifest.term_epoch = snapshot.term_epoch
         manifest.leader_epoch = snapshot.leader_epoch
+        manifest.reservations = {reservation.id: reservation for reservation in snapshot.reservations}
         for gate in snapshot.gates:
             manifest.gates.setdefault(gate.topic_id, {})[gate.id] = gate
         manifest.cuts = snapshot.cuts
@@ -741,6 +765,8 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
             if segment is None:
                 raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open. segment=`{segment_id}`")
             assert len(ends) == len(segment.partitions), "one end for each partition"
+        case PutReservation(reservation):
+            check_reservation(reservation, manifest.reservations)
         case SetLogStart(topic_id, offsets, True):
             for gate in manifest.gates.get(topic_id, _NO_GATES).values():
                 if gate.state == "open" and any(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from broker.cluster.lease import Contender, Lease
 from broker.cluster.manifest import Incarnation
+from broker.control.capacity import ClusterCapacity
 from broker.control.catalog import ClusterCatalog
 from broker.control.leader import Leader, refuses
 from broker.control.lease import LeaseRegister
@@ -62,6 +63,8 @@ class Cluster:
         self.membership: Membership | None = None
         """While it follows."""
         self.connections: Callable[[], int] = lambda: 0
+        self.capacity = ClusterCapacity(self)
+        """How many brokers there are to be, as any broker tells it."""
         self._mine = mine
         self._address = f"{mine.host}:{mine.grpc_port}"
         self._ttl_ms = lease_ttl_ms
@@ -206,6 +209,7 @@ class Cluster:
             fail=self._fail,
         )
         leader.connections = lambda: self.connections()
+        leader.capacity.on_change = self.capacity.changed
         try:
             await leader.start()
         except (DeposedError, RetryError) as error:
@@ -222,6 +226,7 @@ class Cluster:
             self.leader = None
             self._version = leader.version
             leader.stop()
+            self.capacity.changed()
 
     async def _follow(self, lease: Lease) -> None:
         module: Any = await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "broker.control.member")

@@ -22,6 +22,8 @@ from broker.cluster.manifest import (
     Incarnation,
     Manifest,
     OpenIncarnation,
+    PutReservation,
+    ReleaseReservation,
     SealIncarnation,
     SealSegment,
     SetLeader,
@@ -30,6 +32,7 @@ from broker.cluster.manifest import (
 from broker.cluster.reshard import LoadPlanner
 from broker.cluster.segments import BrokerLoad, Order, OrderKind, SegmentInfo
 from broker.cluster.succession import Gap, find_gaps, open_successors
+from broker.control.capacity import TermCapacity
 from broker.control.catalog import ClusterCatalog
 from broker.control.lease import LeaseRegister
 from broker.control.orders import OrderBook
@@ -116,6 +119,9 @@ class Leader:
         self.lease = lease
         self.planner = planner
         self.orders = OrderBook(self)
+        self.capacity = TermCapacity(
+            self, brokers_min=engine.settings.capacity_brokers_min, brokers_max=engine.settings.capacity_brokers_max
+        )
         self._engine = engine
         self._catalog = catalog
         self._register = register
@@ -178,6 +184,7 @@ class Leader:
         self._expected_until_s = now_s + self._timeout_s
         self._catalog.manifest = self._local.manifest
         self._catalog.use(self)
+        self.capacity.follow()
         if self._engine.ready:
             self._engine.replaced()
             self._engine.sweep_sealed()
@@ -310,6 +317,10 @@ class Leader:
     async def settle(self) -> None:
         await self._local.settle()
 
+    async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
+        """As `LocalCatalog.commit_made`."""
+        await self._local.commit_made(make)
+
     async def commit_of(self, incarnation_id: str, edits: Sequence[Edit]) -> int:
         """A member's commit. Returns the version in which it is. Raises as `Catalog.commit`."""
         if incarnation_id in self._condemned:
@@ -328,6 +339,8 @@ class Leader:
             for session in list(self.sessions.values()):
                 session.edits(self.version, data)
         self.orders.applied(edits)
+        if any(isinstance(edit, PutReservation | ReleaseReservation) for edit in edits):
+            self.capacity.follow()
 
     def _complete(self, manifest: Manifest, edits: list[Edit]) -> list[Edit]:
         """Give a lead to whatever these edits leave without one."""
@@ -427,6 +440,10 @@ class Leader:
                 self._gone.add(session.incarnation.id)
                 log.info("member_left", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
 
+    def awaits_members(self) -> bool:
+        """Whether there are brokers of which it is not known yet if they come or are lost."""
+        return any(other.id not in self.sessions for other in self._others())
+
     def _others(self) -> list[Incarnation]:
         return [one for one in self.manifest.incarnations.values() if not one.sealed and one.id != self._mine.id]
 
@@ -446,6 +463,7 @@ class Leader:
                 for session in self.sessions.values():
                     session.seen_s = now_s
             seen_s = now_s
+            self.capacity.tick(now_s)
             lost = self._find_lost(now_s)
             if lost and self._failing_over is None:
                 self._failing_over = self._spawn(self._fail_over(lost), "failover")

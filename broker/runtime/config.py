@@ -115,6 +115,9 @@ class Settings:
         "a segment that was split, merged or moved is left alone for this long; doubled if soon again",
     )
 
+    capacity_brokers_min: int = _count(1, 1, 64, "brokers that the cluster is always to have, as fleets are told")
+    capacity_brokers_max: int = _count(64, 1, 64, "most brokers that a reservation or the load may ask for")
+
     # -- topics
     num_partitions: int = _count(8, 1, 10_000, "partitions of a topic that is created without a number")
     auto_create_topics: bool = _flag(True, "create a topic when a client first asks for it")
@@ -368,6 +371,7 @@ def _check_together(settings: Settings) -> None:
         ("message_bytes_max", "frame_bytes_max"),
         ("frame_bytes_max", "inflight_bytes_max"),
         ("num_partitions", "partitions_per_topic_max"),
+        ("capacity_brokers_min", "capacity_brokers_max"),
         ("offsets_topic_num_partitions", "partitions_per_topic_max"),
         ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
     )

@@ -213,6 +213,7 @@ class Process:
             dataclasses.replace(self.settings, grpc_port=self._grpc_port),
             groups,
             cluster=self._cluster,
+            capacity=None if self._cluster is None else self._cluster.capacity,
             kafka=self._advertised(),
             http_port=self._http_address[1],
         )

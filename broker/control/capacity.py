@@ -1,0 +1,226 @@
+"""How many brokers there are to be: the leader's count of it, and the way there from every broker's doors.
+
+`TermCapacity` lives as long as one leader leads. Reservations are in the manifest; when they end is only in the leader's memory, on
+its monotonic clock (`cluster/capacity.py`). `ClusterCapacity` is what a broker's gRPC services stand over, whoever leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.cluster.capacity import (
+    Deadlines,
+    Desired,
+    LoadDemand,
+    OpenReservation,
+    Reservation,
+    desired_brokers,
+    opened,
+    renewed,
+)
+from broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation
+from broker.cluster.reshard import LoadPlanner
+from broker.cluster.segments import BrokerLoad
+from broker.engine.catalog import DeposedError
+from broker.runtime.clock import Clock
+from broker.runtime.errors import Reason, RetryError
+from broker.runtime.logging import get_logger
+
+if TYPE_CHECKING:
+    from broker.control.cluster import Cluster
+
+log = get_logger("capacity")
+
+MEASURE_S = 1.0
+
+
+class Owner(Protocol):
+    """The leader."""
+
+    clock: Clock
+    planner: LoadPlanner
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def loads(self) -> list[BrokerLoad]: ...
+
+    def awaits_members(self) -> bool:
+        """Whether there are brokers of which it is not known yet if they come or are lost."""
+
+    def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> Awaitable[None]:
+        """As `LocalCatalog.commit_made`."""
+
+    def spawn_order(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
+
+
+class TermCapacity:
+    """See the module's text.
+
+    Args:
+        brokers_min: what there is always to be.
+        brokers_max: the largest number that a reservation or the load may ask for.
+    """
+
+    def __init__(self, owner: Owner, *, brokers_min: int, brokers_max: int) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the desired number or the number of live brokers changed."""
+        self._owner = owner
+        self._brokers_min = brokers_min
+        self._brokers_max = brokers_max
+        self._deadlines = Deadlines()
+        self._demand: LoadDemand | None = None
+        """None while the leader is too new to know how many brokers there are: what it said then would make fleets stop some."""
+        self._measured_s = 0.0
+        self._known: tuple[int, int] | None = None
+        self._releasing: asyncio.Task[None] | None = None
+
+    # -- the leader tells
+
+    def follow(self) -> None:
+        """The manifest is there, or has changed."""
+        self._deadlines.observe(self._owner.manifest.reservations, self._now_ms())
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass; several times a second."""
+        now_ms = int(now_s * 1000)
+        loads = self._owner.loads()
+        if self._demand is None:
+            if self._owner.awaits_members():
+                return
+            self._demand = LoadDemand(_live(loads), now_ms, self._brokers_max)
+        if now_s - self._measured_s >= MEASURE_S:
+            self._measured_s = now_s
+            pressures = self._owner.planner.pressures(self._owner.manifest.segments, loads)
+            self._demand.observe(pressures.values(), now_ms)
+        if self._releasing is None and self._deadlines.expired(now_ms):
+            self._releasing = self._owner.spawn_order(self._release_expired(now_ms))
+            self._releasing.add_done_callback(self._released)
+        desired = self.desired()
+        known, self._known = self._known, (desired.brokers, _live(loads))
+        if known != self._known:
+            if known is None or known[0] != desired.brokers:
+                log.info("brokers_desired", brokers=desired.brokers, live=self._known[1], why=desired.reasons[0])
+            self.on_change()
+
+    async def _release_expired(self, now_ms: int) -> None:
+        over = {key: self._owner.manifest.reservations.get(key) for key in self._deadlines.expired(now_ms)}
+
+        def make(now: Manifest) -> list[Edit]:
+            # One that was renewed while this commit waited for its turn is not over.
+            return [ReleaseReservation(key) for key, one in over.items() if one is not None and now.reservations.get(key) == one]
+
+        await self._owner.commit_made(make)
+        log.info("reservations_expired", ids=",".join(over))
+
+    def _released(self, task: asyncio.Task[None]) -> None:
+        self._releasing = None
+
+    # -- services ask
+
+    async def open(self, reservation: Reservation) -> OpenReservation:
+        """Durable when this returns. Raises InvalidError, RetryError."""
+        return await self._put(lambda now: opened(reservation, now.reservations, self._brokers_max))
+
+    async def renew(self, reservation_id: str, ttl_ms: int | None) -> OpenReservation:
+        """Raises InvalidError(NOT_FOUND), RetryError."""
+        return await self._put(lambda now: renewed(reservation_id, ttl_ms, now.reservations))
+
+    async def _put(self, change: Callable[[Manifest], Reservation]) -> OpenReservation:
+        made: list[Reservation] = []
+
+        def make(now: Manifest) -> list[Edit]:
+            made.append(change(now))
+            return [PutReservation(made[-1])]
+
+        await self._commit(make)
+        self.tick(self._owner.clock.monotonic())
+        return OpenReservation(reservation=made[-1], left_ms=made[-1].ttl_ms)
+
+    async def release(self, reservation_id: str) -> bool:
+        """Returns whether it was open. Raises RetryError."""
+        was_open = False
+
+        def make(now: Manifest) -> list[Edit]:
+            nonlocal was_open
+            was_open = reservation_id in now.reservations
+            return [ReleaseReservation(reservation_id)] if was_open else []
+
+        await self._commit(make)
+        self.tick(self._owner.clock.monotonic())
+        return was_open
+
+    async def _commit(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
+        try:
+            await self._owner.commit_made(make)
+        except DeposedError as error:
+            raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more") from error
+
+    def reservations(self) -> list[OpenReservation]:
+        """By id."""
+        return self._deadlines.open(self._now_ms())
+
+    def desired(self) -> Desired:
+        """Raises RetryError(NOT_READY) where the leader is too new to know."""
+        if self._demand is None:
+            raise RetryError(Reason.NOT_READY, "the leader is new: it does not know yet which brokers there are")
+        return desired_brokers(self._brokers_min, self.reservations(), self._demand, self._brokers_max)
+
+    def live_brokers(self) -> int:
+        return _live(self._owner.loads())
+
+    def _now_ms(self) -> int:
+        return int(self._owner.clock.monotonic() * 1000)
+
+
+class ClusterCapacity:
+    """`CapacityView` of the gRPC services, for one broker."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._callbacks: list[Callable[[], None]] = []
+
+    def changed(self) -> None:
+        """The numbers, or who leads, may have changed."""
+        for callback in list(self._callbacks):
+            callback()
+
+    def leader(self) -> str | None:
+        return self._cluster.leader_address()
+
+    async def open_reservation(self, reservation: Reservation) -> OpenReservation:
+        return await self._term().open(reservation)
+
+    async def renew_reservation(self, reservation_id: str, ttl_ms: int | None) -> OpenReservation:
+        return await self._term().renew(reservation_id, ttl_ms)
+
+    async def release_reservation(self, reservation_id: str) -> bool:
+        return await self._term().release(reservation_id)
+
+    def reservations(self) -> list[OpenReservation]:
+        return self._term().reservations()
+
+    def desired(self) -> Desired:
+        return self._term().desired()
+
+    def live_brokers(self) -> int:
+        return self._term().live_brokers()
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def unsubscribe(self, callback: Callable[[], None]) -> None:
+        self._callbacks.remove(callback)
+
+    def _term(self) -> TermCapacity:
+        leader = self._cluster.leader
+        if leader is None:
+            raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
+        return leader.capacity
+
+
+def _live(loads: Sequence[BrokerLoad]) -> int:
+    """Those that stay."""
+    return sum(not load.draining for load in loads)
