@@ -11,6 +11,7 @@ import json
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from broker.cluster.manifest import (
     AddChunks,
@@ -33,6 +34,7 @@ from broker.cluster.topic_config import TopicConfig, validate_topic_name
 from broker.engine import keys, lookup
 from broker.engine.catalog import Catalog, DeposedError, LocalCatalog
 from broker.engine.checkpoint import Checkpointer, Rolled
+from broker.engine.history import HistoryReader
 from broker.engine.leads import Leads
 from broker.engine.partition import Appended, PartitionLog
 from broker.engine.reader import Reader
@@ -44,6 +46,7 @@ from broker.engine.wal_put import PutWal
 from broker.engine.windows import NOBODY
 from broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp, stamp_append_time, validate
 from broker.log.buffers import BufferPool
+from broker.log.compression import Codec
 from broker.log.tail import Segment
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
@@ -76,6 +79,15 @@ MEMORY_URLS = ("memory:", "null:")
 """The stores whose writes never block."""
 CHUNK_MS = 3600 * 1000
 """A chunk with records is completed after an hour, so that retention by time can free it."""
+
+
+class Held(NamedTuple):
+    """Offsets of a partition that its lead keeps free for a gate."""
+
+    partition: int
+    base_offset: int
+    segment_id: int
+    leader_epoch: int
 
 
 class Engine:
@@ -124,7 +136,13 @@ class Engine:
             complete=lead_everything(incarnation_id),
             fail=self._commit_failed,
         )
-        self._reader = Reader(store, incarnation_id, settings.read_cache_bytes)
+        self.history = HistoryReader(
+            lambda path: (store, path),
+            cache_bytes_max=settings.history_cache_bytes,
+            threads=settings.history_threads,
+            codec=Codec.named(settings.history_compression),
+        )
+        self._reader = Reader(store, incarnation_id, settings.read_cache_bytes, self.history)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}
         self._wal: Wal
         self._checkpointer: Checkpointer
@@ -358,6 +376,7 @@ class Engine:
             return
         await self.leads.settled()
         self.ready = False
+        await self.history.close()
         await self._sweeper.close()
         await self._wal.close()
         await asyncio.sleep(0)
@@ -423,6 +442,33 @@ class Engine:
 
         if any(partition.high_watermark < partition.next_offset for partition in logs):
             self._wal.on_durable(step)
+
+    def hold(self, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int], term: int) -> list[Held]:
+        """Keep the next offsets of some partitions free for a gate, all or none of them. Live records go on behind them.
+
+        Args:
+            rows: how many, by partition.
+            term: the epoch of the leader who asks. If the gate is not open when another one leads, it never will be.
+
+        Raises:
+            RetryError(NOT_LEADER): this broker does not lead all of them. InvalidError: there is no such topic.
+        """
+        topic = self.topic_by_id(topic_id)
+        logs = {number: self.partition(topic, number) for number in rows}
+        for partition in logs.values():
+            if partition.refusal is not None:
+                raise partition.refusal
+        held: list[Held] = []
+        for number, partition in logs.items():
+            base_offset, _ = partition.hold(gate_id, rows[number], term)
+            held.append(Held(number, base_offset, partition.segment_id, partition.leader_epoch))
+        return held
+
+    def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None:
+        """The gate will not be opened: readers step over what was kept free for it."""
+        for partition in self.logs_by_id.get(topic_id, []):
+            if partition is not None:
+                partition.drop_holds(gate_id)
 
     # -- topics
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from broker.cluster.gates import ParquetExtent
 from broker.engine.partition import PartitionLog
-from broker.engine.reader import Reader
+from broker.engine.reader import Reader, again
 from broker.log.records import Record, iter_records
 
 
@@ -11,10 +14,18 @@ async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestam
     """(timestamp, offset) of the first readable record at or after `timestamp_ms`, in offset order; None where there is none."""
     offset = partition.log_start
     while offset < partition.high_watermark:
-        row = partition.sealed.find(offset)
-        if row < len(partition.sealed) and partition.sealed.extents[row].timestamp_max_ms < timestamp_ms:
-            offset = partition.sealed.extents[row].end_offset
-            continue
+        begin, end, _ = partition.reach(offset, skip=True)
+        row = partition.sealed.find(begin)
+        if row < len(partition.sealed) and (extent := partition.sealed.extents[row]).base_offset < end:
+            if extent.timestamp_max_ms < timestamp_ms:
+                offset = extent.end_offset
+                continue
+            if isinstance(extent, ParquetExtent):
+                seen = await again(partial(reader.history.first_at, extent, timestamp_ms, begin))
+                if seen is not None:
+                    return seen
+                offset = extent.end_offset
+                continue
         located = await reader.locate(partition, offset)
         if located is None:
             return None
@@ -35,17 +46,21 @@ async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestam
 async def max_timestamp(reader: Reader, partition: PartitionLog) -> tuple[int, int] | None:
     """(timestamp, offset) of the first record with the greatest timestamp; None where nothing is readable."""
     start = partition.log_start
+    file = reader.file_at(partition, start) if start < partition.high_watermark else None
+    if file is not None:
+        extent, begin, _ = file
+        behind = _greatest_behind(partition, extent.end_offset)
+        here = await again(partial(reader.history.greatest, extent, begin))
+        return await offset_for_timestamp(reader, partition, here if behind is None else max(here, behind))
     located = await reader.locate(partition, start)
     if located is None or start >= partition.high_watermark:
         return None
     index, first, end_offset = located.index, located.first, located.end_offset
     # The first batch may begin below the log's start: what the index says of it may be true of a record that is gone.
     cut = index.offsets[first] < start
-    greatest = max(index.timestamps[first + cut : located.end], default=None)
-    known = [extent.timestamp_max_ms for extent in partition.sealed.extents if extent.base_offset >= end_offset]
-    rows = partition.open
-    known += [rows.timestamps[row] for row in range(len(rows)) if rows.offsets[row] >= end_offset]
-    greatest = max([*known, *([] if greatest is None else [greatest])], default=None)
+    known = _greatest_behind(partition, end_offset)
+    seen = index.timestamps[first + cut : located.end]
+    greatest = max([*seen, *([] if known is None else [known])], default=None)
     if not cut:
         return None if greatest is None else await offset_for_timestamp(reader, partition, greatest)
     records = await _records(reader, partition, start)
@@ -53,6 +68,14 @@ async def max_timestamp(reader: Reader, partition: PartitionLog) -> tuple[int, i
     if best is not None and (greatest is None or best[0] >= greatest):
         return best[0], -best[1]
     return None if greatest is None else await offset_for_timestamp(reader, partition, greatest)
+
+
+def _greatest_behind(partition: PartitionLog, offset: int) -> int | None:
+    """The greatest timestamp of extents and batches that begin at `offset` or behind it."""
+    known = [extent.timestamp_max_ms for extent in partition.sealed.extents if extent.base_offset >= offset]
+    rows = partition.open
+    known += [rows.timestamps[row] for row in range(len(rows)) if rows.offsets[row] >= offset]
+    return max(known, default=None)
 
 
 async def _records(reader: Reader, partition: PartitionLog, offset: int) -> list[Record]:

@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from broker.cluster.gates import ParquetExtent
 from broker.cluster.manifest import Chunk, Extent
 from broker.engine import keys
+from broker.engine.history import HistoryReader
 from broker.engine.partition import ChunkRef, PartitionLog
 from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
 from broker.log.index import BatchIndex
@@ -52,7 +54,7 @@ async def read_index(store: Store, incarnation_id: str, chunk: Chunk, extent: Ex
     return BatchIndex.decode(data)
 
 
-async def _again(call: Callable[[], Awaitable[_T]]) -> _T:
+async def again(call: Callable[[], Awaitable[_T]]) -> _T:
     """Look up again what was swept or folded between the look-up and the read."""
     for attempt in range(TRIES):
         try:
@@ -61,7 +63,7 @@ async def _again(call: Callable[[], Awaitable[_T]]) -> _T:
             if error.reason is not Reason.NOT_FOUND:
                 raise
             if attempt == TRIES - 1:
-                raise RetryError(Reason.STORE_UNAVAILABLE, f"a chunk is missing in the store: {error.message}") from error
+                raise RetryError(Reason.STORE_UNAVAILABLE, f"an object is missing in the store: {error.message}") from error
             # Another broker may have swept it, whose edit is on its way to this one.
             await asyncio.sleep(attempt * AGAIN_S)
     raise AssertionError("TRIES is at least 1")
@@ -72,9 +74,11 @@ class Reader:
 
     Args:
         cache_bytes_max: of index sections kept in memory, by least recent use.
+        history: reads the extents of Parquet files.
     """
 
-    def __init__(self, store: Store, incarnation_id: str, cache_bytes_max: int) -> None:
+    def __init__(self, store: Store, incarnation_id: str, cache_bytes_max: int, history: HistoryReader) -> None:
+        self.history = history
         self._store = store
         self._incarnation_id = incarnation_id
         self._cache: OrderedDict[tuple[str, int], tuple[BatchIndex, int]] = OrderedDict()
@@ -88,21 +92,39 @@ class Reader:
         """
 
         async def read() -> list[memoryview]:
+            at = self.file_at(log, offset)
+            if at is not None:
+                extent, begin, following = at
+                return await self.history.read(extent, begin, max_bytes, following)
             located = await self._locate(log, offset)
             return [] if located is None else await self._read_rows(located, max_bytes)
 
-        return await _again(read)
+        return await again(read)
+
+    def file_at(self, log: PartitionLog, offset: int) -> tuple[ParquetExtent, int, ParquetExtent | None] | None:
+        """Where a read from `offset` begins in a Parquet file: (extent, offset, the file that follows). None: it does not."""
+        begin, end, in_files = log.reach(offset, skip=True)
+        if not in_files:
+            return None
+        row = log.sealed.find(begin)
+        extent = log.sealed.extents[row]
+        assert isinstance(extent, ParquetExtent) and begin < end, "a filled window has files only"
+        following = log.sealed.extents[row + 1] if row + 1 < len(log.sealed) else None
+        return extent, max(begin, extent.base_offset), following if isinstance(following, ParquetExtent) else None
 
     async def locate(self, log: PartitionLog, offset: int) -> Located | None:
-        """The rows from the batch that contains `offset` (or, in a gap, the next one) to the end of its chunk."""
-        return await _again(lambda: self._locate(log, offset))
+        """The rows from the batch that contains `offset` (or, in a gap, the next one) to the end of its chunk.
+
+        Not for offsets in Parquet files: `file_at`.
+        """
+        return await again(lambda: self._locate(log, offset))
 
     async def _locate(self, log: PartitionLog, offset: int) -> Located | None:
         offset, end_offset, _ = log.reach(offset, skip=True)
         row = log.sealed.find(offset)
         if row < len(log.sealed) and log.sealed.extents[row].base_offset < end_offset:
             extent, ref = log.sealed.extents[row], log.sealed.refs[row]
-            assert isinstance(extent, Extent) and isinstance(ref, ChunkRef), "files are read by `columns`"
+            assert isinstance(extent, Extent) and isinstance(ref, ChunkRef), "files are read by `history`"
             index = await self._section(ref, extent)
             key = keys.chunk_object(ref.incarnation_id, ref.chunk)
             # The section may belong to two extents, on both sides of a window.

@@ -99,7 +99,7 @@ def take_apart(rows: pa.RecordBatch | pa.Table) -> Columns:
     if rows.schema.get_field_index("headers") >= 0:
         headers = _headers(_whole(rows.column("headers")))
     return Columns(
-        timestamps=_timestamps(_whole(rows.column("timestamp"))),
+        timestamps=timestamps_ms(rows.column("timestamp")),
         key=_binary(_whole(rows.column("key"))),
         value=_binary(_whole(rows.column("value"))),
         headers=headers,
@@ -133,7 +133,9 @@ def lengths(array: ArrowArray) -> Int64s:
     return sizes
 
 
-def _timestamps(column: ArrowArray) -> Int64s:
+def timestamps_ms(column: ArrowArray) -> Int64s:
+    """A column `timestamp` in ms. Raises InvalidError(INVALID_RECORD | INVALID_TIMESTAMP)."""
+    column = _whole(column)
     if column.null_count:
         raise InvalidError(Reason.INVALID_RECORD, f"a timestamp is null: every record has a time. rows=`{column.null_count}`")
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"

@@ -114,6 +114,7 @@ def write_extent_file(rows: pa.Table | pa.RecordBatch, *, row_group_bytes: int =
         column_encoding={"timestamp": "DELTA_BINARY_PACKED"},
         # Of keys and values they would be copies of whole values.
         write_statistics=["timestamp"],
+        write_page_checksum=True,
     ) as writer:
 
         def flush() -> None:
@@ -236,7 +237,7 @@ def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, colu
     """
     try:
         source = pa.PythonFile(cast(Any, _Part(memoryview(data), group.start)), mode="r")
-        parquet = pq.ParquetFile(source, metadata=file.metadata, pre_buffer=False)
+        parquet = pq.ParquetFile(source, metadata=file.metadata, pre_buffer=False, page_checksum_verification=True)
         table = parquet.read_row_group(group.number, columns=list(columns or file.columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group cannot be read: {error}") from error

@@ -150,6 +150,15 @@ class Settings:
     # -- memory
     tail_bytes: int = _size(256 * MIB, MIB, 1024 * GIB, "newest records kept in memory: consumers that keep up are served from it")
     read_cache_bytes: int = _size(64 * MIB, 0, 1024 * GIB, "cache of older records that were read from the store")
+    history_cache_bytes: int = _size(
+        128 * MIB, 0, 1024 * GIB, "cache of history as Kafka clients get it: rows of Parquet files, encoded to batches"
+    )
+    history_threads: int = _count(1, 1, 64, "threads that encode history; more of them take processor time from live traffic")
+    history_compression: str = _choice(
+        "none",
+        ("none", "gzip", "snappy", "lz4", "zstd"),
+        "codec of history as Kafka clients get it; one that is not `none` saves network and costs several times the processor time",
+    )
     inflight_bytes_max: int = _size(
         256 * MIB, MIB, 1024 * GIB, "requests being received or answered, all connections; beyond it sockets are not read"
     )

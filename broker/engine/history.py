@@ -1,0 +1,415 @@
+"""Reading Parquet extents as what Kafka clients understand: rows of a file to batches, by row group.
+
+A file is opened once: its footer is read, checked against the reference, and kept. Then a row group at a time is fetched from the
+store and turned into batches by a thread of a small pool, so that the event loop only ever hands over memory. Encoded row groups
+are cached by bytes; readers of the same row group share one encoding; while one is being sent the next is made.
+
+pyarrow is imported by the first file, in the pool: a broker without history never pays for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from broker.cluster.gates import ParquetExtent
+from broker.log.compression import Codec
+from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
+from broker.runtime.logging import get_logger
+from broker.store.interface import Store
+
+if TYPE_CHECKING:
+    from broker.log.column_schema import Int64s
+    from broker.log.parquet import ExtentFile
+
+log = get_logger("history")
+
+BATCH_BYTES_MAX = 1 << 20
+"""Of an encoded batch before compression: what consumers ask for of one partition by default (`max.partition.fetch.bytes`)."""
+FOOTERS_BYTES_MAX = 32 << 20
+"""Footers of open files, as they are in the file; in memory they are a few times larger."""
+BROKEN_MAX = 1000
+"""Files of which it is remembered that they were complained about."""
+
+_T = TypeVar("_T")
+
+
+class _GroupKey(NamedTuple):
+    path: str
+    base_offset: int
+    leader_epoch: int
+    number: int
+    codec: Codec
+
+
+class _Encoded:
+    """A row group as batches, by offset."""
+
+    __slots__ = ("bases", "batches", "size_bytes")
+
+    def __init__(self, batches: list[memoryview], bases: array[int]) -> None:
+        self.batches = batches
+        self.bases = bases
+        self.size_bytes = sum(len(batch) for batch in batches)
+
+    def find(self, offset: int) -> int:
+        return max(bisect_right(self.bases, offset) - 1, 0)
+
+
+class HistoryReader:
+    """Batches and times of Parquet extents. Lives on the loop; the work is done in its own threads.
+
+    Args:
+        locate: the store and key of an extent's path.
+        cache_bytes_max: of encoded row groups that are kept.
+        threads: that decode and encode; so many row groups and one more are in memory beside the cache.
+    """
+
+    def __init__(
+        self, locate: Callable[[str], tuple[Store, str]], *, cache_bytes_max: int, threads: int, codec: Codec = Codec.NONE
+    ) -> None:
+        self._locate = locate
+        self._codec = codec
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._room = asyncio.Semaphore(threads + 1)
+        self._footers: OrderedDict[str, tuple[ExtentFile, int]] = OrderedDict()
+        self._footers_bytes = 0
+        self._opening: dict[str, asyncio.Task[ExtentFile]] = {}
+        self._cache: OrderedDict[_GroupKey, _Encoded] = OrderedDict()
+        self._cache_bytes = 0
+        self._cache_bytes_max = cache_bytes_max
+        self._encoding: dict[_GroupKey, asyncio.Task[_Encoded]] = {}
+        self._broken: OrderedDict[str, None] = OrderedDict()
+        self._closed = False
+        self.encoded_rows = 0
+        self.encoded_bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    async def read(
+        self, extent: ParquetExtent, offset: int, max_bytes: int, following: ParquetExtent | None = None
+    ) -> list[memoryview]:
+        """Whole batches from the one that contains `offset`, up to `max_bytes` or one batch; they end with the extent.
+
+        Args:
+            offset: within the extent.
+            following: what will be read after it, if that is known.
+
+        Raises:
+            InvalidError(NOT_FOUND): there is no such file (any more). CorruptError: it is not what its reference says, or broken.
+            RetryError: the store does not answer.
+        """
+        assert extent.base_offset <= offset < extent.end_offset, "the offset is within the extent"
+        try:
+            file = await self._open(extent)
+            index = file.group_of(offset - extent.base_offset)
+            batches: list[memoryview] = []
+            size = 0
+            while True:
+                encoded = await self._encoded(extent, file, index)
+                for batch in encoded.batches[encoded.find(offset) :]:
+                    if batches and size + len(batch) > max_bytes:
+                        self._read_ahead(extent, file, index + 1, following)
+                        return batches
+                    batches.append(batch)
+                    size += len(batch)
+                index += 1
+                # What is not there yet is for the next call: a reader gets at once what there is.
+                if index == len(file.groups) or size >= max_bytes or self._key(extent, index) not in self._cache:
+                    self._read_ahead(extent, file, index, following)
+                    return batches
+        except HeadgateError as error:
+            self._complain(extent, error)
+            raise
+
+    async def first_at(self, extent: ParquetExtent, timestamp_ms: int, offset: int) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record of the extent from `offset` on whose time is not before `timestamp_ms`."""
+        try:
+            file = await self._open(extent)
+            row = max(offset - extent.base_offset, 0)
+            for index in range(file.group_of(row), len(file.groups)):
+                group = file.groups[index]
+                if group.timestamp_max_ms is not None and group.timestamp_max_ms < timestamp_ms:
+                    continue
+                data = await self._group_bytes(extent, file, index)
+                first = max(row - group.first_row, 0)
+                found = await self._run(partial(_first_at, extent, file, index, data, timestamp_ms, first))
+                if found is not None:
+                    return found[0], extent.base_offset + group.first_row + found[1]
+        except HeadgateError as error:
+            self._complain(extent, error)
+            raise
+        return None
+
+    async def greatest(self, extent: ParquetExtent, offset: int) -> int:
+        """The greatest time of the extent's records from `offset` on, in ms."""
+        if offset <= extent.base_offset:
+            return extent.timestamp_max_ms
+        try:
+            file = await self._open(extent)
+            row = offset - extent.base_offset
+            first = file.group_of(row)
+            best: int | None = None
+            for index in range(first, len(file.groups)):
+                group = file.groups[index]
+                if index > first and group.timestamp_max_ms is not None:
+                    highest = group.timestamp_max_ms
+                else:
+                    data = await self._group_bytes(extent, file, index)
+                    highest = await self._run(partial(_greatest, extent, file, index, data, max(row - group.first_row, 0)))
+                best = highest if best is None else max(best, highest)
+            assert best is not None, "the offset is within the extent"
+            return best
+        except HeadgateError as error:
+            self._complain(extent, error)
+            raise
+
+    async def check(self, extent: ParquetExtent) -> None:
+        """Raise where the file cannot be what the reference says: `read` without its rows. Footers that are fine are kept."""
+        await self._open(extent)
+
+    async def close(self) -> None:
+        """Stop the threads. Reads under way fail with ClosedError."""
+        self._closed = True
+        tasks = [*self._encoding.values(), *self._opening.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._cache.clear()
+        if self._pool is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+
+    # -- files
+
+    async def _open(self, extent: ParquetExtent) -> ExtentFile:
+        known = self._footers.get(extent.path)
+        if known is not None:
+            self._footers.move_to_end(extent.path)
+            _agree(extent, known[0])
+            return known[0]
+        opening = self._opening.get(extent.path)
+        if opening is None:
+            opening = self._opening[extent.path] = asyncio.get_running_loop().create_task(self._open_file(extent))
+            opening.add_done_callback(lambda _: self._opening.pop(extent.path, None))
+        file = await self._shared(opening)
+        _agree(extent, file)
+        return file
+
+    async def _open_file(self, extent: ParquetExtent) -> ExtentFile:
+        store, key = self._locate(extent.path)
+        first = await self._run(_first_read)
+        guess = min(first, extent.size_bytes)
+        tail = await store.get_range(key, extent.size_bytes - guess, guess)
+        size = await self._run(lambda: _footer_size(extent, tail))
+        if size > len(tail):
+            tail = await store.get_range(key, extent.size_bytes - size, size)
+        beyond = await store.get_range(key, extent.size_bytes, 1)
+        if beyond:
+            raise _corrupt(extent, "is longer than its reference says")
+        file = await self._run(lambda: _parse_footer(extent, tail, size))
+        if extent.path not in self._footers:
+            self._footers[extent.path] = file, size
+            self._footers_bytes += size
+        while self._footers_bytes > FOOTERS_BYTES_MAX and len(self._footers) > 1:
+            self._footers_bytes -= self._footers.popitem(last=False)[1][1]
+        return file
+
+    async def _group_bytes(self, extent: ParquetExtent, file: ExtentFile, index: int) -> bytes:
+        group = file.groups[index]
+        store, key = self._locate(extent.path)
+        data = await store.get_range(key, group.start, group.end - group.start)
+        if len(data) != group.end - group.start:
+            raise _corrupt(extent, "is cut off")
+        return data
+
+    # -- row groups
+
+    def _key(self, extent: ParquetExtent, index: int) -> _GroupKey:
+        return _GroupKey(extent.path, extent.base_offset, extent.leader_epoch, index, self._codec)
+
+    async def _encoded(self, extent: ParquetExtent, file: ExtentFile, index: int) -> _Encoded:
+        key = self._key(extent, index)
+        cached = self._cache.get(key)
+        if cached is not None:
+            self.hits += 1
+            self._cache.move_to_end(key)
+            return cached
+        return await self._shared(self._begin(key, extent, file, index))
+
+    def _begin(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile, index: int) -> asyncio.Task[_Encoded]:
+        task = self._encoding.get(key)
+        if task is None:
+            self.misses += 1
+            task = self._encoding[key] = asyncio.get_running_loop().create_task(self._encode(key, extent, file, index))
+            task.add_done_callback(lambda task: self._ended(key, task))
+        return task
+
+    def _ended(self, key: _GroupKey, task: asyncio.Task[_Encoded]) -> None:
+        self._encoding.pop(key, None)
+        if not task.cancelled():
+            # Nobody may have waited for what was read ahead; who needs it will try again and hear of it.
+            task.exception()
+
+    async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile, index: int) -> _Encoded:
+        async with self._room:
+            data = await self._group_bytes(extent, file, index)
+            encoded = await self._run(lambda: _encode_group(extent, file, index, data, key.codec))
+        self.encoded_rows += file.groups[index].rows
+        self.encoded_bytes += encoded.size_bytes
+        if encoded.size_bytes <= self._cache_bytes_max and not self._closed:
+            self._cache[key] = encoded
+            self._cache_bytes += encoded.size_bytes
+            while self._cache_bytes > self._cache_bytes_max:
+                self._cache_bytes -= self._cache.popitem(last=False)[1].size_bytes
+        return encoded
+
+    def _read_ahead(self, extent: ParquetExtent, file: ExtentFile, index: int, following: ParquetExtent | None) -> None:
+        """Begin to encode what will be asked for next, where nothing waits for the threads and there is room to keep it."""
+        if self._room.locked() or self._closed:
+            return
+        if index >= len(file.groups):
+            known = None if following is None else self._footers.get(following.path)
+            if following is None:
+                return
+            if known is None:
+                if following.path not in self._opening:
+                    opening = asyncio.get_running_loop().create_task(self._open_file(following))
+                    self._opening[following.path] = opening
+                    opening.add_done_callback(lambda task: self._opened(following.path, task))
+                return
+            extent, file, index = following, known[0], 0
+        key = self._key(extent, index)
+        if key not in self._cache and file.groups[index].data_bytes * 4 <= self._cache_bytes_max:
+            self._begin(key, extent, file, index)
+
+    def _opened(self, path: str, task: asyncio.Task[ExtentFile]) -> None:
+        self._opening.pop(path, None)
+        if not task.cancelled():
+            task.exception()
+
+    # -- threads
+
+    async def _shared(self, task: asyncio.Task[_T]) -> _T:
+        """The result of a task that others wait for, too."""
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:
+                raise ClosedError(Reason.CLOSED, "the reader of history was closed") from None
+            raise
+
+    def _run(self, call: Callable[[], _T]) -> Awaitable[_T]:
+        if self._closed:
+            raise ClosedError(Reason.CLOSED, "the reader of history was closed")
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="history")
+        return asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def _complain(self, extent: ParquetExtent, error: HeadgateError) -> None:
+        """One line for each file: its readers come again and again."""
+        if error.reason is Reason.CLOSED or extent.path in self._broken:
+            return
+        self._broken[extent.path] = None
+        if len(self._broken) > BROKEN_MAX:
+            self._broken.popitem(last=False)
+        log.error(
+            "history_unreadable",
+            path=extent.path,
+            partition=extent.partition,
+            base_offset=extent.base_offset,
+            reason=error.reason.value,
+            error=error.message,
+        )
+
+
+# What runs in the threads. They import pyarrow.
+
+
+def _first_read() -> int:
+    from broker.log.parquet import FOOTER_GUESS_BYTES
+
+    return FOOTER_GUESS_BYTES
+
+
+def _footer_size(extent: ParquetExtent, tail: bytes) -> int:
+    from broker.log.parquet import footer_size
+
+    try:
+        return footer_size(tail, extent.size_bytes)
+    except InvalidError as error:
+        raise _corrupt(extent, error.message) from error
+
+
+def _parse_footer(extent: ParquetExtent, tail: bytes, size: int) -> ExtentFile:
+    from crc32c import crc32c
+
+    from broker.log.parquet import read_footer
+
+    footer = memoryview(tail)[len(tail) - size :]
+    if crc32c(footer) != extent.footer_crc32c:
+        raise _corrupt(extent, "has another footer than its reference says")
+    try:
+        return read_footer(footer, extent.size_bytes)
+    except InvalidError as error:
+        raise _corrupt(extent, error.message) from error
+
+
+def _encode_group(extent: ParquetExtent, file: ExtentFile, index: int, data: bytes, codec: Codec) -> _Encoded:
+    from broker.log.columns import encode_batches
+    from broker.log.parquet import read_group
+
+    group = file.groups[index]
+    base_offset = extent.base_offset + group.first_row
+    try:
+        batches = encode_batches(
+            read_group(file, group, data),
+            base_offset,
+            leader_epoch=extent.leader_epoch,
+            compression=codec,
+            batch_bytes_max=BATCH_BYTES_MAX,
+        )
+    except InvalidError as error:
+        raise _corrupt(extent, error.message) from error
+    return _Encoded(batches, array("q", (int.from_bytes(batch[:8], "big") for batch in batches)))
+
+
+def _times(extent: ParquetExtent, file: ExtentFile, index: int, data: bytes, first: int) -> Int64s:
+    from broker.log.column_schema import timestamps_ms
+    from broker.log.parquet import read_group
+
+    try:
+        return timestamps_ms(read_group(file, file.groups[index], data, ("timestamp",)).column("timestamp"))[first:]
+    except InvalidError as error:
+        raise _corrupt(extent, error.message) from error
+
+
+def _first_at(
+    extent: ParquetExtent, file: ExtentFile, index: int, data: bytes, timestamp_ms: int, first: int
+) -> tuple[int, int] | None:
+    times = _times(extent, file, index, data, first)
+    rows = (times >= timestamp_ms).nonzero()[0]
+    return (int(times[rows[0]]), first + int(rows[0])) if len(rows) else None
+
+
+def _greatest(extent: ParquetExtent, file: ExtentFile, index: int, data: bytes, first: int) -> int:
+    return int(_times(extent, file, index, data, first).max())
+
+
+def _agree(extent: ParquetExtent, file: ExtentFile) -> None:
+    if file.rows != extent.rows:
+        raise _corrupt(extent, f"has another number of rows than its reference says: {file.rows}")
+
+
+def _corrupt(extent: ParquetExtent, what: str) -> CorruptError:
+    return CorruptError(
+        Reason.CORRUPT_STORE,
+        f"a file with history cannot be read: {what}. path=`{extent.path}` partition=`{extent.partition}` "
+        f"base_offset=`{extent.base_offset}`",
+    )
