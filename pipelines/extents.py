@@ -13,11 +13,13 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from broker.client.gates import FileRef
+from broker.client.upload import Uploader
 from broker.runtime.errors import InvalidError, Reason
 from pipelines.certificate import Tally
 
@@ -47,7 +49,7 @@ class Written:
 
 
 class ExtentFiles:
-    """Writes the rows of any number of partitions to files of about a stated size.
+    """Writes the rows of any number of partitions to files of about a stated size. A context manager.
 
     Args:
         store_url, prefix: where: the files' keys are ``<prefix>partition=<n>/<name>-<nnn>.parquet``.
@@ -57,7 +59,7 @@ class ExtentFiles:
     """
 
     def __init__(self, store_url: str, prefix: str, name: str, file_bytes: int, bases: dict[int, int]) -> None:
-        self._store_url = store_url
+        self._uploader = Uploader(store_url)
         self._prefix = prefix
         self._name = name
         self._file_bytes = file_bytes
@@ -67,6 +69,12 @@ class ExtentFiles:
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
         self._waiting_bytes: dict[int, int] = {}
         self.written: dict[int, Written] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._uploader.close()
 
     def add(self, partition: int, rows: pa.RecordBatch) -> None:
         """Take rows: `timestamp`, `key`, `value` and perhaps `headers`, in the order of their offsets."""
@@ -88,7 +96,6 @@ class ExtentFiles:
 
     def _flush(self, partition: int) -> None:
         import pyarrow as pa
-        from broker.client.upload import write_extent
 
         from pipelines.tally import tally
 
@@ -98,7 +105,7 @@ class ExtentFiles:
         key = f"{self._prefix}partition={partition}/{self._name}-{len(done.files):03d}.parquet"
         base_offset = self._bases.get(partition, 0) + done.tally.rows
         table = pa.Table.from_batches(batches)
-        file = write_extent(self._store_url, key, table, partition, base_offset)
+        file = self._uploader.write(key, table, partition, base_offset)
         done.files.append(file)
         for batch in batches:
             done.tally += tally(batch)
@@ -153,10 +160,11 @@ class ExtentWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """One task: one partition, sorted."""
         job = Job.from_json(self._job)
-        files = ExtentFiles(job.store_url, job.prefix, f"{job.name}.{attempt_id()}", job.file_bytes, job.bases)
-        for partition, rows in by_partition(iterator):
-            files.add(partition, rows)
-        return TaskDone([written.to_dict() for written in files.finish()])
+        name = f"{job.name}.{attempt_id()}"
+        with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, job.bases) as files:
+            for partition, rows in by_partition(iterator):
+                files.add(partition, rows)
+            return TaskDone([written.to_dict() for written in files.finish()])
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Hand everything to the driver's own process, which this is not."""

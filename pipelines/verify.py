@@ -10,11 +10,11 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from broker.client.fetcher import Fetcher
 from broker.client.gates import Gate, GateState
 from broker.runtime.errors import InvalidError, Reason, RetryError
 from pipelines.certificate import Certificate, PartitionCertificate, Tally
 from pipelines.connection import Connection
-from pipelines.fetch import Fetcher
 from pipelines.progress import Listener, Phase, Progress
 from pipelines.tally import tally
 
