@@ -152,6 +152,12 @@ class Membership:
             raise RetryError(Reason.TIMED_OUT, f"the leader is silent. address=`{self.address}`") from error
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
+        except asyncio.CancelledError as error:
+            # grpc says so also where the stream, not this task, was cancelled: that must not end the control plane in silence.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise RetryError(Reason.NOT_LEADER, f"the stream to the leader was cancelled. address=`{self.address}`") from error
         if data is grpc.aio.EOF:
             status = await self._stream.code()
             if status is not grpc.StatusCode.OK:
