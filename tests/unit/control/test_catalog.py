@@ -1,0 +1,140 @@
+"""Commits of a broker whose leader comes and goes, against leaders on paper.
+
+Compared: the numbers and edits that each way to the journal was given. A mismatch means a commit that is done twice, or never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+
+import pytest
+
+from broker.cluster.manifest import Committed, CreateTopic, Edit, Topic
+from broker.control import catalog as module
+from broker.control.catalog import ClusterCatalog
+from broker.engine.catalog import DeposedError, LocalCatalog
+from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.store.memory import MemoryObjects, MemoryStore
+
+ME = "a" * 32
+
+
+class Way:
+    """A leader that answers each commit with the next of these: an error, or None for success. Then always with success."""
+
+    def __init__(self, *answers: HeadgateError | None) -> None:
+        self.answers = list(answers)
+        self.numbers: list[int] = []
+
+    async def commit(self, edits: Sequence[Edit]) -> None:
+        await asyncio.sleep(0)
+        numbered = edits[-1]
+        assert isinstance(numbered, Committed) and numbered.incarnation_id == ME
+        self.numbers.append(numbered.number)
+        error = self.answers.pop(0) if self.answers else None
+        if error is not None:
+            raise error
+
+    async def settle(self) -> None:
+        """Nothing is in doubt."""
+
+
+def edit(name: str = "t") -> CreateTopic:
+    return CreateTopic(Topic(id=uuid.uuid4(), name=name, partitions=1))
+
+
+lost = RetryError(Reason.NOT_LEADER, "the stream ended")
+
+
+async def test_a_commit_is_sent_again_under_its_number() -> None:
+    catalog = ClusterCatalog(ME)
+    way = Way(lost, lost)
+    catalog.use(way)
+    await catalog.commit(edit())
+    await catalog.commit(edit("u"))
+    assert way.numbers == [1, 1, 1, 2]
+
+
+async def test_a_commit_goes_to_whoever_leads_by_then() -> None:
+    catalog = ClusterCatalog(ME)
+    first, second = Way(DeposedError(Reason.FENCED, "replaced")), Way()
+    committing = asyncio.create_task(catalog.commit(edit()))
+    await asyncio.sleep(0.01)
+    assert not committing.done(), "nobody leads: it waits"
+    catalog.use(first)
+    await asyncio.sleep(0.01)
+    assert not committing.done() and first.numbers == [1], "who was replaced is not asked again"
+    catalog.use(second)
+    await committing
+    assert second.numbers == [1]
+
+
+@pytest.mark.parametrize("error", [InvalidError(Reason.TOPIC_EXISTS, "there"), FencedError(Reason.FENCED, "over")])
+async def test_an_answer_is_an_answer(error: HeadgateError) -> None:
+    catalog = ClusterCatalog(ME)
+    way = Way(error)
+    catalog.use(way)
+    with pytest.raises(type(error)):
+        await catalog.commit(edit())
+    await catalog.commit(edit())
+    assert way.numbers == [1, 2]
+
+
+async def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 0.02)
+    catalog = ClusterCatalog(ME)
+    with pytest.raises(RetryError) as caught:
+        await catalog.commit(edit())
+    assert caught.value.reason is Reason.NOT_READY
+    catalog.use(Way(*[lost] * 1000))
+    with pytest.raises(RetryError) as caught:
+        await catalog.commit(edit())
+    assert caught.value.reason is Reason.NOT_LEADER
+
+
+async def test_commits_go_one_after_the_other_and_outlive_their_callers() -> None:
+    catalog = ClusterCatalog(ME)
+    way = Way(lost)
+    catalog.use(way)
+    callers = [asyncio.create_task(catalog.commit(edit(str(number)))) for number in range(3)]
+    await asyncio.sleep(0)
+    callers[0].cancel()
+    await asyncio.wait(callers)
+    assert callers[0].cancelled()
+    assert way.numbers == [1, 1, 2, 3]
+
+
+async def test_a_broker_that_is_over_waits_for_nobody() -> None:
+    catalog = ClusterCatalog(ME)
+    waiting = asyncio.create_task(catalog.commit(edit()))
+    await asyncio.sleep(0)
+    catalog.end(FencedError(Reason.FENCED, "over"))
+    with pytest.raises(FencedError):
+        await waiting
+    with pytest.raises(FencedError):
+        await catalog.commit(edit())
+
+
+async def test_what_was_committed_lately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that comes back, or comes to another leader, is given what it missed, exactly; or nothing, and then a snapshot."""
+    objects = MemoryObjects()
+    writer = LocalCatalog(MemoryStore(objects), ME)
+    await writer.load()
+    versions = []
+    for number in range(5):
+        await writer.commit(edit(f"t{number}"))
+        versions.append(writer.version)
+    assert writer.since(writer.version) == []
+    missed = writer.since(versions[1])
+    assert missed is not None and [version for version, _ in missed] == versions[2:]
+    assert writer.since(writer.version + 1) is None, "whoever knows more was not here"
+    reader = LocalCatalog(MemoryStore(objects), "b" * 32)
+    await reader.load()
+    assert reader.since(versions[1]) == missed
+    assert reader.since(0) is not None
+    monkeypatch.setattr("broker.engine.catalog.RECENT_BYTES_MAX", sum(len(data) for _, data in missed))
+    await reader.commit(edit("more"))
+    assert reader.since(versions[1]) is None
+    assert reader.since(reader.version - 1) is not None

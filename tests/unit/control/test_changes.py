@@ -1,0 +1,319 @@
+"""Three whole brokers in one process whose leads change: drained by hand, ended, killed, cut off and back, resharded.
+
+Compared: who leads what, in each broker's own view; leader epochs and where they end with what was written; what the leader tells
+people. A mismatch means that a partition has no lead or two, or that clients are told wrong things about the past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from broker.client.control import ClusterView, Control
+from broker.cluster.manifest import CreateTopic, DeleteTopic, Topic, encode_edits
+from broker.control.load import LoadMeter, broker_load
+from broker.control.member import Membership
+from broker.runtime.errors import InvalidError, Reason
+from broker.server.grpc.errors import REASON_KEY
+from broker.server.kafka.context import Context
+from broker.wire.grpc.headgate.v1 import control_pb2
+from broker.wire.kafka.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from tests.unit.control.conftest import MakeWorld
+from tests.unit.control.test_one_cluster import create, fill
+from tests.unit.control.world import METHODS, Broker, World, until
+
+
+async def describe(world: World) -> ClusterView:
+    async with Control(world.bootstrap) as control:
+        return await control.describe()
+
+
+def led(world: World, topic: str) -> dict[int, list[int]]:
+    return {broker.number: broker.leads().get(topic, []) for broker in world.brokers if broker.running}
+
+
+def all_led_once(world: World, topic: str, partitions: int) -> bool:
+    numbers = sorted(number for part in led(world, topic).values() for number in part)
+    return numbers == list(range(partitions))
+
+
+# -- drain
+
+
+@pytest.mark.parametrize("victim", [1, 3])
+async def test_a_broker_is_drained_by_hand(world: World, victim: int) -> None:
+    """1 leads the cluster, 3 does not. It stays empty, whoever leads, until it is started again."""
+    await create(world, "t", 6)
+    broker = world.brokers[victim - 1]
+    had = set(broker.leads()["t"])
+    async with Control(world.brokers[1].address) as control:
+        opened = await control.drain(victim)
+        assert had <= {number for one in opened if one.topic == "t" for number in range(one.first_partition, one.end_partition)}
+        assert victim not in {one.broker_id for one in opened}
+        await until(lambda: not broker.leads() and all_led_once(world, "t", 6))
+        view = await control.describe()
+        assert [one.broker_id for one in view.members if one.draining] == [victim]
+        assert any(one.kind == "drain" and f"broker {victim}" in one.why and not one.error for one in view.decisions)
+        assert await control.drain(victim) == (), "once more is no error"
+        await create(world, "u", 3)
+        assert not broker.leads()
+    if world.leader is not broker:
+        # The next leader learns it from the broker itself.
+        await world.leader.stop()
+        await until(lambda: world.brokers[1].cluster.leader is not None and len(world.brokers[1].engine.brokers()) == 2)
+        await create(world, "v", 3)
+        assert not broker.leads()
+        assert all_led_once(world, "t", 6)
+
+
+async def test_what_cannot_be_drained(make_world: MakeWorld) -> None:
+    world = await make_world(1)
+    async with Control(world.bootstrap) as control:
+        for broker_id in (1, 7):
+            with pytest.raises(InvalidError) as caught:
+                await control.drain(broker_id)
+            assert caught.value.reason is Reason.INVALID_REQUEST
+
+
+async def test_a_topic_is_deleted_while_it_is_handed_over(world: World) -> None:
+    """The others of the same order are handed over all the same, and no partition is left refusing writes."""
+    await create(world, "t", 6)
+    await create(world, "gone", 6)
+    victim = world.brokers[2]
+    order = asyncio.create_task(victim.engine.resign([one.id for one in victim.engine.leads.segments()]))
+    await world.brokers[0].engine.delete_topic(world.brokers[0].engine.topic("gone"))
+    await order
+    await until(lambda: all_led_once(world, "t", 6))
+    for number in range(6):
+        await fill(world, "t", number, 1)
+
+
+# -- leaving and coming back
+
+
+async def test_a_member_that_was_away_gets_what_it_missed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader dies: whoever joins the next one goes on from its own copy, and commits of the meantime follow."""
+    snapshots: list[bool] = []
+    join = Membership.join
+
+    async def counted(self: Membership, version: int) -> None:
+        before = self._catalog.manifest
+        await join(self, version)
+        snapshots.append(self._catalog.manifest is not before)
+
+    monkeypatch.setattr(Membership, "join", counted)
+    await create(world, "t", 3)
+    await world.leader.crash()
+    first, second = world.brokers[1:]
+    await until(lambda: {first.cluster.role, second.cluster.role} == {"leading", "following"})
+    await until(lambda: all_led_once(world, "t", 3) and len(first.engine.brokers()) == len(second.engine.brokers()) == 2)
+    assert snapshots == [False]
+    assert first.engine.manifest.encode() == second.engine.manifest.encode()
+    # One that was never there gets all of it.
+    await world.brokers[0].start()
+    assert snapshots == [False, True]
+    await until(lambda: world.brokers[0].engine.manifest.encode() == world.leader.engine.manifest.encode())
+
+
+async def test_a_failover_is_told(world: World) -> None:
+    await create(world, "t", 6)
+    victim = world.brokers[2]
+    await victim.crash()
+    await until(lambda: all_led_once(world, "t", 6))
+    decision = (await describe(world)).decisions[0]
+    assert (decision.kind, decision.error, decision.under_way) == ("failover", "", False)
+    assert decision.why.startswith("broker 3 was lost: its 1 segments went to broker ")
+    await victim.start()
+    await until(lambda: len(world.leader.engine.brokers()) == 3)
+
+
+async def test_who_is_refused(world: World) -> None:
+    leader = world.leader
+    mine = world.brokers[1].engine.incarnation_id
+    good = control_pb2.Hello(
+        incarnation_id="ab" * 16,
+        member=control_pb2.BrokerMember(broker_id=9, host="127.0.0.1", grpc_port=1),
+        cluster_id=leader.engine.cluster_id,
+    )
+
+    def wrong(**changes: object) -> control_pb2.JoinRequest:
+        hello = control_pb2.Hello.FromString(good.SerializeToString())
+        for name, value in changes.items():
+            if name == "broker_id":
+                hello.member.broker_id = value  # type: ignore[assignment]
+            else:
+                setattr(hello, name, value)
+        return control_pb2.JoinRequest(hello=hello)
+
+    channel = grpc.aio.insecure_channel(leader.address)
+    for request, code, reason in [
+        (b"\xff\xff", grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
+        (control_pb2.JoinRequest(report=control_pb2.LoadReport()), grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
+        (wrong(incarnation_id="ab"), grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
+        (wrong(incarnation_id="z" * 32), grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
+        (wrong(cluster_id="another"), grpc.StatusCode.INVALID_ARGUMENT, "invalid_config"),
+        (wrong(broker_id=2), grpc.StatusCode.INVALID_ARGUMENT, "invalid_config"),
+        (wrong(version=3), grpc.StatusCode.UNAVAILABLE, "fenced"),
+    ]:
+        call = channel.stream_stream(METHODS["Control.Join"].path)()
+        await call.write(request if isinstance(request, bytes) else request.SerializeToString())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        metadata = caught.value.trailing_metadata()
+        assert metadata is not None
+        assert (caught.value.code(), metadata[REASON_KEY]) == (code, reason)
+    await channel.close()
+    for edits, reason in [
+        (b"{}", "invalid_request"),
+        (encode_edits([DeleteTopic(Topic(id=uuid.uuid4(), name="x", partitions=1).id)]), "unknown_topic_id"),
+    ]:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await leader.call("Control.Commit", control_pb2.CommitRequest(incarnation_id=mine, number=1, edits=edits))
+        metadata = caught.value.trailing_metadata()
+        assert metadata is not None and metadata[REASON_KEY] == reason
+    topic = Topic(id=uuid.uuid4(), name="x", partitions=1)
+    request = control_pb2.CommitRequest(incarnation_id=mine, number=1, edits=encode_edits([CreateTopic(topic)]))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await world.brokers[1].call("Control.Commit", request)
+    metadata = caught.value.trailing_metadata()
+    assert metadata is not None and metadata[REASON_KEY] == "not_leader", "only the leader writes"
+    assert not leader.failures, "whatever others send, the leader goes on"
+
+
+# -- loads
+
+
+async def test_a_new_leader_is_told_rates_and_not_the_past(make_world: MakeWorld) -> None:
+    """What a broker did before it joined is no traffic of the moment in which it joins."""
+    world = await make_world(1)
+    await create(world, "t", 1)
+    await fill(world, "t", 0, 1000)
+    engine, mine = world.brokers[0].engine, world.brokers[0].cluster._mine
+    meter = LoadMeter(engine)
+    assert broker_load(mine, meter.report(1, 0)).segments == ()
+    await fill(world, "t", 0, 10)
+    await asyncio.sleep(0.12)
+    first = broker_load(mine, meter.report(1, 0))
+    (segment,) = first.segments
+    assert 0 < segment.bytes_in_per_s < 100 * 10 / 0.1
+    meter.draining = True
+    again = broker_load(mine, meter.report(2, 5))
+    assert (again.segments, again.draining, again.connections) == (first.segments, True, 5), "asked at once it tells the same"
+
+
+# -- epochs
+
+
+class Epochs:
+    """A partition's history as it is written: which epoch wrote which offsets."""
+
+    def __init__(self, world: World, topic: str) -> None:
+        self.world, self.topic = world, topic
+        self.written: list[tuple[int, int, int]] = []
+        """(epoch, first offset, end)."""
+
+    async def write(self, count: int) -> None:
+        broker = self.world.lead(self.topic, 0)
+        log = broker.engine.partition(broker.engine.topic(self.topic), 0)
+        self.written.append((log.leader_epoch, log.next_offset, log.next_offset + count))
+        await fill(self.world, self.topic, 0, count)
+
+    def expected(self, current: int) -> Iterator[tuple[int, int, int]]:
+        """(asked, epoch, end offset) as Kafka answers (KIP-101, KIP-279)."""
+        end = self.written[-1][2]
+        for asked in range(current + 1):
+            below = [epoch for epoch, _, _ in self.written if epoch <= asked]
+            above = [first for epoch, first, _ in self.written if epoch > asked]
+            if asked == current:
+                yield asked, current, end
+            else:
+                # Before the first record there is nothing to be wrong about: the epoch asked for ends where the first begins.
+                yield asked, (below[-1] if below else asked), (above[0] if above else end)
+
+    async def check(self) -> None:
+        broker = self.world.lead(self.topic, 0)
+        log = broker.engine.partition(broker.engine.topic(self.topic), 0)
+        assert log.high_watermark == self.written[-1][2]
+        for asked, epoch, end in self.expected(log.leader_epoch):
+            answer = await ask_epoch(broker, self.topic, asked, log.leader_epoch)
+            assert answer == (0, epoch, end), f"asked=`{asked}` current=`{log.leader_epoch}` written=`{self.written}`"
+        assert (await ask_epoch(broker, self.topic, log.leader_epoch + 1, -1))[1:] == (-1, -1), "nobody wrote that yet"
+        assert (await ask_epoch(broker, self.topic, 0, log.leader_epoch - 1))[0] == 74, "FENCED_LEADER_EPOCH"
+        assert (await ask_epoch(broker, self.topic, 0, log.leader_epoch + 1))[0] == 75, "UNKNOWN_LEADER_EPOCH"
+        for other in self.world.brokers:
+            if other.running and other is not broker:
+                assert (await ask_epoch(other, self.topic, 0, -1))[0] == 6, "NOT_LEADER_OR_FOLLOWER"
+
+
+async def ask_epoch(broker: Broker, topic: str, epoch: int, current: int) -> tuple[int, int, int]:
+    from broker.server.kafka.api import offset_for_leader_epoch
+    from broker.wire.kafka.messages.offset_for_leader_epoch import OffsetForLeaderPartition, OffsetForLeaderTopic
+
+    request = OffsetForLeaderEpochRequest(
+        topics=[
+            OffsetForLeaderTopic(
+                topic=topic, partitions=[OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)]
+            )
+        ]
+    )
+    context = Context(
+        engine=broker.engine,
+        groups=broker.groups,
+        settings=broker.settings,
+        client_id=None,
+        client_host="127.0.0.1",
+        api_version=4,
+        host="127.0.0.1",
+        port=1,
+    )
+    (one,) = (await offset_for_leader_epoch.handle(request, context)).topics[0].partitions
+    return one.error_code, one.leader_epoch, one.end_offset
+
+
+async def test_epochs_stay_true_through_every_change(world: World) -> None:
+    await create(world, "t", 2)
+    epochs = Epochs(world, "t")
+
+    async def settled() -> None:
+        await until(lambda: all_led_once(world, "t", 2))
+
+    async def segment() -> int:
+        return next(one.id for one in (await describe(world)).segments if one.topic == "t" and one.first_partition == 0)
+
+    await epochs.write(3)
+    await epochs.check()
+    async with Control(world.bootstrap) as control:
+        where = world.lead("t", 0).number
+        for target in (where % 3 + 1, (where + 1) % 3 + 1):
+            await control.move(await segment(), target)
+            await settled()
+            await epochs.check()  # of an epoch in which nothing was written
+            await epochs.write(2)
+            await epochs.check()
+        await control.move(await segment(), where)  # back to where it was: its own chunks have two epochs of this partition
+        await settled()
+        await epochs.write(1)
+        segments = sorted(
+            (one for one in (await describe(world)).segments if one.topic == "t"), key=lambda one: one.first_partition
+        )
+        if len(segments) == 2:
+            await control.merge(segments[0].id, segments[1].id)
+            await settled()
+            await epochs.write(2)
+        await control.split(await segment(), 1)
+        await settled()
+        await epochs.write(2)
+        await epochs.check()
+    victim = world.lead("t", 0)
+    await victim.crash()
+    await settled()
+    await epochs.check()
+    await epochs.write(4)
+    await victim.start()
+    await until(lambda: len(world.leader.engine.brokers()) == 3)
+    await epochs.check()
+    assert len({epoch for epoch, _, _ in epochs.written}) >= 6

@@ -1,0 +1,107 @@
+"""The lease: the register in a store, and what a contender may do.
+
+Compared: what `Contender` allows with the rule in DESIGN's words, over random lives of a lease; the register with what several
+writers, some of them asleep for long, made of it. A mismatch means two leaders at once, or none where there should be one.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.cluster.lease import Contender, Lease
+from broker.control.lease import LeaseRegister
+from broker.engine import keys
+from broker.runtime.errors import CorruptError, Reason, RetryError
+from broker.store.memory import MemoryObjects, MemoryStore
+from tests.unit.engine.world import MortalStore
+
+TTL_MS = 3000
+
+
+def lease(holder: str = "a", address: str = "h:1", *, serving: bool = True, renewal: int = 0) -> Lease:
+    return Lease(holder=holder, broker_id=1, address=address, ttl_ms=TTL_MS, serving=serving, renewal=renewal)
+
+
+looks = st.lists(
+    st.tuples(
+        st.sampled_from(["same", "renewed", "blind"]),
+        st.floats(0.01, 2.0),
+        st.booleans(),
+    ),
+    max_size=30,
+)
+
+
+@given(looks, st.booleans())
+def test_a_contender_takes_what_was_not_renewed_for_a_whole_ttl(steps: list[tuple[str, float, bool]], serving: bool) -> None:
+    """Or what refuses connections though its door was open; nothing else, whatever was seen before."""
+    contender = Contender("me:1")
+    now_s, version, since_s = 100.0, 1, 100.0
+    assert not contender.may_take(version, lease(serving=serving), now_s)
+    for what, pause_s, refused in steps:
+        now_s += pause_s
+        if what == "blind":
+            contender.blind()
+            since_s = float("inf")  # the waiting begins at the next look
+            continue
+        if what == "renewed":
+            version += 1
+        if what == "renewed" or since_s == float("inf"):
+            since_s = now_s
+        expected = (now_s - since_s) * 1000 >= TTL_MS or (refused and serving)
+        assert contender.may_take(version, lease(serving=serving, renewal=version), now_s, refused=refused) == expected
+
+
+def test_what_may_be_taken_at_once() -> None:
+    contender = Contender("me:1")
+    assert contender.may_take(0, None, 0.0)
+    assert contender.may_take(5, lease(holder=""), 0.0), "it was given back"
+    assert contender.may_take(6, lease(address="me:1"), 0.0), "whoever was at this address is gone"
+    assert not contender.may_take(7, lease(), 0.0)
+
+
+def test_a_lease_that_cannot_be_read() -> None:
+    with pytest.raises(CorruptError):
+        Lease.decode(b"{")
+    assert Lease.decode(lease().encode()) == lease()
+
+
+def registers(count: int) -> tuple[list[LeaseRegister], list[MortalStore]]:
+    objects = MemoryObjects()
+    stores = [MortalStore(MemoryStore(objects), "memory:") for _ in range(count)]
+    return [LeaseRegister(store) for store in stores], stores
+
+
+async def test_one_of_two_wins_a_version() -> None:
+    (one, other), (store, _) = registers(2)
+    assert await one.read() == (0, None)
+    assert await one.write(1, lease("a"))
+    assert not await other.write(1, lease("b"))
+    assert await other.read() == (1, lease("a"))
+    assert await other.write(2, lease("b"))
+    assert not await one.write(2, lease("a"))
+    assert [row.key[-1] for row in await store.list(keys.LEASE, "", 10)] == ["2"], "old versions go"
+
+
+async def test_a_writer_that_slept_does_not_win_a_version_that_was_deleted() -> None:
+    """Put-if-absent succeeds where the object is gone; what stands above it tells."""
+    (one, other), (store, _) = registers(2)
+    assert await one.write(1, lease("a"))
+    assert await other.write(2, lease("b"))
+    assert await other.write(3, lease("b", renewal=1))
+    assert not await one.write(2, lease("a", renewal=1))
+    assert await one.read() == (3, lease("b", renewal=1))
+    assert [row.key[-1] for row in await store.list(keys.LEASE, "", 10)] == ["3"]
+
+
+async def test_a_store_that_does_not_answer() -> None:
+    """Not knowing is an error of its own; looking again tells what became of the attempt."""
+    (one, other), (store, _) = registers(2)
+    store.refused["list"] = RetryError(Reason.STORE_UNAVAILABLE, "no answer")
+    with pytest.raises(RetryError):
+        await one.write(1, lease("a"))
+    store.refused.clear()
+    assert await one.read() == (1, lease("a")) == await other.read()
+    assert not await one.write(1, lease("a"))

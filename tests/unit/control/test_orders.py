@@ -1,0 +1,178 @@
+"""The book of orders against a leader on paper: which commit opens which successors, and how an order ends.
+
+Compared: what is asked of leads, and what is left busy. A mismatch means segments that nobody opens, or that stay busy for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from broker.cluster.manifest import (
+    CreateTopic,
+    DeleteTopic,
+    Edit,
+    Incarnation,
+    Manifest,
+    OpenIncarnation,
+    OpenSegment,
+    SealSegment,
+    Topic,
+)
+from broker.cluster.segments import Order, OrderKind, SegmentInfo, Successor
+from broker.control.orders import Decision, OrderBook
+from broker.runtime.clock import Clock
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+
+A, B = "a" * 32, "b" * 32
+
+
+class PaperLeader:
+    """Two brokers; A leads segments 0 and 1 of a topic, B leads segment 2. `resign` waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.manifest = Manifest()
+        self.topic = Topic(id=uuid.uuid4(), name="t", partitions=6)
+        edits: list[Edit] = [
+            OpenIncarnation(Incarnation(id=name, broker_id=number, leader_epoch=number, opened_ms=0))
+            for number, name in enumerate((A, B))
+        ]
+        edits.append(CreateTopic(self.topic))
+        for number, lead in enumerate((A, A, B)):
+            segment = SegmentInfo(
+                id=number,
+                topic_id=self.topic.id,
+                first_partition=2 * number,
+                end_partition=2 * number + 2,
+                incarnation_id=lead,
+                leader_epoch=2 + number,
+                base_offsets=[0, 0],
+            )
+            edits.append(OpenSegment(segment))
+        self.manifest.apply(edits)
+        self.book = OrderBook(self)
+        self.asked: list[tuple[str, list[int]]] = []
+        self.go = asyncio.Event()
+        self.error: HeadgateError | None = None
+        self.filled = 0
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def resign(self, incarnation_id: str, segment_ids: list[int]) -> None:
+        self.asked.append((incarnation_id, segment_ids))
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+
+    def spawn_order(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(work))
+        return self.tasks[-1]
+
+    def order_failed(self) -> None:
+        self.filled += 1
+
+    def commit(self, *edits: Edit) -> tuple[list[Successor], set[tuple[uuid.UUID, int]]]:
+        """What the leader is told while it commits these."""
+        seals = {edit.segment_id for edit in edits if isinstance(edit, SealSegment)}
+        answer = self.book.successors(seals, {A, B})
+        self.manifest.apply(edits)
+        self.book.applied(edits)
+        return answer
+
+    def merge(self) -> tuple[Decision, Successor]:
+        target = Successor(topic_id=self.topic.id, first_partition=2, end_partition=6, incarnation_id=B)
+        return self.book.begin(Order(kind=OrderKind.MERGE, seal=(1, 2), open=(target,), why="quiet")), target
+
+
+async def test_the_last_seal_opens_the_successors() -> None:
+    leader = PaperLeader()
+    decision, target = leader.merge()
+    assert leader.book.is_busy(1) and leader.book.is_busy(2) and not leader.book.is_busy(0)
+    await asyncio.sleep(0.01)
+    assert sorted(leader.asked) == [(A, [1]), (B, [2])], "each lead is asked for its own"
+    held = {(leader.topic.id, number) for number in range(2, 6)}
+    assert leader.commit(SealSegment(2, [7, 7])) == ([], held), "half-way nobody opens anything there"
+    assert leader.commit(SealSegment(1, [7, 7])) == ([target], set())
+    leader.go.set()
+    await leader.book.wait(decision)
+    assert (decision.error, decision.under_way, leader.filled) == (None, False, 0)
+    assert not leader.book.is_busy(1)
+    assert leader.book.successors({0}, {A, B}) == ([], set())
+
+
+async def test_both_seals_in_one_commit() -> None:
+    leader = PaperLeader()
+    decision, target = leader.merge()
+    assert leader.commit(SealSegment(1, [0, 0]), SealSegment(2, [0, 0])) == ([target], set())
+    await leader.book.wait(decision)
+
+
+async def test_a_target_that_is_gone_is_left_to_placement() -> None:
+    leader = PaperLeader()
+    leader.merge()
+    assert leader.book.successors({1, 2}, {A}) == ([], set())
+
+
+@pytest.mark.parametrize("seal", [(), (7,), (0, 7)])
+async def test_what_does_not_fit_is_refused(seal: tuple[int, ...]) -> None:
+    leader = PaperLeader()
+    with pytest.raises(InvalidError):
+        leader.book.begin(Order(kind=OrderKind.MOVE, seal=seal, open=(), why="-"))
+    assert not leader.book.decisions and not leader.tasks
+
+
+async def test_a_segment_is_in_one_order_at_a_time() -> None:
+    leader = PaperLeader()
+    leader.merge()
+    with pytest.raises(InvalidError):
+        leader.book.begin(Order(kind=OrderKind.MOVE, seal=(0, 1), open=(), why="-"))
+    leader.book.begin(Order(kind=OrderKind.MOVE, seal=(0,), open=(), why="-"))
+
+
+@pytest.mark.parametrize("error", [RetryError(Reason.TIMED_OUT, "too slow"), None])
+async def test_a_lead_that_does_not_seal_ends_the_order(error: HeadgateError | None) -> None:
+    """Also one that says that it did: its segments must not stay busy for ever."""
+    leader = PaperLeader()
+    decision, _ = leader.merge()
+    leader.commit(SealSegment(2, [7, 7]))
+    leader.error = error
+    leader.go.set()
+    with pytest.raises(RetryError):
+        await leader.book.wait(decision)
+    assert not leader.book.is_busy(1)
+    assert leader.filled == 1, "what was sealed already gets a lead"
+    assert leader.commit(SealSegment(1, [7, 7])) == ([], set()), "sealed late: placement's affair"
+
+
+async def test_a_topic_that_is_deleted_ends_its_orders() -> None:
+    leader = PaperLeader()
+    decision, _ = leader.merge()
+    leader.commit(DeleteTopic(leader.topic.id))
+    with pytest.raises(InvalidError) as caught:
+        await leader.book.wait(decision)
+    assert caught.value.reason is Reason.UNKNOWN_TOPIC
+    leader.go.set()
+    await asyncio.gather(*leader.tasks)
+    assert leader.filled == 0 and decision.error is caught.value
+
+
+async def test_the_end_of_a_term_ends_its_orders() -> None:
+    leader = PaperLeader()
+    decision, _ = leader.merge()
+    leader.book.stop()
+    with pytest.raises(RetryError) as caught:
+        await leader.book.wait(decision)
+    assert caught.value.reason is Reason.NOT_LEADER
+
+
+async def test_what_was_done_elsewhere_is_remembered() -> None:
+    leader = PaperLeader()
+    leader.book.note(
+        Order(kind=OrderKind.FAILOVER, seal=(1,), open=(), why="broker 2 was lost"), began_s=leader.clock.monotonic() - 1
+    )
+    (decision,) = leader.book.decisions
+    assert not decision.under_way and decision.pause_s >= 1 and not leader.book.is_busy(1)
