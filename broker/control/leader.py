@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,6 +34,7 @@ from broker.cluster.segments import BrokerLoad, Order, OrderKind, SegmentInfo
 from broker.cluster.succession import Gap, find_gaps, open_successors
 from broker.control.capacity import TermCapacity
 from broker.control.catalog import ClusterCatalog
+from broker.control.gates import LeaderGates
 from broker.control.lease import LeaseRegister
 from broker.control.orders import OrderBook
 from broker.engine import keys
@@ -44,7 +45,7 @@ from broker.runtime.logging import get_logger
 
 if TYPE_CHECKING:
     from broker.control.load import LoadMeter
-    from broker.engine.engine import Engine
+    from broker.engine.engine import Engine, Held
 
 log = get_logger("leader")
 
@@ -81,6 +82,12 @@ class Session(Protocol):
 
     async def resign(self, segment_ids: list[int]) -> None:
         """Have it seal segments. Raises RetryError where the stream ends first."""
+
+    async def hold(self, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int], term: int) -> list[Held]:
+        """As `Engine.hold`. Raises RetryError also where the stream ends first."""
+
+    def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None:
+        """As `Engine.drop_holds`."""
 
     def drain(self) -> None:
         """Tell it that it is to have no segments any more, whoever leads."""
@@ -119,6 +126,7 @@ class Leader:
         self.lease = lease
         self.planner = planner
         self.orders = OrderBook(self)
+        self.gates = LeaderGates(self, engine)
         self.capacity = TermCapacity(
             self, brokers_min=engine.settings.capacity_brokers_min, brokers_max=engine.settings.capacity_brokers_max
         )
@@ -161,6 +169,11 @@ class Leader:
         return self._local.manifest
 
     @property
+    def over(self) -> bool:
+        """Whether the term has ended."""
+        return self._stopped
+
+    @property
     def version(self) -> int:
         """Of the manifest."""
         return self._local.version
@@ -195,6 +208,7 @@ class Leader:
             self._spawn(self._probe(incarnation), "probe")
         self._spawn(self._renew(), "lease")
         self._spawn(self._run(), "leader")
+        self._spawn(self.gates.run(), "gates")
 
     async def _begin(self) -> int:
         """The first commit of the term. Returns the number of recovered records."""
@@ -318,8 +332,11 @@ class Leader:
         await self._local.settle()
 
     async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
-        """As `LocalCatalog.commit_made`."""
-        await self._local.commit_made(make)
+        """As `LocalCatalog.commit_made`; RetryError(NOT_LEADER) where this broker does not lead any more."""
+        try:
+            await self._local.commit_made(make)
+        except DeposedError as error:
+            raise _not_leader() from error
 
     async def commit_of(self, incarnation_id: str, edits: Sequence[Edit]) -> int:
         """A member's commit. Returns the version in which it is. Raises as `Catalog.commit`."""
@@ -612,6 +629,21 @@ class Leader:
             for segment in self.manifest.segments.values()
             if any((segment.topic_id, number) in taken for number in segment.partitions)
         ]
+
+    async def hold(self, incarnation_id: str, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int]) -> list[Held]:
+        """Have a lead keep offsets free for a gate, as `Engine.hold`. Raises RetryError where it is gone."""
+        if incarnation_id == self._mine.id:
+            return self._engine.hold(topic_id, gate_id, rows, self._epoch)
+        session = self.sessions.get(incarnation_id)
+        if session is None:
+            raise RetryError(Reason.NOT_LEADER, f"the broker is not connected. incarnation=`{incarnation_id}`")
+        return await session.hold(topic_id, gate_id, rows, self._epoch)
+
+    def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None:
+        """Tell all leads that a gate will not be opened."""
+        self._engine.drop_holds(topic_id, gate_id)
+        for session in self.sessions.values():
+            session.drop_holds(topic_id, gate_id)
 
     async def resign(self, incarnation_id: str, segment_ids: list[int]) -> None:
         """Have their lead seal segments. Raises RetryError where it is gone."""

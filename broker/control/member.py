@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,6 +118,8 @@ class Membership:
                     self._apply(message.edits)
                 elif kind == "resign":
                     self._spawn(self._resign(message.resign))
+                elif kind == "hold":
+                    self._hold(message.hold)
                 elif kind == "drain":
                     self._draining.set()
         finally:
@@ -213,6 +216,29 @@ class Membership:
         except HeadgateError as error:
             log.warning("resign_failed", error=error.message)
             result.error = error.message
+        await self._answer(result)
+
+    def _hold(self, order: control_pb2.HoldOrder) -> None:
+        """At once, and in turn with the edits: what is held may be in the very next one."""
+        topic_id = uuid.UUID(bytes=order.topic_id)
+        if order.drop:
+            self._engine.drop_holds(topic_id, order.gate_id)
+            return
+        result = control_pb2.OrderResult(order_id=order.order_id)
+        try:
+            rows = dict(zip(order.partitions, order.rows, strict=True))
+            for held in self._engine.hold(topic_id, order.gate_id, rows, order.term_epoch):
+                result.windows.add(
+                    partition=held.partition,
+                    base_offset=held.base_offset,
+                    segment_id=held.segment_id,
+                    leader_epoch=held.leader_epoch,
+                )
+        except HeadgateError as error:
+            result.error = error.message
+        self._spawn(self._answer(result))
+
+    async def _answer(self, result: control_pb2.OrderResult) -> None:
         try:
             await self._send(control_pb2.JoinRequest(result=result))
         except HeadgateError as error:

@@ -12,6 +12,7 @@ through the log. Offsets do not tell; what a reader did before does. One that ha
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import count
 from typing import Literal
 
 State = Literal["held", "open", "filled", "released"]
@@ -21,6 +22,8 @@ READERS_MAX = 4096
 """Readers of one partition that are remembered; more of them are forgotten, the oldest first."""
 NOBODY = 0
 """The reader of which nothing is known."""
+new_reader = count(1).__next__
+"""A number for a connection or subscription that reads."""
 
 
 class Window:

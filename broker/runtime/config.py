@@ -118,6 +118,14 @@ class Settings:
     capacity_brokers_min: int = _count(1, 1, 64, "brokers that the cluster is always to have, as fleets are told")
     capacity_brokers_max: int = _count(64, 1, 64, "most brokers that a reservation or the load may ask for")
 
+    # -- gates
+    gate_allowed_prefixes: str = _text(
+        "", "where files of history may lie besides the topic's own prefix: file:///path or s3://bucket/prefix, commas between them"
+    )
+    gate_file_grace_ms: int = _duration(
+        DAY_MS // 4, 1000, 30 * DAY_MS, "how old a file under a topic's prefix gets that no gate names, before it is deleted"
+    )
+
     # -- topics
     num_partitions: int = _count(8, 1, 10_000, "partitions of a topic that is created without a number")
     auto_create_topics: bool = _flag(True, "create a topic when a client first asks for it")

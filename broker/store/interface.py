@@ -87,6 +87,16 @@ class Store(Protocol):
         ...
 
 
+class Readable(Protocol):
+    """Objects that are only read: somebody else's, or a store's."""
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """As `Store.get_range`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class Appender(Protocol):
     """Files that grow in place: the fast path of a local WAL. Every call blocks; call it from a thread of your own."""
 

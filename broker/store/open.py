@@ -6,7 +6,7 @@ import asyncio
 
 from broker.runtime.clock import Clock
 from broker.runtime.errors import FatalError, Reason
-from broker.store.interface import Store
+from broker.store.interface import Readable, Store
 from broker.store.local_append import Fsync
 
 FSYNC_INTERVAL_MS = 100
@@ -48,6 +48,22 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
     if colon and rest.startswith("//"):
         raise _unknown(url, "only directories, file:///path and s3://bucket/prefix are known")
     return _open_local(url, fsync, fsync_interval_ms)
+
+
+def open_readable(url: str) -> Readable:
+    """Somebody else's files, to be read only, at `file:///path` or `s3://bucket/prefix`. Nothing is written there, not even to try.
+
+    Raises FatalError(STORE_MISCONFIGURED).
+    """
+    if url.startswith("s3://"):
+        return _open_s3(url.rstrip("/"))
+    if url.startswith("file:///"):
+        from urllib.parse import unquote
+
+        from broker.store.readable import ReadableDirectory
+
+        return ReadableDirectory(unquote(url.removeprefix("file://")))
+    raise _unknown(url, "files to be read lie under file:///path or s3://bucket/prefix")
 
 
 def _open_local(path: str, fsync: Fsync, fsync_interval_ms: int) -> Store:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -14,11 +16,13 @@ from broker.control.cluster import Cluster
 from broker.control.leader import QUEUE_MESSAGES_MAX, Leader
 from broker.control.load import broker_load
 from broker.control.wire import incarnation_of, member_message
+from broker.engine.engine import Held
 from broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from broker.server.grpc.handlers import Call, Context, decode
 from broker.wire.grpc.headgate.v1 import control_pb2
 
 RESIGN_TIMEOUT_S = 60.0
+HOLD_TIMEOUT_S = 5.0
 INCARNATION_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -33,7 +37,7 @@ class MemberSession:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue: asyncio.Queue[control_pb2.JoinResponse] = asyncio.Queue()
         self._leader = leader
-        self._orders: dict[int, asyncio.Future[str]] = {}
+        self._orders: dict[int, asyncio.Future[control_pb2.OrderResult]] = {}
         self._order_id = 0
 
     # -- as `leader.Session`
@@ -45,19 +49,46 @@ class MemberSession:
         self._put(control_pb2.JoinResponse(alive=control_pb2.Alive()))
 
     async def resign(self, segment_ids: list[int]) -> None:
+        order = control_pb2.ResignOrder(order_id=self._next_order(), segment_ids=segment_ids)
+        message = control_pb2.JoinResponse(resign=order)
+        await self._order(order.order_id, message, RESIGN_TIMEOUT_S, "the broker did not hand its segments over in time")
+
+    async def hold(self, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int], term: int) -> list[Held]:
+        order = control_pb2.HoldOrder(
+            order_id=self._next_order(),
+            topic_id=topic_id.bytes,
+            gate_id=gate_id,
+            partitions=list(rows),
+            rows=list(rows.values()),
+            term_epoch=term,
+        )
+        message = control_pb2.JoinResponse(hold=order)
+        result = await self._order(order.order_id, message, HOLD_TIMEOUT_S, "the broker did not keep offsets free in time")
+        return [Held(row.partition, row.base_offset, row.segment_id, row.leader_epoch) for row in result.windows]
+
+    def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None:
+        order = control_pb2.HoldOrder(order_id=self._next_order(), topic_id=topic_id.bytes, gate_id=gate_id, drop=True)
+        self._put(control_pb2.JoinResponse(hold=order))
+
+    def _next_order(self) -> int:
         self._order_id += 1
-        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._orders[self._order_id] = done
-        order = control_pb2.ResignOrder(order_id=self._order_id, segment_ids=segment_ids)
-        self._put(control_pb2.JoinResponse(resign=order))
+        return self._order_id
+
+    async def _order(
+        self, order_id: int, message: control_pb2.JoinResponse, timeout_s: float, late: str
+    ) -> control_pb2.OrderResult:
+        done: asyncio.Future[control_pb2.OrderResult] = asyncio.get_running_loop().create_future()
+        self._orders[order_id] = done
+        self._put(message)
         try:
-            async with asyncio.timeout(RESIGN_TIMEOUT_S):
-                error = await done
+            async with asyncio.timeout(timeout_s):
+                result = await done
         except TimeoutError as timeout:
-            self._orders.pop(order.order_id, None)
-            raise RetryError(Reason.TIMED_OUT, "the broker did not hand its segments over in time") from timeout
-        if error:
-            raise RetryError(Reason.NOT_LEADER, error)
+            self._orders.pop(order_id, None)
+            raise RetryError(Reason.TIMED_OUT, late) from timeout
+        if result.error:
+            raise RetryError(Reason.NOT_LEADER, result.error)
+        return result
 
     def drain(self) -> None:
         self._put(control_pb2.JoinResponse(drain=control_pb2.DrainOrder()))
@@ -87,7 +118,7 @@ class MemberSession:
             await asyncio.gather(*tasks, return_exceptions=True)
             for order in self._orders.values():
                 if not order.done():
-                    order.set_result("the broker left")
+                    order.set_result(control_pb2.OrderResult(error="the broker left"))
 
     async def _wait_end(self) -> None:
         await self.ended
@@ -109,7 +140,7 @@ class MemberSession:
             elif kind == "result":
                 done = self._orders.pop(message.result.order_id, None)
                 if done is not None and not done.done():
-                    done.set_result(message.result.error)
+                    done.set_result(message.result)
 
 
 class ControlService:

@@ -21,6 +21,8 @@ TIMEOUT_S = 30.0
 """Of a call whose client set no deadline."""
 
 OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),

@@ -132,9 +132,14 @@ class GrpcServer:
         if self._cluster is None:
             return []
         from broker.server.grpc.control_service import ControlService
-        from broker.wire.grpc.headgate.v1 import control_pb2
+        from broker.server.grpc.gates_service import GatesService
+        from broker.wire.grpc.headgate.v1 import control_pb2, gates_pb2
 
-        return [service_handler(control_pb2.DESCRIPTOR.services_by_name["Control"], ControlService(self._cluster), self._counts)]
+        gates = GatesService(self._cluster, self._forwarder)
+        return [
+            service_handler(control_pb2.DESCRIPTOR.services_by_name["Control"], ControlService(self._cluster), self._counts),
+            service_handler(gates_pb2.DESCRIPTOR.services_by_name["Gates"], gates, self._counts),
+        ]
 
     def _capacity_handlers(self) -> list[grpc.GenericRpcHandler]:
         if self._capacity is None:

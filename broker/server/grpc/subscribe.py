@@ -17,6 +17,7 @@ from collections import deque
 import grpc
 
 from broker.engine.partition import PartitionLog
+from broker.engine.windows import new_reader
 from broker.log.batch import parse_header, split
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from broker.server.grpc.errors import error_message
@@ -32,7 +33,7 @@ RESPONSE_BYTES_DEFAULT = 1 << 20
 
 
 class _Subscription:
-    __slots__ = ("generation", "number", "offset", "partition", "queued", "request", "stream")
+    __slots__ = ("generation", "number", "offset", "partition", "queued", "reader", "request", "stream")
 
     def __init__(self, stream: Subscriber, request: log_pb2.Subscription) -> None:
         self.stream = stream
@@ -41,6 +42,7 @@ class _Subscription:
         self.request = request
         self.partition: PartitionLog | None = None
         self.offset = -1
+        self.reader = new_reader()
         self.queued = False
 
     def wake(self) -> None:
@@ -160,6 +162,8 @@ class Subscriber:
             return
         subscription.offset = offset
         subscription.partition = partition
+        if request.position.WhichOneof("at") == "latest":
+            partition.readers.asked_end(subscription.reader, offset)
         partition.subscribe(subscription.wake)
         await self._write(self._response(subscription), [])
         subscription.wake()
@@ -167,7 +171,9 @@ class Subscriber:
     async def _give(self, subscription: _Subscription, partition: PartitionLog) -> None:
         self._shared.open(partition)
         await self._shared.budget.room()
-        slices = await self._engine.read(partition, subscription.offset, self._response_bytes)
+        slices = await self._engine.read(partition, subscription.offset, self._response_bytes, subscription.reader)
+        if not slices and subscription.offset == partition.high_watermark:
+            partition.readers.at_end(subscription.reader, self._engine.clock.monotonic())
         if not slices or not self._current(subscription):
             return
         last = parse_header(split(slices[-1])[-1])

@@ -20,6 +20,7 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
+from broker.engine.windows import new_reader
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
@@ -100,11 +101,13 @@ class Connection(asyncio.BufferedProtocol):
         "active_at",
         "frame_since",
         "peer",
+        "reader",
         "taken_at",
     )
 
     def __init__(self, server: KafkaServer) -> None:
         self._server = server
+        self.reader = new_reader()
         self._transport: asyncio.Transport | None = None
         self._frame: bytearray | None = None
         self._frame_view: memoryview | None = None
@@ -369,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = self._open_slot(0)
         max_bytes = self._answer_room(request, slot)
         if max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
-            total, failed, cold = fetch.collect(engine, request, max_bytes)
+            total, failed, cold = fetch.collect(engine, request, max_bytes, self.reader)
             if not cold and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
                 self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id))
                 return
@@ -389,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
                 await waiter
                 continue
             if max_bytes > 0 or request.max_bytes <= 0:
-                total, failed, cold = fetch.collect(engine, request, max_bytes)
+                total, failed, cold = fetch.collect(engine, request, max_bytes, self.reader)
                 if cold:
                     total, cold_failed = await self._collect_cold(cold, total, max_bytes)
                     failed = failed or cold_failed
@@ -399,6 +402,7 @@ class Connection(asyncio.BufferedProtocol):
             if left <= 0:
                 break
             self._wake_fetch()
+            fetch.note_waiting(request, self.reader, engine.clock.monotonic())
             logs = [wanted.log for wanted in request.wanted() if wanted.log is not None]
             await fetch.Poll(logs, server.loop).wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
         self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id))
@@ -412,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held += reserved
         self.count_outgoing()
         try:
-            return await fetch.collect_cold(engine, cold, total, max_bytes)
+            return await fetch.collect_cold(engine, cold, total, max_bytes, self.reader)
         finally:
             if self._transport is not None:
                 self._held -= reserved

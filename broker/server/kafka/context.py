@@ -16,7 +16,7 @@ class Context:
     """One request's surroundings.
 
     `host` and `port` are where this listener tells clients to connect; `client_id` is what the client calls itself, `client_host`
-    where it comes from.
+    where it comes from. `reader` is the connection, for windows in which history is to come (engine/windows.py).
     """
 
     engine: Engine
@@ -27,3 +27,4 @@ class Context:
     api_version: int
     host: str
     port: int
+    reader: int = 0

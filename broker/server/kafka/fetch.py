@@ -142,10 +142,11 @@ def _count(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     return count, position + 4
 
 
-def collect(engine: Engine, request: FetchRequest, max_bytes: int) -> tuple[int, bool, list[Wanted]]:
+def collect(engine: Engine, request: FetchRequest, max_bytes: int, reader: int) -> tuple[int, bool, list[Wanted]]:
     """Take what memory has.
 
     Args:
+        reader: the connection, for windows in which history is to come (engine/windows.py).
         max_bytes: of all records together; the first partition with records gives at least one batch (KIP-74).
 
     Returns:
@@ -176,7 +177,13 @@ def collect(engine: Engine, request: FetchRequest, max_bytes: int) -> tuple[int,
             room = min(wanted.max_bytes, max_bytes - total)
             if room <= 0 and total > 0:
                 continue
-            slices = log.tail.read(offset, log.high_watermark, room)
+            end = log.high_watermark
+            if offset < log.windows_end:
+                offset, end, in_files = log.reach(offset, reader)
+                if in_files:
+                    cold.append(wanted)
+                    continue
+            slices = log.tail.read(offset, end, room)
             if slices is None:
                 cold.append(wanted)
                 continue
@@ -190,7 +197,7 @@ def collect(engine: Engine, request: FetchRequest, max_bytes: int) -> tuple[int,
     return total, failed, cold
 
 
-async def collect_cold(engine: Engine, cold: list[Wanted], total: int, max_bytes: int) -> tuple[int, bool]:
+async def collect_cold(engine: Engine, cold: list[Wanted], total: int, max_bytes: int, reader: int) -> tuple[int, bool]:
     """Read from the store what memory no longer has. Returns (bytes found in all, whether a partition has an error)."""
     failed = False
     for wanted in cold:
@@ -199,7 +206,7 @@ async def collect_cold(engine: Engine, cold: list[Wanted], total: int, max_bytes
             break
         assert wanted.log is not None
         try:
-            slices = await engine.read(wanted.log, wanted.offset, room)
+            slices = await engine.read(wanted.log, wanted.offset, room, reader)
         except HeadgateError as error:
             wanted.code = _code(error)
             failed = True
@@ -210,6 +217,15 @@ async def collect_cold(engine: Engine, cold: list[Wanted], total: int, max_bytes
             wanted.bytes = size
             total += size
     return total, failed
+
+
+def note_waiting(request: FetchRequest, reader: int, now_s: float) -> None:
+    """The reader waits: remember where it has come to the end."""
+    for _, partitions in request.topics:
+        for wanted in partitions:
+            log = wanted.log
+            if log is not None and wanted.offset == log.high_watermark:
+                log.readers.at_end(reader, now_s)
 
 
 def _gone(wanted: Wanted, version: int) -> int:

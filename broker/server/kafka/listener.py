@@ -179,7 +179,7 @@ class KafkaServer:
             decode, handle = api.load()
             message, _ = decode(frame, position, version)
             try:
-                response = await handle(message, self._context(api, version, head.client_id, connection.peer))
+                response = await handle(message, self._context(api, version, head.client_id, connection.peer, connection.reader))
             except HeadgateError as error:
                 connection.drop("request_failed", f"{api.name}: {error.message}")
                 return
@@ -202,7 +202,7 @@ class KafkaServer:
         await self.engine.durable()
         connection.fill(slot, [response] if acks else [])
 
-    def _context(self, api: Api, version: int, client_id: str | None, peer: str) -> Context:
+    def _context(self, api: Api, version: int, client_id: str | None, peer: str, reader: int) -> Context:
         host, port = self._advertised
         # ApiVersions, which needs no engine, is answered before there is one.
         return Context(
@@ -214,6 +214,7 @@ class KafkaServer:
             api_version=version,
             host=host,
             port=port,
+            reader=reader,
         )
 
 

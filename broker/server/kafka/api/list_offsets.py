@@ -70,9 +70,11 @@ def _name(topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionRes
         return
     if one.timestamp == LATEST:
         answer.offset = log.high_watermark
+        log.readers.asked_end(context.reader, answer.offset)
         _set_epoch(answer, log, context)
     elif one.timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = log.log_start
+        log.readers.asked_start(context.reader)
         _set_epoch(answer, log, context)
 
 

@@ -79,18 +79,20 @@ class SegmentReport(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., bytes_in: _Optional[_Iterable[int]] = ..., bytes_out: _Optional[_Iterable[int]] = ..., requests: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("welcome", "edits", "resign", "alive", "drain")
+    __slots__ = ("welcome", "edits", "resign", "alive", "drain", "hold")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     EDITS_FIELD_NUMBER: _ClassVar[int]
     RESIGN_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     edits: Edits
     resign: ResignOrder
     alive: Alive
     drain: DrainOrder
-    def __init__(self, welcome: _Optional[Welcome] = ..., edits: _Optional[Edits] = ..., resign: _Optional[ResignOrder] = ..., alive: _Optional[Alive] = ..., drain: _Optional[DrainOrder] = ...) -> None: ...
+    hold: HoldOrder
+    def __init__(self, welcome: _Optional[Welcome] = ..., edits: _Optional[Edits] = ..., resign: _Optional[ResignOrder] = ..., alive: _Optional[Alive] = ..., drain: _Optional[DrainOrder] = ..., hold: _Optional[HoldOrder] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("snapshot", "version", "leader_incarnation_id", "leader_broker_id")
@@ -121,12 +123,44 @@ class ResignOrder(_message.Message):
     def __init__(self, order_id: _Optional[int] = ..., segment_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class OrderResult(_message.Message):
-    __slots__ = ("order_id", "error")
+    __slots__ = ("order_id", "error", "windows")
     ORDER_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
     order_id: int
     error: str
-    def __init__(self, order_id: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    windows: _containers.RepeatedCompositeFieldContainer[HeldWindow]
+    def __init__(self, order_id: _Optional[int] = ..., error: _Optional[str] = ..., windows: _Optional[_Iterable[HeldWindow]] = ...) -> None: ...
+
+class HoldOrder(_message.Message):
+    __slots__ = ("order_id", "topic_id", "gate_id", "partitions", "rows", "term_epoch", "drop")
+    ORDER_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    GATE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TERM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DROP_FIELD_NUMBER: _ClassVar[int]
+    order_id: int
+    topic_id: bytes
+    gate_id: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    term_epoch: int
+    drop: bool
+    def __init__(self, order_id: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., gate_id: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[int]] = ..., term_epoch: _Optional[int] = ..., drop: _Optional[bool] = ...) -> None: ...
+
+class HeldWindow(_message.Message):
+    __slots__ = ("partition", "base_offset", "segment_id", "leader_epoch")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    base_offset: int
+    segment_id: int
+    leader_epoch: int
+    def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., segment_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class Alive(_message.Message):
     __slots__ = ()

@@ -1,0 +1,473 @@
+"""The leader's part in gates: asks leads to keep offsets free, judges files, lets gates expire, sweeps files that nobody names.
+
+The rules of a gate are in `cluster/gates.py`. Whatever is decided here is one commit; what was begun and not committed when a
+leader dies is begun again by whoever asks for it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
+
+from broker.cluster.gates import (
+    FRONT_EPOCH,
+    Gate,
+    GateWindow,
+    ParquetExtent,
+    Place,
+    check_extents,
+    check_gate_id,
+    check_rows,
+    check_ttl,
+    digest_of,
+    gate_of,
+    is_url,
+    moved,
+    same_rows,
+    topic_of,
+)
+from broker.cluster.manifest import (
+    CondemnFiles,
+    Edit,
+    FillGate,
+    ForgetFiles,
+    Manifest,
+    OpenGate,
+    ReleaseGate,
+    RenewGate,
+    Topic,
+    TrimGates,
+)
+from broker.cluster.topic_config import is_internal
+from broker.engine.references import References
+from broker.runtime.clock import Clock
+from broker.runtime.errors import InvalidError, Reason, RetryError
+from broker.runtime.logging import get_logger
+
+if TYPE_CHECKING:
+    from broker.engine.engine import Engine, Held
+
+log = get_logger("gates")
+
+LOOK_S = 0.25
+"""How exactly gates expire."""
+OPEN_TIMEOUT_S = 10.0
+"""How long a gate waits for leads that change hands."""
+RETRY_S = 0.05
+SWEEP_S_MAX = 600.0
+"""Pause between two looks for files that nobody names; less where their grace period is short."""
+SWEEP_PAGE = 1000
+
+
+class Owner(Protocol):
+    """The leader."""
+
+    clock: Clock
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def over(self) -> bool:
+        """Whether the term has ended."""
+
+    async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None: ...
+
+    async def hold(self, incarnation_id: str, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int]) -> list[Held]: ...
+
+    def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None: ...
+
+
+class LeaderGates:
+    """Of one term."""
+
+    def __init__(self, owner: Owner, engine: Engine) -> None:
+        self._owner = owner
+        self._engine = engine
+        self._references = References(engine.store, engine.settings.gate_allowed_prefixes)
+        self._opening = asyncio.Lock()
+        self._deadlines: dict[tuple[uuid.UUID, str], tuple[int, float]] = {}
+        """Of open gates: (renewals, when it expires on the monotonic clock). A new leader gives each one its whole time again."""
+        self._filling: dict[tuple[uuid.UUID, str], int] = {}
+        """Gates whose files are being judged: they do not expire meanwhile."""
+        self.files_swept = 0
+
+    # -- what clients ask for
+
+    async def open(
+        self,
+        topic_name: str,
+        gate_id: str,
+        place: Place,
+        rows: Sequence[int],
+        ttl_ms: int,
+        files: Sequence[ParquetExtent] = (),
+    ) -> Gate:
+        """Open a gate, or find it open.
+
+        Args:
+            rows: of each partition; of `files` where there are some.
+            files: with place `end`: what fills it at once. Their offsets count from 0 in each partition.
+
+        Raises:
+            InvalidError: UNKNOWN_TOPIC, INVALID_REQUEST, GATE_CONFLICT, INVALID_REFERENCE. RetryError: a lead or the store does not
+                answer, or this broker does not lead any more; the same call may be made again.
+        """
+        check_gate_id(gate_id)
+        check_ttl(ttl_ms)
+        topic = self._topic(topic_name)
+        if is_internal(topic.name):
+            raise InvalidError(Reason.INVALID_TOPIC, f"the topic is the cluster's own. topic=`{topic.name}`")
+        if files:
+            if place != "end":
+                raise InvalidError(Reason.INVALID_REQUEST, f"only a gate at the end is filled when it is opened. place=`{place}`")
+            rows = rows_of(files, topic.partitions)
+        known = self._known(topic, gate_id)
+        check_rows(topic, rows, topic.partitions if known is None else len(known.windows))
+        if known is None:
+            await self._judge_new(topic, gate_id, files)
+        # A caller who goes away must not leave half of it: what is held is either opened or dropped.
+        opening = asyncio.create_task(self._open(topic, gate_id, place, list(rows), ttl_ms, list(files)), name="open-gate")
+        opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(opening)
+
+    async def _judge_new(self, topic: Topic, gate_id: str, files: Sequence[ParquetExtent]) -> None:
+        if files:
+            bounds = {one: GateWindow(one, 0, end, -1) for one, end in enumerate(rows_of(files, topic.partitions))}
+            await self._references.check(topic.id, check_extents(gate_id, files, bounds), absolute=False)
+
+    async def _open(
+        self, topic: Topic, gate_id: str, place: Place, rows: list[int], ttl_ms: int, files: list[ParquetExtent]
+    ) -> Gate:
+        deadline_s = self._owner.clock.monotonic() + OPEN_TIMEOUT_S
+        digest = digest_of(files) if files else ""
+        async with self._opening:
+            while True:
+                known = self._known(topic, gate_id)
+                if known is not None:
+                    if not same_rows(known, place, rows) or (files and known.digest != digest):
+                        raise InvalidError(
+                            Reason.GATE_CONFLICT,
+                            f"a gate of this id was opened with other rows or elsewhere. topic=`{topic.name}` gate=`{gate_id}`",
+                        )
+                    return known
+                gate = Gate(
+                    id=gate_id, topic_id=topic.id, place=place, windows=[], ttl_ms=ttl_ms, opened_ms=self._owner.clock.now_ms()
+                )
+                try:
+                    if place == "front":
+                        await self._open_in_front(topic, gate, rows)
+                    else:
+                        await self._open_behind(topic, gate, rows, files, digest)
+                    opened = self._owner.manifest.gates[topic.id][gate_id]
+                    log.info(
+                        "gate_opened",
+                        topic=topic.name,
+                        gate=gate_id,
+                        place=place,
+                        rows=sum(rows),
+                        state=opened.state,
+                        ttl_ms=ttl_ms,
+                    )
+                    return opened
+                except InvalidError:
+                    self._owner.drop_holds(topic.id, gate_id)
+                    raise
+                except RetryError as error:
+                    # Only of these is it certain that nothing was committed.
+                    if error.reason not in (Reason.NOT_LEADER, Reason.NOT_READY) or self._owner.over:
+                        raise
+                    if self._owner.clock.monotonic() > deadline_s:
+                        self._owner.drop_holds(topic.id, gate_id)
+                        raise
+                await asyncio.sleep(RETRY_S)
+
+    async def _open_in_front(self, topic: Topic, gate: Gate, rows: list[int]) -> None:
+        await self._owner.commit_made(lambda now: [OpenGate(_in_front(now, gate, topic, rows))])
+
+    async def _open_behind(self, topic: Topic, gate: Gate, rows: list[int], files: list[ParquetExtent], digest: str) -> None:
+        held = await self._hold(topic, gate.id, rows)
+        windows = [
+            GateWindow(one.partition, one.base_offset, one.base_offset + count, one.leader_epoch)
+            for one, count in zip(held, rows, strict=True)
+        ]
+        gate = replace(gate, windows=windows)
+        if files:
+            counted = {one.partition: GateWindow(one.partition, 0, one.rows, -1) for one in windows}
+            extents = moved(check_extents(gate.id, files, counted), {one.partition: one for one in windows})
+            gate = replace(
+                gate,
+                state="filled",
+                filled_ms=gate.opened_ms,
+                extents=extents,
+                digest=digest,
+                rows=sum(one.rows for one in extents),
+                size_bytes=sum(one.size_bytes for one in extents),
+                files=len(extents),
+            )
+        segments = [one.segment_id for one in held]
+        await self._owner.commit_made(lambda _: [OpenGate(gate, segments)])
+
+    async def _hold(self, topic: Topic, gate_id: str, rows: list[int]) -> list[Held]:
+        """Have every lead of the topic keep offsets free. By partition."""
+        by_lead: dict[str, dict[int, int]] = {}
+        for partition, segment in enumerate(self._owner.manifest.leads.get(topic.id, ())):
+            if segment is None:
+                raise RetryError(Reason.NOT_LEADER, f"nobody leads the partition yet. topic=`{topic.name}` partition=`{partition}`")
+            by_lead.setdefault(segment.incarnation_id, {})[partition] = rows[partition]
+        asked = await asyncio.gather(
+            *(self._owner.hold(lead, topic.id, gate_id, wanted) for lead, wanted in by_lead.items()), return_exceptions=True
+        )
+        held: list[Held] = []
+        for answer in asked:
+            if isinstance(answer, BaseException):
+                raise answer
+            held += answer
+        held.sort(key=lambda one: one.partition)
+        if len(held) != len(rows):
+            raise RetryError(Reason.NOT_READY, f"not every partition has a lead. topic=`{topic.name}`")
+        return held
+
+    async def fill(self, topic_name: str, gate_id: str, files: Sequence[ParquetExtent]) -> Gate:
+        """Commit the files of a gate. Raises as `open`, and UNKNOWN_GATE."""
+        topic = self._topic(topic_name)
+        gate = self._gate(topic, gate_id)
+        windows = {one.partition: one for one in gate.windows}
+        files = [
+            replace(one, leader_epoch=windows[one.partition].leader_epoch) if one.partition in windows else one for one in files
+        ]
+        digest = digest_of(files)
+        if self._is_filled(gate, digest):
+            return gate
+        key = (topic.id, gate_id)
+        self._filling[key] = self._filling.get(key, 0) + 1
+        try:
+            extents = check_extents(gate_id, files, windows)
+            await self._references.check(topic.id, extents, absolute=True)
+            filled_ms = self._owner.clock.now_ms()
+
+            def make(now: Manifest) -> list[Edit]:
+                current = now.gates.get(topic.id, {}).get(gate_id)
+                if current is not None and self._is_filled(current, digest):
+                    return []
+                return [FillGate(topic.id, gate_id, extents, digest, filled_ms)]
+
+            await self._owner.commit_made(make)
+        finally:
+            self._filling[key] -= 1
+            if not self._filling[key]:
+                del self._filling[key]
+        filled = self._gate(topic, gate_id)
+        log.info("gate_filled", topic=topic.name, gate=gate_id, files=filled.files, rows=filled.rows, size_bytes=filled.size_bytes)
+        return filled
+
+    @staticmethod
+    def _is_filled(gate: Gate, digest: str) -> bool:
+        """Whether it is filled with the same. Raises InvalidError(GATE_CONFLICT) where it cannot be filled with it any more."""
+        if gate.state == "filled" and gate.digest == digest:
+            return True
+        if gate.state != "open":
+            how = "filled with other files" if gate.state == "filled" else f"released ({gate.released_by})"
+            raise InvalidError(Reason.GATE_CONFLICT, f"the gate was {how} before. gate=`{gate.id}`")
+        return False
+
+    async def renew(self, topic_name: str, gate_id: str, ttl_ms: int) -> Gate:
+        """Start an open gate's time again. `ttl_ms` 0: as it was."""
+        topic = self._topic(topic_name)
+        gate = self._gate(topic, gate_id)
+        ttl_ms = ttl_ms or gate.ttl_ms
+        check_ttl(ttl_ms)
+        await self._owner.commit_made(lambda _: [RenewGate(topic.id, gate_id, ttl_ms)])
+        self._look()
+        return self._gate(topic, gate_id)
+
+    async def release(self, topic_name: str, gate_id: str, why: str = "asked") -> Gate:
+        """Give an open gate up; one that was released before stays so."""
+        topic = self._topic(topic_name)
+
+        def make(now: Manifest) -> list[Edit]:
+            current = now.gates.get(topic.id, {}).get(gate_id)
+            return [] if current is not None and current.state == "released" else [ReleaseGate(topic.id, gate_id, why)]
+
+        await self._owner.commit_made(make)
+        gate = self._gate(topic, gate_id)
+        log.info("gate_released", topic=topic.name, gate=gate_id, why=why)
+        return gate
+
+    def list_all(self, topic_name: str = "") -> list[Gate]:
+        """All gates, by topic's name and in the order in which they were opened."""
+        manifest = self._owner.manifest
+        topics = [self._topic(topic_name)] if topic_name else [manifest.topics[name] for name in sorted(manifest.topics)]
+        return [gate for topic in topics for gate in manifest.gates.get(topic.id, {}).values()]
+
+    def describe(self, topic_name: str, gate_id: str) -> Gate:
+        return self._gate(self._topic(topic_name), gate_id)
+
+    def expires_in_ms(self, gate: Gate) -> int:
+        """0 where it is not open."""
+        if gate.state != "open":
+            return 0
+        known = self._deadlines.get((gate.topic_id, gate.id))
+        if known is None or known[0] != gate.renewals:
+            return gate.ttl_ms
+        return max(0, round((known[1] - self._owner.clock.monotonic()) * 1000))
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._owner.manifest.topics.get(name)
+        if topic is None:
+            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{name}`")
+        return topic
+
+    def _known(self, topic: Topic, gate_id: str) -> Gate | None:
+        """The gate of that id, unless it was released: then there can be another one."""
+        gate = self._owner.manifest.gates.get(topic.id, {}).get(gate_id)
+        return None if gate is None or gate.state == "released" else gate
+
+    def _gate(self, topic: Topic, gate_id: str) -> Gate:
+        gate = self._owner.manifest.gates.get(topic.id, {}).get(gate_id)
+        if gate is None:
+            raise InvalidError(Reason.UNKNOWN_GATE, f"the topic has no such gate. topic=`{topic.name}` gate=`{gate_id}`")
+        return gate
+
+    # -- time
+
+    async def run(self) -> None:
+        """As long as the term lasts: gates expire, files are swept."""
+        grace_ms = self._engine.settings.gate_file_grace_ms
+        pause_s = min(SWEEP_S_MAX, max(grace_ms / 4000, 1.0))
+        sweep_s = self._owner.clock.monotonic() + min(pause_s, 30.0)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                for gate in self._look():
+                    await self._expire(gate)
+                if self._owner.clock.monotonic() >= sweep_s:
+                    sweep_s = self._owner.clock.monotonic() + pause_s
+                    await self.sweep(grace_ms)
+            except RetryError as error:
+                log.warning("gates_wait", error=error.message)
+
+    def _look(self) -> Sequence[Gate]:
+        """Bring the deadlines up to date. Returns the gates that are over."""
+        now_s = self._owner.clock.monotonic()
+        deadlines: dict[tuple[uuid.UUID, str], tuple[int, float]] = {}
+        over: list[Gate] = []
+        for topic_id, gates in self._owner.manifest.gates.items():
+            for gate in gates.values():
+                if gate.state != "open":
+                    continue
+                key = (topic_id, gate.id)
+                known = self._deadlines.get(key)
+                if known is None or known[0] != gate.renewals or key in self._filling:
+                    known = (gate.renewals, now_s + gate.ttl_ms / 1000)
+                deadlines[key] = known
+                if now_s >= known[1]:
+                    over.append(gate)
+        self._deadlines = deadlines
+        return over
+
+    async def _expire(self, gate: Gate) -> None:
+        topic = self._owner.manifest.topics_by_id.get(gate.topic_id)
+        if topic is None:
+            return
+        log.warning("gate_expired", topic=topic.name, gate=gate.id, ttl_ms=gate.ttl_ms)
+        try:
+            await self.release(topic.name, gate.id, "expired")
+        except InvalidError as error:
+            log.info("gate_not_expired", topic=topic.name, gate=gate.id, error=error.message)
+
+    # -- files
+
+    async def sweep(self, grace_ms: int) -> None:
+        """Delete files that nobody names: of rows below the logs' starts, of deleted topics, of attempts that came to nothing.
+
+        A file is condemned first, which is a commit: from then on no gate can be filled with it, and a leader that was replaced
+        without knowing it finds that out before it deletes anything.
+
+        Args:
+            grace_ms: how old a file must be that nobody ever named.
+        """
+        manifest = self._owner.manifest
+        for topic_id, gates in list(manifest.gates.items()):
+            gone = [
+                one.path
+                for gate in gates.values()
+                for one in gate.extents
+                if not manifest.is_readable(topic_id, one.partition, one.base_offset, one.end_offset)
+            ]
+            if gone:
+                await self._trim(topic_id)
+                await self._delete([path for path in gone if not is_url(path)])
+        await self._delete([])
+        last = ""
+        while objects := await self._engine.store.list("topics/", last, SWEEP_PAGE):
+            last = objects[-1].key
+            oldest_ms = self._owner.clock.now_ms() - grace_ms
+            await self._delete([found.key for found in objects if found.modified_ms <= oldest_ms and self._is_nobodys(found.key)])
+
+    async def _trim(self, topic_id: uuid.UUID) -> None:
+        await self._owner.commit_made(lambda _: [TrimGates(topic_id)])
+
+    def _is_nobodys(self, key: str) -> bool:
+        topic_id = topic_of(key)
+        if topic_id is None:
+            return False
+        manifest = self._owner.manifest
+        if topic_id not in manifest.topics_by_id:
+            return True
+        gates = manifest.gates.get(topic_id, {})
+        if gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is not None:
+            return False
+        return all(one.path != key for gate in gates.values() for one in gate.extents)
+
+    async def _delete(self, paths: list[str]) -> None:
+        """Condemn files, delete them and those that were condemned before, and forget them."""
+        if paths:
+
+            def make(now: Manifest) -> list[Edit]:
+                # A topic that this leader did not know when it looked is known here: the commit proves that it leads.
+                still = [path for path in paths if self._is_nobodys(path)]
+                return [CondemnFiles(still)] if still else []
+
+            await self._owner.commit_made(make)
+        condemned = list(self._owner.manifest.condemned)
+        if not condemned:
+            return
+        for path in condemned:
+            await self._engine.store.delete(path)
+        await self._owner.commit_made(lambda _: [ForgetFiles(condemned)])
+        self.files_swept += len(condemned)
+        log.info("files_swept", files=len(condemned))
+
+
+def _in_front(manifest: Manifest, gate: Gate, topic: Topic, rows: list[int]) -> Gate:
+    """A gate in front of everything. Raises InvalidError where there is no room."""
+    if topic.id not in manifest.topics_by_id:
+        raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{topic.name}`")
+    windows: list[GateWindow] = []
+    for partition, count in enumerate(rows):
+        end = manifest.front(topic.id, partition)
+        if count > end:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"no room in front: a topic gets it when it is created, with history.room. topic=`{topic.name}` "
+                f"partition=`{partition}` rows=`{count}` room=`{end}`",
+            )
+        windows.append(GateWindow(partition, end - count, end, FRONT_EPOCH))
+    return replace(gate, windows=windows)
+
+
+def rows_of(files: Sequence[ParquetExtent], partitions: int) -> list[int]:
+    """The rows of each partition in files whose offsets count from 0: up to the end of the last one."""
+    rows = [0] * partitions
+    for one in files:
+        if not 0 <= one.partition < partitions:
+            raise InvalidError(
+                Reason.INVALID_REFERENCE, f"the topic has no such partition. partition=`{one.partition}` partitions=`{partitions}`"
+            )
+        rows[one.partition] = max(rows[one.partition], one.end_offset)
+    return rows

@@ -1,0 +1,212 @@
+"""Files that gates are filled with: where they are, and whether they are what their references say.
+
+A file is judged by its footer, which is read whole, and by nothing else: its rows are the business of who uploaded them. What the
+footer cannot show, the order of rows within one row group, is taken on trust.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from broker.cluster.gates import ParquetExtent, data_prefix, is_url
+from broker.runtime.errors import FatalError, InvalidError, Reason
+from broker.store.interface import Readable, Store
+from broker.store.keys import check_key
+from broker.store.open import open_readable
+
+CHECKS_MAX = 16
+"""Files that are judged at the same time."""
+GUESS_BYTES = 64 << 10
+"""What is read from the end of a file at first; most footers are smaller."""
+FOOTER_BYTES_MAX = 64 << 20
+TAIL_BYTES = 8
+"""Behind the metadata: its length, and the magic."""
+MAGIC = b"PAR1"
+
+
+class References:
+    """Where files are.
+
+    Args:
+        allowed: URLs under which files may lie that are not the cluster's own, with commas between them.
+    """
+
+    def __init__(self, store: Store, allowed: str) -> None:
+        self._store = store
+        self._allowed = [prefix.strip().rstrip("/") + "/" for prefix in allowed.split(",") if prefix.strip()]
+        self._stores: dict[str, Readable] = {}
+
+    def locate(self, path: str) -> tuple[Readable, str]:
+        """The store and key of a path. Raises InvalidError(INVALID_REFERENCE) where it is not allowed."""
+        if not is_url(path):
+            return self._store, path
+        for prefix in self._allowed:
+            if path.startswith(prefix):
+                key = unquote(path[len(prefix) :])
+                try:
+                    check_key(key)
+                    if prefix not in self._stores:
+                        self._stores[prefix] = open_readable(prefix)
+                except (InvalidError, FatalError) as error:
+                    raise InvalidError(Reason.INVALID_REFERENCE, f"{error.message} path=`{path[:300]}`") from error
+                return self._stores[prefix], key
+        raise InvalidError(
+            Reason.INVALID_REFERENCE,
+            f"files may lie only under the topic's own prefix and those in gate_allowed_prefixes. path=`{path[:300]}`",
+        )
+
+    async def check(self, topic_id: uuid.UUID, extents: Sequence[ParquetExtent], *, absolute: bool) -> None:
+        """Judge files.
+
+        Args:
+            absolute: their offsets are those of the topic; otherwise they count from 0, and the files must not have any.
+
+        Raises:
+            InvalidError(INVALID_REFERENCE): the message names the file and what is wrong. RetryError: a store does not answer.
+        """
+        for one in extents:
+            self._check_path(topic_id, one.path)
+        room = asyncio.Semaphore(CHECKS_MAX)
+
+        async def judge(one: ParquetExtent) -> None:
+            async with room:
+                await self._check(one, absolute)
+
+        tasks = [asyncio.create_task(judge(one), name="judge-file") for one in extents]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _check_path(self, topic_id: uuid.UUID, path: str) -> None:
+        if is_url(path):
+            self.locate(path)
+            return
+        try:
+            check_key(path)
+        except InvalidError as error:
+            raise InvalidError(Reason.INVALID_REFERENCE, error.message) from error
+        if not path.startswith(data_prefix(topic_id)):
+            raise InvalidError(
+                Reason.INVALID_REFERENCE,
+                f"the file is not under the topic's prefix. path=`{path[:300]}` prefix=`{data_prefix(topic_id)}`",
+            )
+
+    async def _check(self, one: ParquetExtent, absolute: bool) -> None:
+        footer = await self._footer(one)
+        await asyncio.get_running_loop().run_in_executor(None, _judge, one, footer, absolute)
+
+    async def _footer(self, one: ParquetExtent) -> bytes:
+        """The file's metadata and what is behind it; checks size and checksum."""
+        import crc32c
+
+        store, key = self.locate(one.path)
+        start = max(0, one.size_bytes - GUESS_BYTES)
+        try:
+            # A byte more than there should be.
+            data = await store.get_range(key, start, one.size_bytes - start + 1)
+            if len(data) != one.size_bytes - start:
+                raise _bad(one, "the file has another size than stated")
+            if len(data) < TAIL_BYTES + len(MAGIC) or data[-4:] != MAGIC:
+                raise _bad(one, "this is not a Parquet file, or it is cut off")
+            length = int.from_bytes(data[-8:-4], "little") + TAIL_BYTES
+            if length > min(one.size_bytes, FOOTER_BYTES_MAX):
+                raise _bad(one, "this is not a Parquet file, or it is cut off")
+            if length > len(data):
+                data = await store.get_range(key, one.size_bytes - length, length)
+        except (InvalidError, FatalError) as error:
+            if error.reason is Reason.NOT_FOUND:
+                raise _bad(one, "there is no such file") from error
+            if error.reason is Reason.INVALID_REFERENCE:
+                raise
+            raise _bad(one, f"the file cannot be read, is it a symbolic link? {error.message}") from error
+        footer = data[-length:]
+        if crc32c.crc32c(footer) != one.footer_crc32c:
+            raise _bad(one, "the file's footer has another checksum than stated")
+        return footer
+
+
+def _bad(one: ParquetExtent, what: str) -> InvalidError:
+    return InvalidError(Reason.INVALID_REFERENCE, f"{what}. path=`{one.path[:300]}` partition=`{one.partition}`")
+
+
+def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> None:
+    """Compare a footer with what was said of the file. Heavy: in a thread."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from broker.log.columns import check_columns
+
+    try:
+        parquet: Any = pq.ParquetFile(pa.BufferReader(MAGIC + footer))
+        schema, metadata = parquet.schema_arrow, parquet.metadata
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _bad(one, f"the file's footer cannot be read: {error}") from error
+    try:
+        check_columns(schema)
+    except InvalidError as error:
+        raise _bad(one, error.message) from error
+    if len(set(schema.names)) != len(schema.names):
+        raise _bad(one, "two columns have the same name")
+    if metadata.num_rows != one.rows:
+        raise _bad(one, f"the file has another number of rows than stated: {metadata.num_rows} instead of {one.rows}")
+    columns = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    _judge_offsets(one, metadata, columns.get("offset"), absolute)
+    _judge_times(one, metadata, columns["timestamp"], schema.field("timestamp").type)
+
+
+def _judge_offsets(one: ParquetExtent, metadata: Any, column: int | None, absolute: bool) -> None:
+    if column is None:
+        return
+    if not absolute:
+        raise _bad(one, "a file that is published has no column `offset`: the broker gives its rows their offsets")
+    next_offset = one.base_offset
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if not group.num_rows:
+            continue
+        statistics = group.column(column).statistics
+        if statistics is None or not statistics.has_min_max:
+            raise _bad(one, "column `offset` has no statistics: leave the column out, or write them")
+        end_offset = next_offset + group.num_rows
+        if statistics.null_count or (statistics.min, statistics.max) != (next_offset, end_offset - 1):
+            raise _bad(
+                one,
+                "rows are not sorted by offset, or their offsets have gaps: "
+                f"row group {number} has {statistics.min}..{statistics.max} instead of {next_offset}..{end_offset - 1}",
+            )
+        next_offset = end_offset
+
+
+def _judge_times(one: ParquetExtent, metadata: Any, column: int, kind: Any) -> None:
+    import pyarrow as pa
+
+    low: int | None = None
+    high: int | None = None
+    for number in range(metadata.num_row_groups):
+        chunk = metadata.row_group(number).column(column)
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_min_max:
+            return  # then what was said of the file is taken on trust: only look-ups by time depend on it
+        if statistics.has_null_count and statistics.null_count:
+            raise _bad(one, "a timestamp is null: every record has a time")
+        # The raw numbers: as dates, Python does not know all years.
+        first, last = statistics.min_raw, statistics.max_raw
+        low = first if low is None else min(low, first)
+        high = last if high is None else max(high, last)
+    if low is None or high is None:
+        return
+    unit = kind.unit if pa.types.is_timestamp(kind) else "ms"
+    # Parquet has no seconds: they are written as milliseconds.
+    per_ms = {"ns": 1_000_000, "us": 1000}.get(unit, 1)
+    found = (low // per_ms, high // per_ms)
+    if found != (one.timestamp_min_ms, one.timestamp_max_ms):
+        raise _bad(
+            one,
+            f"the file's times are {found[0]}..{found[1]} instead of {one.timestamp_min_ms}..{one.timestamp_max_ms} as stated",
+        )

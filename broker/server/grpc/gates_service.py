@@ -1,0 +1,204 @@
+"""`headgate.v1.Gates`: history by reference. The leader answers; other brokers pass calls on to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from google.protobuf.message import Message
+
+from broker.cluster.gates import Gate, ParquetExtent, Place, data_prefix, topic_prefix
+from broker.cluster.manifest import Manifest
+from broker.control.cluster import Cluster
+from broker.control.gates import LeaderGates
+from broker.runtime.errors import InvalidError, Reason, RetryError
+from broker.server.grpc.forward import Forwarder
+from broker.server.grpc.handlers import Context
+from broker.wire.grpc.headgate.v1 import gates_pb2
+from broker.wire.grpc.methods import methods
+
+GATES = methods(gates_pb2.DESCRIPTOR.services_by_name["Gates"])
+
+_PLACES: dict[int, Place] = {
+    gates_pb2.GATE_PLACE_UNSPECIFIED: "now",
+    gates_pb2.GATE_PLACE_NOW: "now",
+    gates_pb2.GATE_PLACE_FRONT: "front",
+    gates_pb2.GATE_PLACE_END: "end",
+}
+_PLACE_NUMBERS = {
+    "now": gates_pb2.GATE_PLACE_NOW,
+    "front": gates_pb2.GATE_PLACE_FRONT,
+    "end": gates_pb2.GATE_PLACE_END,
+}
+_STATE_NUMBERS = {
+    "open": gates_pb2.GATE_STATE_OPEN,
+    "filled": gates_pb2.GATE_STATE_FILLED,
+    "released": gates_pb2.GATE_STATE_RELEASED,
+}
+
+
+class GatesService:
+    """See the proto file."""
+
+    def __init__(self, cluster: Cluster, forwarder: Forwarder) -> None:
+        self._cluster = cluster
+        self._forwarder = forwarder
+
+    def _gates(self) -> LeaderGates:
+        leader = self._cluster.leader
+        if leader is None:
+            raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
+        return leader.gates
+
+    async def _elsewhere(self, method: str, request: Message, context: Context) -> bytes | None:
+        """The leader's answer; None where this broker leads."""
+        address = self._cluster.leader_address()
+        return None if address is None else await self._forwarder.unary(address, GATES[method], request, context)
+
+    async def open_gate(self, request: gates_pb2.OpenGateRequest, context: Context) -> gates_pb2.OpenGateResponse | bytes:
+        answer = await self._elsewhere("OpenGate", request, context)
+        if answer is not None:
+            return answer
+        if request.place not in _PLACES:
+            raise InvalidError(Reason.INVALID_REQUEST, f"no such place. place=`{request.place}`")
+        gates = self._gates()
+        gate = await gates.open(
+            request.topic,
+            request.gate_id,
+            _PLACES[request.place],
+            list(request.rows),
+            request.ttl_ms,
+            [_extent(row) for row in request.files],
+        )
+        return gates_pb2.OpenGateResponse(gate=self._gate(gates, gate))
+
+    async def fill_gate(self, request: gates_pb2.FillGateRequest, context: Context) -> gates_pb2.FillGateResponse | bytes:
+        answer = await self._elsewhere("FillGate", request, context)
+        if answer is not None:
+            return answer
+        gates = self._gates()
+        gate = await gates.fill(request.topic, request.gate_id, [_extent(row) for row in request.files])
+        return gates_pb2.FillGateResponse(gate=self._gate(gates, gate))
+
+    async def renew_gate(self, request: gates_pb2.RenewGateRequest, context: Context) -> gates_pb2.RenewGateResponse | bytes:
+        answer = await self._elsewhere("RenewGate", request, context)
+        if answer is not None:
+            return answer
+        gates = self._gates()
+        gate = await gates.renew(request.topic, request.gate_id, request.ttl_ms)
+        return gates_pb2.RenewGateResponse(gate=self._gate(gates, gate))
+
+    async def release_gate(self, request: gates_pb2.ReleaseGateRequest, context: Context) -> gates_pb2.ReleaseGateResponse | bytes:
+        answer = await self._elsewhere("ReleaseGate", request, context)
+        if answer is not None:
+            return answer
+        gates = self._gates()
+        gate = await gates.release(request.topic, request.gate_id)
+        return gates_pb2.ReleaseGateResponse(gate=self._gate(gates, gate))
+
+    async def list_gates(self, request: gates_pb2.ListGatesRequest, context: Context) -> gates_pb2.ListGatesResponse | bytes:
+        answer = await self._elsewhere("ListGates", request, context)
+        if answer is not None:
+            return answer
+        gates = self._gates()
+        return gates_pb2.ListGatesResponse(gates=[self._gate(gates, gate) for gate in gates.list_all(request.topic)])
+
+    async def describe_gate(
+        self, request: gates_pb2.DescribeGateRequest, context: Context
+    ) -> gates_pb2.DescribeGateResponse | bytes:
+        answer = await self._elsewhere("DescribeGate", request, context)
+        if answer is not None:
+            return answer
+        gates = self._gates()
+        gate = gates.describe(request.topic, request.gate_id)
+        return gates_pb2.DescribeGateResponse(gate=self._gate(gates, gate), files=_files(gate.extents))
+
+    async def layout(self, request: gates_pb2.LayoutRequest, context: Context) -> gates_pb2.LayoutResponse | bytes:
+        answer = await self._elsewhere("Layout", request, context)
+        if answer is not None:
+            return answer
+        engine = self._cluster.engine
+        return layout(engine.manifest, engine.store.url, request.topic)
+
+    def _gate(self, gates: LeaderGates, gate: Gate) -> gates_pb2.Gate:
+        engine = self._cluster.engine
+        return gates_pb2.Gate(
+            topic=engine.manifest.topics_by_id[gate.topic_id].name,
+            id=gate.id,
+            place=_PLACE_NUMBERS[gate.place],
+            state=_STATE_NUMBERS[gate.state],
+            windows=[
+                gates_pb2.GateWindow(partition=one.partition, base_offset=one.base_offset, end_offset=one.end_offset)
+                for one in gate.windows
+            ],
+            store_url=engine.store.url,
+            prefix=data_prefix(gate.topic_id),
+            opened_ms=gate.opened_ms,
+            expires_in_ms=gates.expires_in_ms(gate),
+            ttl_ms=gate.ttl_ms,
+            filled_ms=gate.filled_ms,
+            rows=gate.rows,
+            size_bytes=gate.size_bytes,
+            files=gate.files,
+            digest=gate.digest,
+            released_by=gate.released_by,
+        )
+
+
+def layout(manifest: Manifest, store_url: str, topic_name: str) -> gates_pb2.LayoutResponse:
+    """Where a topic's records are. Raises InvalidError(UNKNOWN_TOPIC)."""
+    topic = manifest.topics.get(topic_name)
+    if topic is None:
+        raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{topic_name}`")
+    response = gates_pb2.LayoutResponse(store_url=store_url, topic_id=topic.id.bytes, prefix=topic_prefix(topic.id))
+    extents: list[list[ParquetExtent]] = [[] for _ in range(topic.partitions)]
+    for gate in manifest.gates.get(topic.id, {}).values():
+        for one in gate.extents:
+            if manifest.is_readable(topic.id, one.partition, one.base_offset, one.end_offset):
+                extents[one.partition].append(one)
+    for number, files in enumerate(extents):
+        row = response.partitions.add(partition=number, log_start=manifest.log_start(topic.id, number))
+        lead = manifest.leads[topic.id][number]
+        if lead is not None:
+            broker = manifest.incarnations[lead.incarnation_id]
+            row.grpc_address = f"{broker.host}:{broker.grpc_port}"
+            row.kafka_address = f"{broker.host}:{broker.kafka_port}"
+        row.files.extend(_files(sorted(files, key=lambda one: one.base_offset)))
+        for window, gate in manifest.windows(topic.id, number):
+            if gate.state != "filled" and window.end_offset > row.log_start:
+                row.holes.add(
+                    gate_id=gate.id,
+                    base_offset=window.base_offset,
+                    end_offset=window.end_offset,
+                    state=_STATE_NUMBERS[gate.state],
+                )
+    return response
+
+
+def _files(extents: Iterable[ParquetExtent]) -> list[gates_pb2.FileRef]:
+    return [
+        gates_pb2.FileRef(
+            partition=one.partition,
+            path=one.path,
+            base_offset=one.base_offset,
+            rows=one.rows,
+            size_bytes=one.size_bytes,
+            footer_crc32c=one.footer_crc32c,
+            timestamp_min_ms=one.timestamp_min_ms,
+            timestamp_max_ms=one.timestamp_max_ms,
+        )
+        for one in extents
+    ]
+
+
+def _extent(row: gates_pb2.FileRef) -> ParquetExtent:
+    return ParquetExtent(
+        partition=row.partition,
+        base_offset=row.base_offset,
+        end_offset=row.base_offset + row.rows,
+        leader_epoch=-1,
+        path=row.path,
+        size_bytes=row.size_bytes,
+        footer_crc32c=row.footer_crc32c,
+        timestamp_min_ms=row.timestamp_min_ms,
+        timestamp_max_ms=row.timestamp_max_ms,
+    )

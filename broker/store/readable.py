@@ -1,0 +1,63 @@
+"""A directory of somebody else, from which objects are read. Nothing is ever written there."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+from contextlib import ExitStack
+
+from broker.runtime.errors import FatalError, Reason
+from broker.store.keys import check_key, check_range, not_found
+from broker.store.os_errors import raise_store_error
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class ReadableDirectory:
+    """Files below `root`, which may itself be a symbolic link; below it none is followed.
+
+    Raises FatalError(STORE_MISCONFIGURED) where it is no directory.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.abspath(root)
+        if not os.path.isdir(self._root):
+            raise FatalError(Reason.STORE_MISCONFIGURED, f"this is not a directory on the broker's machine. path=`{self._root}`")
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """As `Store.get_range`."""
+        check_key(key)
+        check_range(start, length)
+        return await asyncio.get_running_loop().run_in_executor(None, self._read, key, start, length)
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    def _read(self, key: str, start: int, length: int) -> bytes:
+        *parents, name = key.split("/")
+        try:
+            with ExitStack() as opened:
+                descriptor = _keep(opened, os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                for parent in parents:
+                    descriptor = _keep(opened, os.open(parent, _DIRECTORY, dir_fd=descriptor))
+                descriptor = _keep(opened, os.open(name, _FILE, dir_fd=descriptor))
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise not_found(key)
+                parts: list[bytes] = []
+                while length > 0 and (part := os.pread(descriptor, length, start)):
+                    parts.append(part)
+                    start, length = start + len(part), length - len(part)
+                return b"".join(parts)
+        except OSError as error:
+            # ELOOP: a symbolic link. As for a directory in the place of a file, there is no such object.
+            if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or error.errno == errno.ELOOP:
+                raise not_found(key) from error
+            raise_store_error(error, "reading", key)
+
+
+def _keep(opened: ExitStack, descriptor: int) -> int:
+    opened.callback(os.close, descriptor)
+    return descriptor
