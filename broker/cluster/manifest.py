@@ -836,6 +836,21 @@ def _check_paths(manifest: Manifest, extents: Iterable[ParquetExtent]) -> None:
             )
 
 
+def check_together(manifest: Manifest, edits: Iterable[Edit]) -> None:
+    """Whether edits that are right one by one are so together. Raises InvalidError.
+
+    An incarnation is sealed with all of its segments, also with those that were given to it a moment ago: nobody would look for a
+    lead of what stays open.
+    """
+    edits = list(edits)
+    over = {edit.incarnation_id for edit in edits if isinstance(edit, SealIncarnation)}
+    if over:
+        sealed = {edit.segment_id for edit in edits if isinstance(edit, SealSegment)}
+        left = [key for key, segment in manifest.segments.items() if segment.incarnation_id in over and key not in sealed]
+        if left:
+            raise InvalidError(Reason.INVALID_REQUEST, f"the incarnation has other segments by now. segments=`{left}`")
+
+
 def _check_topic(manifest: Manifest, topic_id: uuid.UUID) -> Topic:
     topic = manifest.topics_by_id.get(topic_id)
     if topic is None:

@@ -242,7 +242,7 @@ class Cluster:
         try:
             await self._join(membership, lease)
             self.membership = membership
-            if self.engine.ready:
+            if self.engine.started:
                 self.engine.replaced()
             else:
                 await self.engine.start(self._catalog)

@@ -198,7 +198,7 @@ class Leader:
         self._catalog.manifest = self._local.manifest
         self._catalog.use(self)
         self.capacity.follow()
-        if self._engine.ready:
+        if self._engine.started:
             self._engine.replaced()
             self._engine.sweep_sealed()
         else:
@@ -220,7 +220,7 @@ class Leader:
         recovered = await recover(self._engine.store, manifest, lost, self._maker())
         edits += recovered.edits
         known = manifest.incarnations.get(self._mine.id)
-        if known.sealed if known is not None else self._engine.ready:
+        if known.sealed if known is not None else self._engine.started:
             raise FencedError(Reason.FENCED, "another broker took over from this one")
         self._own_load = BrokerLoad(incarnation_id=self._mine.id, broker_id=self._mine.broker_id)
 
@@ -392,9 +392,15 @@ class Leader:
         return self._local.since(version)
 
     def loads(self) -> list[BrokerLoad]:
-        """The live members' last reports, this broker's among them."""
-        loads = [session.load for key, session in self.sessions.items() if key not in self._condemned]
-        if self._own_load is not None:
+        """The live members' last reports, this broker's among them. Whoever has sealed itself is about to end: it can lead nothing."""
+        incarnations = self.manifest.incarnations
+        loads = [
+            session.load
+            for key, session in self.sessions.items()
+            if key not in self._condemned and key in incarnations and not incarnations[key].sealed
+        ]
+        mine = incarnations.get(self._mine.id)
+        if self._own_load is not None and (mine is None or not mine.sealed):
             loads.insert(0, replace(self._own_load, draining=self._draining.is_set()))
         # Whoever was drained may not have heard of it yet.
         return [

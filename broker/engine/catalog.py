@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Protocol, TypeAlias
 
-from broker.cluster.manifest import Committed, Edit, Manifest, check, decode_edits, encode_edits
+from broker.cluster.manifest import Committed, Edit, Manifest, check, check_together, decode_edits, encode_edits
 from broker.engine import keys
 from broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, Reason, RetryError
 from broker.store.interface import Store
@@ -167,6 +167,7 @@ class LocalCatalog:
                 return
             for edit in asked:
                 check(self._manifest, edit, incarnation_id)
+            check_together(self._manifest, asked)
             edits = list(asked)
             if self._complete is not None:
                 edits += self._complete(self._manifest, edits)

@@ -115,6 +115,11 @@ class Checkpointer:
             if self._rolled:
                 self._wake.set()
 
+    def lists(self, logs: Iterable[PartitionLog]) -> bool:
+        """Whether `list_all` lists everything that some partitions have in chunks that are not listed yet."""
+        numbers = {rolled.number for rolled in self._rolled}
+        return all(number in numbers for log in logs for _, number in log.open_chunks)
+
     async def list_all(self, *more: Edit) -> None:
         """List every chunk that is complete now.
 

@@ -71,6 +71,8 @@ ADOPT_BYTES_MIN = 32 << 10
 RESIGN_RETRY_S = 0.2
 TAKE_OVER_TRIES = 20
 """Edits that a broker which is being replaced may still make, between its fence and its next write."""
+SEAL_TRIES = 10
+"""How often a broker that ends tries to seal what it has."""
 STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
 CHECKPOINT_BYTES_MAX = 64 << 20
@@ -116,6 +118,9 @@ class Engine:
         self.leader_epoch = -1
         self.failed: HeadgateError | None = None
         self.ready = False
+        """Until it closes."""
+        self.started = False
+        """For ever, once it was ready."""
         self._following = False
         self.leads = Leads(self)
         self.logs = self.leads.logs
@@ -208,7 +213,7 @@ class Engine:
         self._producer_ids = iter(range(self.leader_epoch << 32, self.leader_epoch + 1 << 32))
         started = self.clock.monotonic()
         self._start_wal()
-        self.ready = self._following = True
+        self.ready = self.started = self._following = True
         self.leads.sync()
         await self.leads.settled()
         log.info(
@@ -238,7 +243,8 @@ class Engine:
         """The catalog's manifest is another one, newer by any number of edits."""
         mine = self.manifest.incarnations.get(self.incarnation_id)
         if mine is None or mine.sealed:
-            self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+            if self.ready:
+                self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
             return
         chunks = self.manifest.chunks[self.incarnation_id]
         self._checkpointer.follow([chunks[number] for number in sorted(chunks)])
@@ -362,6 +368,7 @@ class Engine:
                 continue  # the topic was deleted, or an earlier try succeeded
             logs = self.leads.of_segment(segment)
             assert len(logs) == len(segment.partitions), "a segment is sealed once it is open"
+            assert self._checkpointer.lists(logs), "a segment is sealed with all of its chunks"
             key = keys.segment_producers(self.incarnation_id, str(segment.id))
             await self.store.put(key, encode_states(logs))
             seals.append(SealSegment(segment.id, [partition.high_watermark for partition in logs], key))
@@ -383,9 +390,23 @@ class Engine:
         await self._checkpointer.close()
         # Else the next start reads the last chunks: to seal what is not listed would be to forget it.
         if self.failed is None and self._wal.complete:
-            await self._seal(self.leads.segments(), SealIncarnation(self.incarnation_id))
+            await self._seal_all()
             await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
         log.info("engine_closed", incarnation=self.incarnation_id, sealed=self.manifest.incarnations[self.incarnation_id].sealed)
+
+    async def _seal_all(self) -> None:
+        """Seal all segments and this incarnation. The WAL is closed."""
+        for attempt in range(SEAL_TRIES):
+            await self.leads.settled()
+            try:
+                await self._seal(self.leads.segments(), SealIncarnation(self.incarnation_id))
+                return
+            except InvalidError as error:
+                # The leader has given this broker another segment, or a topic was deleted: this broker is about to hear of it.
+                if attempt == SEAL_TRIES - 1:
+                    raise
+                log.info("seal_waits", error=error.message)
+                await asyncio.sleep(RESIGN_RETRY_S)
 
     # -- what the WAL reports
 
@@ -794,17 +815,44 @@ class Engine:
         Raises:
             InvalidError: OFFSET_OUT_OF_RANGE. RetryError: the store does not answer.
         """
-        self.check_range(partition, offset)
+        await self.check_range(partition, offset)
         slices = self.read_tail(partition, offset, max_bytes, reader)
         if slices is not None:
             return slices
         offset, _, _ = partition.reach(offset, reader)
         return await self._reader.read(partition, offset, max_bytes)
 
-    def check_range(self, partition: PartitionLog, offset: int) -> None:
-        """Raises InvalidError(OFFSET_OUT_OF_RANGE) unless log_start <= offset <= high_watermark."""
+    async def check_range(self, partition: PartitionLog, offset: int) -> None:
+        """Whether an offset can be read, or is the next to be written.
+
+        Raises:
+            InvalidError: OFFSET_OUT_OF_RANGE. RetryError: not known here: another broker may lead the partition by now.
+        """
+        if offset > partition.high_watermark:
+            await self._confirm(partition)
         if not partition.log_start <= offset <= partition.high_watermark:
             raise self._out_of_range(partition, offset)
+
+    async def _confirm(self, partition: PartitionLog) -> None:
+        """Make sure that this broker leads a partition.
+
+        A reader that has read on at the next lead and then asks one which does not know yet that it was replaced must not hear that
+        the log ends below: it would begin anew, or skip to the end. Nobody can lead in the place of one that is not fenced.
+
+        Raises RetryError.
+        """
+        try:
+            await self.store.get_range(keys.fence(self.incarnation_id), 0, 1)
+        except InvalidError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+        else:
+            self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+        if self.failed is not None or partition.refusal is not None:
+            raise RetryError(
+                Reason.NOT_LEADER,
+                f"another broker leads the partition, or is about to. topic=`{partition.topic.name}` partition=`{partition.number}`",
+            )
 
     def _out_of_range(self, partition: PartitionLog, offset: int) -> InvalidError:
         return InvalidError(

@@ -39,7 +39,7 @@ class LogService:
     async def fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
         engine, settings, budget = self._engine, self._shared.settings, self._shared.budget
         partition = self._shared.partition(engine.topic(request.topic), request.partition)
-        engine.check_range(partition, request.offset)
+        await engine.check_range(partition, request.offset)
         max_bytes = min(request.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max)
         wait_ms = min(request.max_wait_ms, settings.fetch_wait_max_ms)
         if wait_ms:

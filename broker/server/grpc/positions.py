@@ -16,7 +16,7 @@ async def resolve(engine: Engine, partition: PartitionLog, position: log_pb2.Pos
     """
     match position.WhichOneof("at"):
         case "offset":
-            engine.check_range(partition, position.offset)
+            await engine.check_range(partition, position.offset)
             return position.offset, -1
         case "earliest":
             return partition.log_start, -1

@@ -170,7 +170,10 @@ def collect(engine: Engine, request: FetchRequest, max_bytes: int, reader: int) 
                 failed = True
                 continue
             offset = wanted.offset
-            if not log.log_start <= offset <= log.high_watermark:
+            if offset > log.high_watermark:
+                cold.append(wanted)  # the log ends below, or it goes on at another broker: the store knows
+                continue
+            if offset < log.log_start:
                 wanted.code = 1
                 failed = True
                 continue
