@@ -1,0 +1,100 @@
+"""Run seeds of the simulated cluster: ``python -m broker.testing.simulate --seed 17`` or ``--seeds 0-9999``.
+
+One seed is one life of a cluster: brokers, clients, a store and a network in virtual time, with faults that the seed chose. It ends
+with a judgement: what clients were told against what a fresh broker has. The same seed gives the same life, to the last event. A seed
+that fails is printed with the command that runs it again and shows its story.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+COLLECT_SEEDS = 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m broker.testing.simulate", description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, help="run this seed and tell its story")
+    parser.add_argument("--seeds", default="0-999", help="run these, as 0-999")
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin no more seeds after so long; 0: run all")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--digests", action="store_true", help="print every seed's digest")
+    parser.add_argument("--quiet", action="store_true", help="with --seed: only how it ended")
+    parser.add_argument("--bug", default="", help="plant a bug (canaries.py) that the seeds are to find")
+    arguments = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # Sets of strings have an order of their own in every process otherwise.
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "broker.testing.simulate", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    if arguments.seed is not None:
+        return _one(arguments.seed, arguments.bug, arguments.quiet)
+    return _many(arguments)
+
+
+def _one(seed: int, bug: str, quiet: bool) -> int:
+    from broker.testing.simulation.canaries import BUGS
+    from broker.testing.simulation.scenario import simulate
+
+    outcome = simulate(seed, out=None if quiet else sys.stdout, patches=BUGS[bug]() if bug else None)
+    print(
+        f"seed={seed} digest={outcome.digest} events={outcome.events} acked={outcome.acked} faults={outcome.faults} "
+        f"virtual_s={outcome.virtual_s:.1f} callbacks={outcome.handles}"
+    )
+    if outcome.failure is None:
+        return 0
+    print(f"FAILED {outcome.failure}")
+    return 1
+
+
+def _run(work: tuple[int, str]) -> tuple[int, str, str | None, int]:
+    from broker.testing.simulation.canaries import BUGS
+    from broker.testing.simulation.scenario import simulate
+
+    seed, bug = work
+    outcome = simulate(seed, patches=BUGS[bug]() if bug else None)
+    if seed % COLLECT_SEEDS == 0:
+        gc.collect()
+    return seed, outcome.digest, outcome.failure, outcome.acked
+
+
+def _many(arguments: argparse.Namespace) -> int:
+    first, _, last = arguments.seeds.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
+    began_s = time.monotonic()
+
+    def work() -> Iterator[tuple[int, str]]:
+        for seed in seeds:
+            if arguments.seconds and time.monotonic() - began_s > arguments.seconds:
+                return
+            yield seed, arguments.bug
+
+    done = failed = acked = 0
+    pool = multiprocessing.get_context("spawn").Pool(arguments.jobs) if arguments.jobs > 1 else None
+    results = map(_run, work()) if pool is None else pool.imap_unordered(_run, work(), chunksize=4)
+    for seed, digest, failure, records in results:
+        done += 1
+        acked += records
+        if arguments.digests:
+            print(f"{seed} {digest}")
+        if failure is not None:
+            failed += 1
+            bug = f" --bug {arguments.bug}" if arguments.bug else ""
+            print(f"FAILED {failure}\n    python -m broker.testing.simulate --seed {seed}{bug}", flush=True)
+    if pool is not None:
+        pool.close()
+        pool.join()
+    print(f"seeds={done} failed={failed} acked_records={acked} seconds={time.monotonic() - began_s:.1f}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,475 @@
+"""Clients of a simulated cluster: idempotent producers that send again, consumers, and people who change topics and segments."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import grpc
+
+from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
+from broker.log.records import Record, encode_batch, iter_records
+from broker.runtime.errors import ClosedError, FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.testing.simulation.ledger import Ledger, Partition, Violation
+from broker.testing.simulation.loop import Process, VirtualLoop
+from broker.testing.simulation.network import CLIENTS, Lane, Network
+from broker.testing.simulation.process import SERVICE, Broker
+from broker.testing.simulation.trace import Trace
+from broker.wire.grpc.headgate.v1 import control_pb2
+
+REQUEST_TIMEOUT_S = 2.0
+IN_FLIGHT_MAX = 5
+PAUSE_S = 0.1
+REFUSED_MAX = 200
+"""Answers in a row that are no reason to try again, before a client says that it is stuck."""
+
+
+class GoneError(Exception):
+    """The other side does not answer, or is not there."""
+
+
+class Connection:
+    """One client's connection to one address. Messages keep their order; after `close` late answers are not heard any more."""
+
+    def __init__(self, network: Network, brokers: dict[str, Broker], address: str) -> None:
+        self._network = network
+        self._brokers = brokers
+        self.address = address
+        door = network.doors.get(address)
+        self._place = CLIENTS if door is None else door.place
+        self._process: Process | None = None if door is None else door.process
+        self._out, self._back = Lane(), Lane()
+        self._waiting: dict[asyncio.Future[Any], None] = {}
+        self.closed = False
+        network.watchers[self._died] = None
+
+    def _died(self, process: Process) -> None:
+        if process is self._process:
+            self._network.send(self._place, CLIENTS, self.close, self._back)
+
+    def close(self) -> None:
+        self.closed = True
+        self._network.watchers.pop(self._died, None)
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting:
+            if not future.done():
+                future.set_exception(GoneError("the connection is closed"))
+                future.exception()
+
+    def request(self, method: str, *args: Any) -> asyncio.Future[Any]:
+        """Ask; the future has the answer, or a HeadgateError or GoneError."""
+        network = self._network
+        answer: asyncio.Future[Any] = network.loop.create_future()
+        if self.closed:
+            answer.set_exception(GoneError("the connection is closed"))
+            return answer
+        self._waiting[answer] = None
+
+        def settle(result: Any) -> None:
+            self._waiting.pop(answer, None)
+            if answer.done():
+                return
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+                answer.exception()
+            else:
+                answer.set_result(result)
+
+        def reply(result: Any) -> None:
+            network.send(self._place, CLIENTS, lambda: settle(result), self._back)
+
+        def arrive() -> None:
+            broker = self._brokers.get(self.address)
+            if broker is None or not broker.alive or broker.process is not self._process:
+                reply(GoneError("connection refused"))
+                return
+            network.loop.call_soon(getattr(broker, method), reply, *args, context=broker.process.context.copy())
+
+        network.send(CLIENTS, self._place, arrive, self._out)
+        return answer
+
+    async def ask(self, method: str, *args: Any) -> Any:
+        """`request`, with a time-out."""
+        future = self.request(method, *args)
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                return await future
+        except TimeoutError as error:
+            raise GoneError("no answer in time") from error
+
+
+class World:
+    """What all clients share."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        network: Network,
+        brokers: dict[str, Broker],
+        ledger: Ledger,
+        random: Random,
+        trace: Trace,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.loop = loop
+        self.network = network
+        self.brokers = brokers
+        self.ledger = ledger
+        self.random = random
+        self.trace = trace
+        self.fail = fail
+        self.values = itertools.count()
+        self.writing = True
+        """Producers go on making new records."""
+        self.reading = True
+        self.writers: list[Writer] = []
+        self.readers: list[Reader] = []
+
+    def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001  # whatever a client finds ends the run
+                self.fail(error)
+
+        return self.loop.create_task(guarded(), name=name)
+
+    async def ask_any(self, method: str, *args: Any) -> Any:
+        """Ask any broker, until one answers. Raises InvalidError."""
+        while True:
+            addresses = sorted(self.brokers)
+            if not addresses:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            connection = Connection(self.network, self.brokers, self.random.choice(addresses))
+            try:
+                return await connection.ask(method, *args)
+            except InvalidError:
+                raise
+            except (HeadgateError, GoneError):
+                await asyncio.sleep(self.random.random() * PAUSE_S)
+            finally:
+                connection.close()
+
+    async def leader_of(self, name: str, topic_id: bytes, partition: int) -> str | None:
+        """The address of a partition's leader as some broker knows it; None where nobody is known."""
+        rows = await self.ask_any("metadata")
+        row = rows.get(name)
+        if row is None or row[0] != topic_id or partition >= len(row[1]):
+            return None
+        address: str | None = row[1][partition]
+        return address
+
+
+def _may_retry(error: Exception) -> bool:
+    return isinstance(error, GoneError | RetryError | FencedError | ClosedError)
+
+
+class Writer:
+    """An idempotent producer of one partition."""
+
+    def __init__(self, world: World, name: str, topic_id: bytes, partition: int, producer_id: int, pause_s: float) -> None:
+        self._world = world
+        self._name = name
+        self._topic_id = topic_id
+        self._partition = partition
+        self._producer_id = producer_id
+        self._pause_s = pause_s
+        self._sequence = 0
+        self._untold: deque[tuple[int, list[bytes], bytes]] = deque()
+        self._new = asyncio.Event()
+        self.over = False
+        self.last_error = ""
+        self._refused = 0
+        self.key: Partition = (topic_id, partition)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it was told of everything."""
+        return self.over or not self._untold
+
+    def _make(self) -> None:
+        world = self._world
+        values = [
+            b"%d-%d-" % (self._producer_id, next(world.values)) + bytes(world.random.choice((0, 0, 10, 700)))
+            for _ in range(world.random.randint(1, 3))
+        ]
+        data = encode_batch(
+            [Record(0, 1_700_000_000_000, None, value) for value in values],
+            producer_id=self._producer_id,
+            producer_epoch=0,
+            base_sequence=self._sequence,
+        )
+        world.ledger.send(self.key, self._producer_id, values)
+        self._untold.append((self._sequence, values, data))
+        self._sequence += len(values)
+        self._new.set()
+
+    async def make(self) -> None:
+        """Go on making batches while there is room."""
+        world = self._world
+        while world.writing and not self.over:
+            if len(self._untold) < IN_FLIGHT_MAX:
+                self._make()
+            await asyncio.sleep(world.random.random() * 2 * self._pause_s)
+
+    async def run(self) -> None:
+        world = self._world
+        while not self.over:
+            if not self._untold:
+                self._new.clear()
+                await self._new.wait()
+            address = await world.leader_of(self._name, self._topic_id, self._partition)
+            if address is not None and address in world.brokers:
+                connection = Connection(world.network, world.brokers, address)
+                try:
+                    await self._session(connection)
+                except GoneError as error:
+                    self.last_error = str(error)
+                finally:
+                    connection.close()
+            elif self._topic_id in world.ledger.deleted:
+                self.over = True
+            else:
+                self.last_error = "no leader is known"
+            await asyncio.sleep(world.random.random() * PAUSE_S)
+
+    async def _session(self, connection: Connection) -> None:
+        """Send everything in order, and go on as long as the leader acks."""
+        world = self._world
+        flying: deque[tuple[tuple[int, list[bytes], bytes], asyncio.Future[Any]]] = deque()
+        while not self.over:
+            for batch in list(self._untold)[len(flying) :]:
+                flying.append(
+                    (
+                        batch,
+                        connection.request("produce", self._topic_id, self._partition, batch[2], len(batch[1])),
+                    )
+                )
+            if not flying:
+                self._new.clear()
+                await self._new.wait()
+                continue
+            batch, future = flying[0]
+            try:
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    base_offset = await asyncio.shield(future)
+            except TimeoutError:
+                self.last_error = "no ack in time"
+                return
+            except Exception as error:
+                self._judge(error)
+                return
+            flying.popleft()
+            assert self._untold.popleft() is batch
+            self._refused = 0
+            world.trace(f"writer-{self._producer_id}", "told", self._partition, base_offset, len(batch[1]))
+            world.ledger.ack(self.key, base_offset, batch[1])
+
+    def _judge(self, error: Exception) -> None:
+        self.last_error = repr(error)
+        if _may_retry(error):
+            self._refused = 0
+            return
+        if isinstance(error, InvalidError) and error.reason in (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_TOPIC_ID):
+            return  # deleted, or not known at this broker yet
+        if not isinstance(error, InvalidError) or error.reason is not Reason.OUT_OF_ORDER_SEQUENCE:
+            raise error
+        self._refused += 1
+        if self._refused > REFUSED_MAX:
+            raise Violation("retries never duplicate", f"a producer's retry is refused for ever: {error.message}")
+
+
+class Reader:
+    """A consumer of one partition, which reads from the beginning and never stops."""
+
+    def __init__(self, world: World, name: str, topic_id: bytes, partition: int) -> None:
+        self._world = world
+        self._name = name
+        self._key: Partition = (topic_id, partition)
+        self.position = 0
+        self._epoch = -1
+
+    async def run(self) -> None:
+        world = self._world
+        topic_id, partition = self._key
+        while world.reading and topic_id not in world.ledger.deleted:
+            address = await world.leader_of(self._name, topic_id, partition)
+            if address is not None and address in world.brokers:
+                connection = Connection(world.network, world.brokers, address)
+                try:
+                    await self._session(connection)
+                except (GoneError, RetryError, FencedError, ClosedError):
+                    pass
+                except InvalidError as error:
+                    if error.reason not in (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_TOPIC_ID, Reason.OFFSET_OUT_OF_RANGE):
+                        raise
+                    if error.reason is Reason.OFFSET_OUT_OF_RANGE:
+                        start = world.ledger.starts.get(self._key, 0)
+                        if self.position >= start:
+                            raise Violation(
+                                "one record per offset", f"offsets went back under a reader. position=`{self.position}` {error.message}"
+                            ) from error
+                        self.position = start
+                finally:
+                    connection.close()
+            await asyncio.sleep(world.random.random() * 2 * PAUSE_S)
+
+    async def _session(self, connection: Connection) -> None:
+        world = self._world
+        topic_id, partition = self._key
+        if self._epoch >= 0:
+            epoch, end = await connection.ask("epoch_end", topic_id, partition, self._epoch)
+            # (-1: this broker is behind, its epoch is older than what was read.)
+            if epoch == self._epoch and end < self.position:
+                raise Violation(
+                    "one record per offset", f"an epoch's end lies below what was read. epoch=`{epoch}` end=`{end}` read=`{self.position}`"
+                )
+        for _ in range(world.random.randint(1, 20)):
+            _, end, slices = await connection.ask("fetch", topic_id, partition, self.position, world.random.choice((1, 1000, 100_000)))
+            for data in slices:
+                self._take(data, end)
+            await asyncio.sleep(world.random.random() * PAUSE_S)
+
+    def _take(self, data: bytes, end: int) -> None:
+        for header, offset, value in records_of(data):
+            if offset < self.position:
+                continue
+            if offset > self.position and offset > self._world.ledger.starts.get(self._key, 0):
+                raise Violation("acked records are there", f"a reader finds a gap. position=`{self.position}` offset=`{offset}`")
+            self._epoch = header
+            self._world.ledger.see(self._key, offset, value, "a reader")
+            self.position = offset + 1
+
+
+def records_of(data: bytes) -> list[tuple[int, int, bytes]]:
+    """(leader epoch, offset, value) of all records in some batches."""
+    found: list[tuple[int, int, bytes]] = []
+    at = 0
+    while at < len(data):
+        header = parse_header(data, at)
+        size = header.batch_length + LENGTH_OVERHEAD_BYTES
+        for record in iter_records(data[at : at + size]):
+            assert record.value is not None
+            found.append((int.from_bytes(data[at + 12 : at + 16], "big", signed=True), record.offset, record.value))
+        at += size
+    return found
+
+
+class Operator:
+    """A person who splits, merges, moves, creates, grows and deletes."""
+
+    def __init__(self, world: World, pause_s: float) -> None:
+        self._world = world
+        self._pause_s = pause_s
+        self._names = itertools.count()
+        self._others: dict[str, bytes] = {}
+
+    async def run(self) -> None:
+        world, random = self._world, self._world.random
+        while world.writing:
+            await asyncio.sleep(random.random() * 2 * self._pause_s)
+            what = random.choices(("reshard", "create", "grow", "delete", "records", "configure"), (10, 2, 2, 1, 1, 1))[0]
+            try:
+                if what == "reshard":
+                    await self._reshard()
+                elif what == "create":
+                    name = f"extra-{next(self._names)}"
+                    await self.create(name, random.randint(1, 3))
+                elif what == "delete" and self._others:
+                    name = random.choice(sorted(self._others))
+                    world.ledger.deleted.add(self._others.pop(name))
+                    await world.ask_any("change", "delete", name, 0)
+                elif what == "grow":
+                    await world.ask_any("change", "grow", "t", random.randint(2, 6))
+                elif what == "configure":
+                    await world.ask_any("change", "configure", "t", random.randint(1, 100))
+                elif what == "records":
+                    await self._delete_records()
+            except InvalidError:
+                pass  # what was asked for does not fit (any more)
+
+    async def create(self, name: str, partitions: int, writers: int = 1) -> None:
+        """Create a topic, and writers and readers for it."""
+        world = self._world
+        try:
+            topic_id = await world.ask_any("change", "create", name, partitions)
+        except InvalidError as error:
+            if error.reason is not Reason.TOPIC_EXISTS:
+                raise
+            # Of an attempt whose answer was lost.
+            while True:
+                rows = await world.ask_any("metadata")
+                if name in rows:
+                    topic_id = rows[name][0]
+                    break
+                await asyncio.sleep(PAUSE_S)
+        if name != "t":
+            self._others[name] = topic_id
+        for partition in range(partitions):
+            for _ in range(writers):
+                await add_writer(world, name, topic_id, partition, 0.02 + world.random.random() * 0.15)
+            add_reader(world, name, topic_id, partition)
+
+    async def _delete_records(self) -> None:
+        world = self._world
+        acked = sorted(key for key, records in world.ledger.acked.items() if records and key[0] not in world.ledger.deleted)
+        if not acked:
+            return
+        key = world.random.choice(acked)
+        before = world.random.randint(0, max(world.ledger.acked[key]))
+        world.ledger.starts[key] = max(before, world.ledger.starts.get(key, 0))
+        rows = await world.ask_any("metadata")
+        for topic_id, leads in rows.values():
+            if topic_id == key[0] and key[1] < len(leads) and leads[key[1]] in world.brokers:
+                connection = Connection(world.network, world.brokers, leads[key[1]])
+                try:
+                    await connection.ask("delete_records", key[0], key[1], before)
+                except (GoneError, HeadgateError):
+                    pass
+                finally:
+                    connection.close()
+
+    async def _reshard(self) -> None:
+        """By the leader's own service, as `headgate segment` does."""
+        world, random = self._world, self._world.random
+        for broker in [world.brokers[key] for key in sorted(world.brokers)]:
+            if not broker.alive or not broker.serving or broker.cluster.leader is None:
+                continue
+            segments = sorted(broker.engine.manifest.segments)
+            if not segments:
+                return
+            segment_id = random.choice(segments)
+            request = control_pb2.ReshardRequest()
+            kind = random.choice(("split", "merge", "move", "move"))
+            if kind == "split":
+                request.split.segment_id = segment_id
+            elif kind == "merge":
+                request.merge.segment_id = segment_id
+                request.merge.next_segment_id = random.choice(segments)
+            else:
+                request.move.segment_id = segment_id
+            try:
+                await world.network.call(SERVICE + "Reshard", broker.address, request.SerializeToString(), 10.0)
+            except grpc.aio.AioRpcError:
+                pass
+            return
+
+
+async def add_writer(world: World, name: str, topic_id: bytes, partition: int, pause_s: float) -> None:
+    """A new producer of one partition, with an id that some broker gave."""
+    producer_id = await world.ask_any("allocate")
+    writer = Writer(world, name, topic_id, partition, producer_id, pause_s)
+    world.writers.append(writer)
+    world.spawn(writer.make(), f"make-{producer_id}")
+    world.spawn(writer.run(), f"writer-{producer_id}")
+
+
+def add_reader(world: World, name: str, topic_id: bytes, partition: int) -> None:
+    reader = Reader(world, name, topic_id, partition)
+    world.readers.append(reader)
+    world.spawn(reader.run(), "reader")

@@ -1,0 +1,124 @@
+"""What clients were told, and the checkers that judge it. Named after the invariants of the design; they know no brokers.
+
+1. an acked record is never lost; 2. one offset has one record for ever, and offsets never go back; 3. per partition, order is send
+order; 4. an idempotent producer's retry never duplicates; 5. a broker that was fenced never acks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+Partition = tuple[bytes, int]
+"""(topic id, number)"""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+    def __init__(self, checker: str, message: str) -> None:
+        super().__init__(f"{checker}: {message}")
+        self.checker = checker
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Filled while the simulation runs."""
+
+    sent: dict[Partition, dict[int, list[bytes]]] = field(default_factory=dict)
+    """By partition and producer: values in the order in which they were sent first."""
+    acked: dict[Partition, dict[int, bytes]] = field(default_factory=dict)
+    """What producers were told: the value at an offset."""
+    seen: dict[Partition, dict[int, bytes]] = field(default_factory=dict)
+    """What anybody was told stands at an offset."""
+    starts: dict[Partition, int] = field(default_factory=dict)
+    """Records below may be gone: somebody asked for it."""
+    deleted: set[bytes] = field(default_factory=set)
+    """Topics that somebody asked to delete."""
+    sealed_ends: dict[str, dict[Partition, int]] = field(default_factory=dict)
+    """By incarnation that is over: behind the last record that it may ever have acked."""
+
+    def send(self, partition: Partition, producer: int, values: Iterable[bytes]) -> None:
+        self.sent.setdefault(partition, {}).setdefault(producer, []).extend(values)
+
+    def ack(self, partition: Partition, base_offset: int, values: Iterable[bytes]) -> None:
+        """A producer was told."""
+        acked = self.acked.setdefault(partition, {})
+        for offset, value in enumerate(values, base_offset):
+            self.see(partition, offset, value, "an ack")
+            acked[offset] = value
+
+    def see(self, partition: Partition, offset: int, value: bytes, by: str) -> None:
+        """Somebody was told what stands at an offset."""
+        before = self.seen.setdefault(partition, {}).setdefault(offset, value)
+        if before != value:
+            raise Violation(
+                "one record per offset",
+                f"{by} has another record than was told before. {_shown(partition)} offset=`{offset}` "
+                f"before=`{before[:24]!r}` now=`{value[:24]!r}`",
+            )
+
+    def broker_acks(self, incarnation_id: str, partition: Partition, base_offset: int, count: int) -> None:
+        """A broker acks, in this moment."""
+        ends = self.sealed_ends.get(incarnation_id)
+        if ends is not None and base_offset + count > ends.get(partition, 0):
+            raise Violation(
+                "a fenced broker never acks",
+                f"its log was sealed before these. incarnation=`{incarnation_id}` {_shown(partition)} offset=`{base_offset}` "
+                f"count=`{count}` sealed_end=`{ends.get(partition)}`",
+            )
+
+    def seal(self, incarnation_id: str, ends: dict[Partition, int]) -> None:
+        """An incarnation is over, in this moment."""
+        self.sealed_ends.setdefault(incarnation_id, {}).update(ends)
+
+    def judge(self, final: dict[Partition, tuple[int, dict[int, bytes]]]) -> None:
+        """Compare everything with what a fresh broker has at the end: by partition (log start, records). Raises Violation."""
+        for partition, (start, records) in final.items():
+            if start > self.starts.get(partition, 0):
+                raise Violation("acked records are there", f"records are gone that nobody deleted. {_shown(partition)} start=`{start}`")
+            self._judge_offsets(partition, start, records)
+            self._judge_acked(partition, start, records)
+            self._judge_order(partition, records)
+        for partition in self.acked:
+            if partition not in final and partition[0] not in self.deleted:
+                raise Violation("acked records are there", f"the whole partition is gone. {_shown(partition)}")
+
+    def _judge_offsets(self, partition: Partition, start: int, records: dict[int, bytes]) -> None:
+        offsets = list(records)
+        if offsets != sorted(offsets):
+            raise Violation("one record per offset", f"offsets go back. {_shown(partition)}")
+        for offset, value in records.items():
+            self.see(partition, offset, value, "the final log")
+
+    def _judge_acked(self, partition: Partition, start: int, records: dict[int, bytes]) -> None:
+        lost = [offset for offset in self.acked.get(partition, {}) if offset >= start and offset not in records]
+        if lost:
+            raise Violation("acked records are there", f"lost. {_shown(partition)} offsets=`{sorted(lost)[:10]}` count=`{len(lost)}`")
+        lost = [offset for offset in self.seen.get(partition, {}) if offset >= start and offset not in records]
+        if lost:
+            raise Violation("acked records are there", f"a reader saw them, now they are lost. {_shown(partition)} offsets=`{lost[:10]}`")
+
+    def _judge_order(self, partition: Partition, records: dict[int, bytes]) -> None:
+        place = {
+            value: (producer, at) for producer, values in self.sent.get(partition, {}).items() for at, value in enumerate(values)
+        }
+        last: dict[int, int] = {}
+        first_seen: dict[bytes, int] = {}
+        for offset, value in records.items():
+            if value not in place:
+                raise Violation("one record per offset", f"nobody sent it. {_shown(partition)} offset=`{offset}` value=`{value[:24]!r}`")
+            if value in first_seen:
+                raise Violation(
+                    "retries never duplicate",
+                    f"a record is there twice. {_shown(partition)} value=`{value[:24]!r}` offsets=`{first_seen[value]}, {offset}`",
+                )
+            first_seen[value] = offset
+            producer, at = place[value]
+            if at < last.get(producer, -1):
+                raise Violation("order is send order", f"{_shown(partition)} offset=`{offset}` value=`{value[:24]!r}`")
+            last[producer] = at
+
+
+def _shown(partition: Partition) -> str:
+    return f"topic=`{partition[0].hex()[:6]}` partition=`{partition[1]}`"

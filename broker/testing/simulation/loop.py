@@ -1,0 +1,286 @@
+"""An event loop in virtual time, on which several processes live that can be killed, stopped and resumed.
+
+Nothing here waits: when nothing is ready, time jumps to the next timer. Callbacks run in the order in which they became ready, so
+the same seed gives the same run. Every callback belongs to the process whose `contextvars` context it was scheduled in (`PROCESS`),
+or to the world (None): the network, the store, clients, whoever judges.
+
+- A *killed* process runs no callback any more, not even `finally` blocks, as after SIGKILL. What it has sent is on its way.
+- A *stopped* process runs none until it is resumed; then it finds everything at once that happened meanwhile, as after SIGCONT.
+
+A callback that stands for a thread in a blocking call may run the loop itself (`VirtualLoop.run` inside of a callback): everything
+else goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+from asyncio import events
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+HANDLES_MAX = 3_000_000
+"""Callbacks of one run: more mean that something runs in circles."""
+
+
+class Process:
+    """What callbacks belong to. `context` is where its callbacks are to be scheduled from outside."""
+
+    __slots__ = ("backlog", "context", "dead", "name", "stopped")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.dead = False
+        self.stopped = False
+        self.backlog: list[Handle] = []
+        self.context = contextvars.Context()
+        self.context.run(PROCESS.set, self)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("PROCESS", default=None)
+WORLD = contextvars.Context()
+"""Of callbacks that belong to no process."""
+
+
+class StuckError(AssertionError):
+    """The run does not come to an end."""
+
+
+class Handle:
+    """A callback that waits for its turn; as `asyncio.TimerHandle`, as far as asyncio uses it."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context, when: float) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._when = when
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        return self._when
+
+
+class _Task(asyncio.Task[Any]):
+    """Its hash does not depend on where it lies in memory: sets of tasks have the same order in every run."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> _Task:
+        self = super().__new__(cls)
+        self.serial = next(kwargs["loop"].serials)
+        return self
+
+    serial: int
+    process: Process | None = None
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
+class _Future(asyncio.Future[Any]):
+    """As `_Task`."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> _Future:
+        self = super().__new__(cls)
+        self.serial = next(kwargs["loop"].serials)
+        return self
+
+    serial: int
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """See the module's text.
+
+    Args:
+        connect: what `asyncio.open_connection` does: raises OSError, or returns where somebody listens.
+    """
+
+    def __init__(self, connect: Callable[[str, int], Awaitable[None]]) -> None:
+        self.serials = itertools.count(1)
+        self.handles = 0
+        """Callbacks run so far."""
+        self.failures: list[str] = []
+        """Errors that nobody foresaw: of callbacks, and of tasks that nobody looked at."""
+        self._connect = connect
+        self._now = 1000.0
+        self._ready: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._tasks: list[_Task] = []
+        self._closed = False
+
+    # -- running
+
+    def run(self, until: float, stop: Callable[[], bool] | None = None) -> None:
+        """Run everything up to a moment, or until `stop` says so. May be called from a callback.
+
+        Raises StuckError where the run does not come to an end.
+        """
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        ready, timers = self._ready, self._timers
+        try:
+            while True:
+                while ready:
+                    self._run_handle(ready.popleft())
+                    if stop is not None and stop():
+                        return
+                if not timers or timers[0][0] > until:
+                    self._now = max(self._now, until)
+                    return
+                self._now = max(self._now, timers[0][0])
+                while timers and timers[0][0] <= self._now:
+                    handle = heapq.heappop(timers)[2]
+                    if not handle._cancelled:
+                        ready.append(handle)
+        finally:
+            events._set_running_loop(outer)
+
+    def _run_handle(self, handle: Handle) -> None:
+        if handle._cancelled:
+            return
+        context = handle._context
+        process = context.get(PROCESS)
+        if process is not None and (process.dead or process.stopped):
+            if not process.dead:
+                process.backlog.append(handle)
+            return
+        self.handles += 1
+        if self.handles > HANDLES_MAX:
+            raise StuckError(f"the simulation runs in circles. callback=`{handle._callback}` time=`{self._now:.3f}`")
+        try:
+            context.run(handle._callback, *handle._args)
+        except (AssertionError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # noqa: BLE001  # the run goes on, and is judged as failed
+            self.failures.append(f"{process or 'world'}: {type(error).__name__}: {error} in {handle._callback}")
+
+    # -- processes
+
+    def stop_process(self, process: Process) -> None:
+        """As SIGSTOP."""
+        process.stopped = True
+
+    def resume(self, process: Process) -> None:
+        """As SIGCONT."""
+        process.stopped = False
+        backlog, process.backlog = process.backlog, []
+        self._ready.extend(backlog)
+
+    def kill(self, process: Process) -> None:
+        """As SIGKILL."""
+        process.dead = True
+        process.backlog = []
+
+    def close(self) -> None:
+        """Let go of everything that still waits, in the order in which it began."""
+        for task in self._tasks:
+            if task.done():
+                if task._log_traceback and not (task.process is not None and task.process.dead):
+                    self.failures.append(f"nobody looked at an error: {task.exception()!r} of {task.get_name()}")
+                task._log_traceback = False
+        self._closed = True
+        for task in self._tasks:
+            if task.done():
+                continue
+            task._log_destroy_pending = False
+            coroutine: Any = task.get_coro()
+            for _ in range(20):
+                try:
+                    coroutine.close()
+                    break
+                except BaseException:  # noqa: BLE001  # `finally` blocks of what was killed: nothing of it matters any more
+                    continue
+        self._tasks.clear()
+        self._ready.clear()
+        self._timers.clear()
+
+    # -- what asyncio needs
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Any:
+        handle = Handle(callback, args, context if context is not None else contextvars.copy_context(), self._now)
+        if not self._closed:
+            self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Any:
+        handle = Handle(callback, args, context if context is not None else contextvars.copy_context(), when)
+        if not self._closed:
+            heapq.heappush(self._timers, (when, next(self.serials), handle))
+        return handle
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
+        task = _Task(coro, loop=self, name=name or "task", context=context)
+        task.process = (context or contextvars.copy_context()).get(PROCESS)
+        self._tasks.append(task)
+        if len(self._tasks) > 4000:
+            self._tasks = [one for one in self._tasks if not one.done() or one._log_traceback]
+        return task
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        future = self.create_future()
+        future.set_result(func(*args))
+        return future
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        await self._connect(str(host), int(port))
+        return _Transport(), protocol_factory()
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self._closed:
+            self.failures.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+
+def start(loop: VirtualLoop, process: Process, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    """A task that belongs to a process, from outside of it."""
+    return loop.create_task(work, name=name, context=process.context.copy())
+
+
+class _Transport:
+    """Of a connection that was only made to see whether somebody listens."""
+
+    def close(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default

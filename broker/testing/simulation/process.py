@@ -1,0 +1,312 @@
+"""One broker process of a simulation: the real engine and control plane, put together as `server/process.py` does it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from broker.cluster.manifest import Incarnation
+from broker.control.cluster import Cluster
+from broker.engine.engine import Engine
+from broker.engine.partition import PartitionLog
+from broker.runtime.clock import Clock
+from broker.runtime.config import Settings
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.server.grpc.control_service import ControlService
+from broker.store.interface import Store
+from broker.store.wrappers import RetryingStore
+from broker.testing.simulation.loop import Process, VirtualLoop, start
+from broker.testing.simulation.network import Door, Network
+from broker.testing.simulation.store import Medium, StoreView
+from broker.testing.simulation.trace import Trace
+from broker.wire.grpc.headgate.v1 import control_pb2
+
+SERVICE = "/headgate.v1.Control/"
+GRACE_S = 10.0
+
+Reply = Callable[[Any], None]
+
+
+class SimulatedClock(Clock):
+    """Of one process. `wall_ms` is how far its wall clock is off."""
+
+    __slots__ = ("_loop", "_offset_s", "wall_ms")
+
+    def __init__(self, loop: VirtualLoop, offset_s: float) -> None:
+        self._loop = loop
+        self._offset_s = offset_s
+        self.wall_ms = 0
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + self.wall_ms + int(self._loop.time() * 1000)
+
+    def monotonic(self) -> float:
+        return self._loop.time() + self._offset_s
+
+    def cpu_s(self) -> float:
+        return 0.0
+
+
+class Broker:
+    """One incarnation.
+
+    Args:
+        address: ``host:port`` of its doors. place: the machine on which it runs.
+        acked: told, in the moment in which a batch is acked here: (incarnation, topic id, partition, first offset, records).
+        exited: told when the process has ended by itself; the error is why, None if it was asked to.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: VirtualLoop,
+        network: Network,
+        medium: Medium,
+        trace: Trace,
+        random: Random,
+        settings: Settings,
+        name: str,
+        place: str,
+        address: str,
+        append: bool,
+        acked: Callable[[str, bytes, int, int, int], None],
+        exited: Callable[[Broker, HeadgateError | None], None],
+    ) -> None:
+        self.name = name
+        self.address = address
+        self.incarnation_id = random.randbytes(16).hex()
+        self.process = Process(name)
+        self.clock = SimulatedClock(loop, random.random() * 1000)
+        self.view: StoreView = medium.view(self.process, append=append)
+        self.serving = False
+        self.door = Door(place, self.process)
+        self.engine: Engine
+        self.cluster: Cluster
+        self.exit_error: HeadgateError | None = None
+        self._loop = loop
+        self._network = network
+        self._trace = trace
+        self._random = random
+        self._settings = settings
+        self._retrying = not append
+        self._acked = acked
+        self._exited = exited
+        self._end: asyncio.Future[HeadgateError | None] = loop.create_future()
+        network.doors[address] = self.door
+        network.places[self.process] = place
+        start(loop, self.process, self._main(), "main")
+
+    @property
+    def alive(self) -> bool:
+        return not self.process.dead
+
+    def stop(self, error: HeadgateError | None = None) -> None:
+        """End it as SIGTERM does; with an error, as a part that cannot go on does."""
+        if not self._end.done():
+            self._end.set_result(error)
+
+    def kill(self) -> None:
+        """End it as SIGKILL does."""
+        self._loop.kill(self.process)
+        self._network.process_died(self.process)
+
+    async def _main(self) -> None:
+        error: HeadgateError | None = None
+        try:
+            error = await self._life()
+        except HeadgateError as failure:
+            error = failure
+        self._trace(self.name, "exits", "" if error is None else error.message)
+        self.exit_error = error
+        self.kill()
+        self._exited(self, error)
+
+    async def _life(self) -> HeadgateError | None:
+        store: Store = self.view
+        if self._retrying:
+            store = RetryingStore(self.view, clock=self.clock, sleep=asyncio.sleep, random=self._random.random)
+        self.engine = Engine(
+            store=store, settings=self._settings, clock=self.clock, incarnation_id=self.incarnation_id, fail=self.stop
+        )
+        host, _, port = self.address.rpartition(":")
+        self.cluster = Cluster(
+            self.engine,
+            mine=Incarnation(
+                id=self.incarnation_id,
+                broker_id=self._settings.broker_id,
+                leader_epoch=-1,
+                opened_ms=self.clock.now_ms(),
+                host=host,
+                kafka_port=int(port),
+                grpc_port=int(port),
+            ),
+            lease_ttl_ms=self._settings.cluster_lease_ttl_ms,
+            member_timeout_ms=self._settings.cluster_member_timeout_ms,
+            fail=self.stop,
+        )
+        starting = asyncio.create_task(self.cluster.start())
+        await asyncio.wait((starting, self._end), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait((starting,))
+        error = starting.exception() if not starting.cancelled() else None
+        if error is not None:
+            if isinstance(error, HeadgateError):
+                return error
+            raise error
+        if not self._end.done():
+            service = ControlService(self.cluster)
+            self.door.streams[SERVICE + "Join"] = service.join
+            self.door.calls[SERVICE + "Commit"] = _unary(service.commit, control_pb2.CommitRequest)
+            self.door.calls[SERVICE + "Reshard"] = _unary(service.reshard, control_pb2.ReshardRequest)
+            self.door.open = True
+            await self.cluster.serving()
+            self.serving = True
+            self._trace(self.name, "serves", self.incarnation_id)
+            return await self._close(await self._end)
+        return await self._close(self._end.result())
+
+    async def _close(self, error: HeadgateError | None) -> HeadgateError | None:
+        """As `server/process.py`."""
+        parts: list[Callable[[], Any]] = []
+        if len(self.engine.brokers()) > 1 and error is None:
+            parts.append(lambda: self.cluster.drain(GRACE_S))
+        parts += [self.engine.close, self.cluster.close]
+        for part in parts:
+            try:
+                async with asyncio.timeout(GRACE_S + 1):
+                    await part()
+            except TimeoutError:
+                error = error or RetryError(Reason.TIMED_OUT, "a part did not close in time")
+            except HeadgateError as failure:
+                error = error or failure
+        return error
+
+    # -- what clients ask; each runs in the process and answers by `reply`
+
+    def metadata(self, reply: Reply) -> None:
+        """By topic name: (topic id, per partition the leader's address or None)."""
+        if not self.serving:
+            reply(_not_ready())
+            return
+        engine = self.engine
+        answer: dict[str, tuple[bytes, list[str | None]]] = {}
+        for topic in engine.topics():
+            leads: list[str | None] = []
+            for number in range(topic.partitions):
+                lead = engine.lead(topic.id, number)
+                leads.append(None if lead is None else f"{lead[0].host}:{lead[0].kafka_port}")
+            answer[topic.name] = (topic.id.bytes, leads)
+        reply(answer)
+
+    def produce(self, reply: Reply, topic_id: bytes, partition: int, data: bytes, count: int) -> None:
+        """Append one batch; the answer is its first offset."""
+        try:
+            log = self._log(topic_id, partition)
+            appended = self.engine.append(log, memoryview(bytearray(data)))
+        except HeadgateError as error:
+            reply(error)
+            return
+
+        def durable(error: HeadgateError | None) -> None:
+            if error is not None:
+                reply(error)
+                return
+            self._trace(self.name, "acks", topic_id.hex()[:6], partition, appended.base_offset, count)
+            self._acked(self.incarnation_id, topic_id, partition, appended.base_offset, count)
+            reply(appended.base_offset)
+
+        self.engine.on_durable(durable)
+
+    def fetch(self, reply: Reply, topic_id: bytes, partition: int, offset: int, max_bytes: int) -> None:
+        """The answer: (log start, high watermark, batches)."""
+
+        async def read() -> None:
+            try:
+                log = self._log(topic_id, partition)
+                end = log.high_watermark
+                slices = await self.engine.read(log, offset, max_bytes)
+                reply((log.log_start, end, [bytes(one) for one in slices]))
+            except HeadgateError as error:
+                reply(error)
+
+        self._spawn(read())
+
+    def epoch_end(self, reply: Reply, topic_id: bytes, partition: int, epoch: int) -> None:
+        try:
+            log = self._log(topic_id, partition)
+            reply(self.engine.epoch_end(log, epoch))
+        except HeadgateError as error:
+            reply(error)
+
+    def change(self, reply: Reply, what: str, name: str, number: int) -> None:
+        """Create, delete or change a topic; the answer is its id."""
+
+        async def work() -> None:
+            try:
+                if not self.serving:
+                    raise _not_ready()
+                engine = self.engine
+                if what == "create":
+                    topic = await engine.create_topic(name, number, {})
+                elif what == "grow":
+                    topic = await engine.create_partitions(engine.topic(name), number)
+                elif what == "configure":
+                    topic = await engine.alter_topic_config(engine.topic(name), {"retention.ms": str(10**12 + number)})
+                else:
+                    topic = engine.topic(name)
+                    await engine.delete_topic(topic)
+                reply(topic.id.bytes)
+            except HeadgateError as error:
+                reply(error)
+
+        self._spawn(work())
+
+    def delete_records(self, reply: Reply, topic_id: bytes, partition: int, before: int) -> None:
+        async def work() -> None:
+            try:
+                reply(await self.engine.delete_records(self._log(topic_id, partition), before))
+            except HeadgateError as error:
+                reply(error)
+
+        self._spawn(work())
+
+    def allocate(self, reply: Reply) -> None:
+        async def work() -> None:
+            try:
+                if not self.serving:
+                    raise _not_ready()
+                reply(await self.engine.allocate_producer_id())
+            except HeadgateError as error:
+                reply(error)
+
+        self._spawn(work())
+
+    def _spawn(self, work: Any) -> None:
+        self._loop.create_task(work, name="request")
+
+    def _log(self, topic_id: bytes, partition: int) -> PartitionLog:
+        if not self.serving:
+            raise _not_ready()
+        if self._end.done() and self._end.result() is not None:
+            raise ClosedError(Reason.CLOSED, "the broker is closing")
+        import uuid
+
+        return self.engine.partition(self.engine.topic_by_id(uuid.UUID(bytes=topic_id)), partition)
+
+
+def _not_ready() -> RetryError:
+    return RetryError(Reason.NOT_READY, "the broker is starting")
+
+
+def _unary(handler: Any, kind: Any) -> Callable[[Any], Any]:
+    async def call(data: bytes) -> bytes:
+        answer = await handler(kind.FromString(data), None)
+        return bytes(answer.SerializeToString())
+
+    return call
+
+
+__all__ = ["Broker", "InvalidError", "SimulatedClock"]

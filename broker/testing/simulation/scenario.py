@@ -1,0 +1,302 @@
+"""One seed: a cluster, its clients, and what goes wrong, for some virtual seconds; then peace, and the judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import importlib
+import logging
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TextIO
+
+from broker.cluster.manifest import OpenSegment, SealIncarnation, SealSegment, decode_edits
+from broker.engine import keys
+from broker.runtime.config import Settings
+from broker.runtime.errors import HeadgateError
+from broker.testing.simulation.clients import Operator, World, records_of
+from broker.testing.simulation.faults import Nemesis
+from broker.testing.simulation.fleet import Fleet
+from broker.testing.simulation.ledger import Ledger, Partition, Violation
+from broker.testing.simulation.loop import PROCESS, VirtualLoop
+from broker.testing.simulation.network import Channel, Network
+from broker.testing.simulation.store import Medium, Weather
+from broker.testing.simulation.trace import Trace
+from broker.testing.simulation.wal import SteppedWal
+
+SETTLE_S = 120.0
+"""Virtual time that a cluster may take, after all faults, to ack everything and to be read."""
+EVERYTHING = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one seed. `digest`: of its trace."""
+
+    seed: int
+    digest: str
+    failure: str | None
+    events: int
+    handles: int
+    acked: int
+    virtual_s: float
+    faults: int
+
+
+def simulate(seed: int, *, out: TextIO | None = None, patches: Mapping[str, object] | None = None) -> Outcome:
+    """Run one seed.
+
+    Args:
+        out: gets the story as it happens.
+        patches: bugs planted on purpose: by dotted path, what stands there while the seed runs.
+    """
+    gc.disable()
+    random = Random(seed)
+    failure: str | None = None
+    with replaced(_environment(random, patches or {})):
+        scenario = Scenario(random, out)
+        _listen(scenario.trace, out is not None)
+        SteppedWal.random = scenario.random
+        try:
+            scenario.run()
+        except AssertionError as error:
+            failure = str(error) or repr(error)
+        scenario.loop.close()
+        if failure is None and scenario.loop.failures:
+            failure = f"an unexpected error: {scenario.loop.failures[0]}"
+    outcome = Outcome(
+        seed=seed,
+        digest=scenario.trace.digest(),
+        failure=failure,
+        events=len(scenario.trace),
+        handles=scenario.loop.handles,
+        acked=sum(len(records) for records in scenario.ledger.acked.values()),
+        virtual_s=scenario.loop.time() - 1000,
+        faults=scenario.nemesis.made,
+    )
+    return outcome
+
+
+class _Listener(logging.Handler):
+    """What brokers log, as part of the story."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def emit(self, record: logging.LogRecord) -> None:
+        fields = getattr(record, "fields", {})
+        text = " ".join(f"{name}={value}" for name, value in fields.items())
+        if record.exc_info:
+            text += "\n" + "".join(traceback.format_exception(*record.exc_info))
+        self._trace.note(PROCESS.get() or "world", f"LOG {record.levelname.lower()}", record.getMessage(), text)
+
+
+def _listen(trace: Trace, aloud: bool) -> None:
+    logger = logging.getLogger("broker")
+    logger.propagate = False
+    logger.handlers[:] = [_Listener(trace)] if aloud else []
+    logger.setLevel(logging.INFO if aloud else logging.CRITICAL + 1)
+
+
+def _environment(random: Random, patches: Mapping[str, object]) -> dict[str, object]:
+    """What a run has in the place of the machine: randomness, threads, the way to other brokers; and limits small enough to matter."""
+    source = Random(random.random())
+    return {
+        "os.urandom": source.randbytes,
+        "broker.control.load.memory_bytes": lambda: 0,
+        "broker.engine.engine.AppendWal": SteppedWal,
+        "broker.engine.fold.FANOUT": random.choice((2, 3, 8)),
+        "broker.store.journal.SNAPSHOT_BYTES_MIN": random.choice((2_000, 8_000, 64_000)),
+        "broker.cluster.manifest.CHAIN_SEGMENTS_MAX": random.choice((2, 64)),
+        **patches,
+    }
+
+
+@contextlib.contextmanager
+def replaced(values: Mapping[str, object]) -> Iterator[None]:
+    """Set attributes of modules and classes by dotted path, and set them back."""
+    before: list[tuple[Any, str, object]] = []
+    try:
+        for path, value in values.items():
+            owner, name = _owner(path)
+            before.append((owner, name, owner.__dict__[name]))
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            setattr(owner, name, value)
+
+
+def _owner(path: str) -> tuple[Any, str]:
+    owner_path, _, name = path.rpartition(".")
+    try:
+        return importlib.import_module(owner_path), name
+    except ModuleNotFoundError:
+        module, _, owner = owner_path.rpartition(".")
+        return getattr(importlib.import_module(module), owner), name
+
+
+class Scenario:
+    """See the module's text."""
+
+    def __init__(self, random: Random, out: TextIO | None) -> None:
+        self.random = random
+        self.ledger = Ledger()
+        self.network = Network(lambda: self.loop, random, random.choice((0.001, 0.004, 0.02)))
+        self.loop = VirtualLoop(self.network.connect)
+        self.trace = Trace(self.loop.time, out)
+        self.medium = Medium(self.loop, random, self.trace, self._wrote)
+        self.calm = Weather(latency_s=random.choice((0.001, 0.005, 0.03)))
+        self.medium.weather = dataclasses.replace(self.calm)
+        self._error: BaseException | None = None
+        self.append = random.random() < 0.4
+        settings = dataclasses.replace(
+            Settings(),
+            wal_fsync="interval",
+            wal_chunk_bytes=random.choice((3_000, 20_000, 1 << 20)),
+            wal_checkpoint_chunks=random.choice((1, 3, 20)),
+            wal_checkpoint_interval_ms=random.choice((20, 500, 30_000)),
+            wal_flush_interval_ms=random.choice((5, 40, 250)),
+            wal_flush_bytes=random.choice((1_000, 1 << 20)),
+            wal_inflight_puts_max=random.choice((1, 2, 4)),
+            tail_bytes=random.choice((20_000, 1 << 20)),
+            cluster_lease_ttl_ms=random.choice((1_000, 3_000)),
+            cluster_member_timeout_ms=random.choice((1_500, 2_000)),
+            retention_check_interval_ms=random.choice((2_000, 60_000)),
+        )
+        self.fleet = Fleet(self, settings, random.choice((1, 2, 3, 3, 3, 4)))
+        self.world = World(self.loop, self.network, self.fleet.brokers, self.ledger, random, self.trace, self.fail)
+        self.nemesis = Nemesis(self)
+
+    def fail(self, error: BaseException) -> None:
+        """End the run: somebody found something."""
+        if self._error is None:
+            self._error = error
+
+    def run(self) -> None:
+        random, loop = self.random, self.loop
+        with replaced({"broker.control.member.connect": lambda address: Channel(self.network, address)}):
+            self.fleet.start()
+            operator = Operator(self.world, random.choice((0.5, 2.0, 20.0)))
+            opening = self.world.spawn(operator.create("t", random.randint(1, 4), random.randint(1, 2)), "open")
+            self._until(opening.done, 60.0, "a new cluster answers")
+            self.world.spawn(operator.run(), "operator")
+            self.world.spawn(self.nemesis.run(random.randint(1, 4)), "nemesis")
+            self._until(lambda: self.nemesis.over, 200.0, "the faults come to an end")
+            self.nemesis.heal()
+            self.fleet.peace = True
+            self._for(1.0)
+            self.world.writing = False
+            self._until(lambda: all(writer.idle for writer in self.world.writers), SETTLE_S, "writers are acked again", self._stuck)
+            self.world.reading = False
+            self._check_manifests()
+            self._finish()
+
+    def _finish(self) -> None:
+        """All brokers go, some with a goodbye; a new one comes, and has to have everything."""
+        random = self.random
+        self.fleet.closing = True
+        for broker in self.fleet.alive():
+            if random.random() < 0.5:
+                broker.stop()
+            else:
+                broker.kill()
+        self._until(lambda: not self.fleet.alive(), SETTLE_S, "brokers end when they are told to")
+        fresh = self.fleet.begin(99)
+        self._until(lambda: fresh.serving or not fresh.alive, SETTLE_S, "a fresh broker starts")
+        if not fresh.alive:
+            raise Violation("the cluster goes on", f"a fresh broker does not start: {fresh.exit_error!r}")
+        final: dict[Partition, tuple[int, dict[int, bytes]]] = {}
+        reading = self.world.spawn(self._read(fresh, final), "final")
+        self._until(reading.done, SETTLE_S, "a fresh broker can be read")
+        self.ledger.judge(final)
+        for log in fresh.engine.all_logs():
+            log.check_invariants()
+        fresh.engine.manifest.check_invariants()
+
+    async def _read(self, fresh: Any, final: dict[Partition, tuple[int, dict[int, bytes]]]) -> None:
+        engine = fresh.engine
+        for topic in engine.topics():
+            for number in range(topic.partitions):
+                while True:
+                    try:
+                        log = engine.partition(topic, number)
+                        break
+                    except HeadgateError:
+                        await asyncio.sleep(0.1)
+                records: dict[int, bytes] = {}
+                offset = log.log_start
+                while offset < log.high_watermark:
+                    slices = await engine.read(log, offset, EVERYTHING)
+                    if not slices:
+                        raise Violation("acked records are there", f"nothing can be read. offset=`{offset}` {log}")
+                    for one in slices:
+                        for _, at, value in records_of(bytes(one)):
+                            if at >= offset:
+                                if at != offset:
+                                    raise Violation("one record per offset", f"the final log has a gap. offset=`{offset}` next=`{at}`")
+                                records[at] = value
+                                offset = at + 1
+                final[topic.id.bytes, number] = (log.log_start, records)
+
+    def _check_manifests(self) -> None:
+        for broker in self.fleet.alive():
+            if broker.serving:
+                broker.engine.manifest.check_invariants()
+                for log in broker.engine.all_logs():
+                    log.check_invariants()
+
+    def _stuck(self) -> str:
+        return "; ".join(
+            f"{writer.key[0].hex()[:6]}-{writer.key[1]}: {writer.last_error}" for writer in self.world.writers if not writer.idle
+        )
+
+    # -- time
+
+    def _until(self, done: Any, seconds: float, what: str, why: Any = None) -> None:
+        """Let time pass until something is so. Raises Violation where it takes too long."""
+        self.loop.run(self.loop.time() + seconds, lambda: self._error is not None or done())
+        self._raise()
+        if not done():
+            raise Violation("the cluster goes on", f"{what}: not within {seconds:g} s. {'' if why is None else why()}")
+
+    def _for(self, seconds: float) -> None:
+        self.loop.run(self.loop.time() + seconds, lambda: self._error is not None)
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            if isinstance(self._error, AssertionError):
+                raise self._error
+            raise AssertionError(f"a client failed: {self._error!r}") from self._error
+
+    # -- what the judge sees of the store
+
+    def _wrote(self, key: str, data: bytes) -> None:
+        """An object was written: who is over, the journal says."""
+        if not key.startswith(keys.MANIFEST + "/edit/"):
+            return
+        edits = decode_edits(data.partition(b"\n")[2])
+        for edit in edits:
+            self.trace.note("journal", str(int(key.rpartition("/")[2])), edit)
+        over = [edit.incarnation_id for edit in edits if isinstance(edit, SealIncarnation)]
+        for edit in edits:
+            if isinstance(edit, OpenSegment):
+                self.fleet.opened(edit)
+            elif isinstance(edit, SealSegment):
+                self.fleet.sealed(edit)
+        for incarnation_id in over:
+            self.ledger.seal(incarnation_id, self.fleet.ends.get(incarnation_id, {}))
+
+    def broker_acks(self, incarnation_id: str, topic_id: bytes, partition: int, base_offset: int, count: int) -> None:
+        try:
+            self.ledger.broker_acks(incarnation_id, (topic_id, partition), base_offset, count)
+        except Violation as violation:
+            self.fail(violation)
+
+

@@ -1,0 +1,110 @@
+"""The WAL of a store with append, its thread taken apart into callbacks: `broker.engine.wal.AppendWal` with a thread that is none.
+
+The thread's work runs as a callback of the process whenever the real thread would be woken, some time later. Where the real thread
+blocks in a call, the callback runs the rest of the world (`store.block`), so that between a write and the look for the fence
+everything can happen: the fence, a recovery, SIGSTOP, SIGKILL.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from random import Random
+from typing import Any
+
+from broker.engine.wal import AppendWal, Loop, Owner
+from broker.engine.wal_group import GroupWriter
+from broker.runtime.errors import HeadgateError
+from broker.testing.simulation.loop import PROCESS, VirtualLoop
+from broker.testing.simulation.store import BlockedError, block
+
+WAKE_S_MAX = 0.002
+
+
+class _Idle(BaseException):
+    """The thread has nothing to do and would wait."""
+
+
+class SteppedWal(AppendWal):
+    """See the module's text."""
+
+    random = Random(0)
+    """Of the run; set by the scenario."""
+
+    def __init__(self, writer: GroupWriter, loop: Loop, owner: Owner) -> None:
+        super().__init__(writer, loop, owner)
+        assert isinstance(loop, VirtualLoop)
+        self._virtual = loop
+        process = PROCESS.get()
+        assert process is not None
+        self._process = process
+        self._opened = self._working = self._woken = False
+        self._thread: Any = self
+        self._wake: Any = self
+        writer.give_up = _GiveUp(self)
+
+    # -- as the thread
+
+    def start(self) -> None:
+        self.release()
+
+    def is_alive(self) -> bool:
+        return not self._over
+
+    def join(self) -> None:
+        pass
+
+    # -- as the lock on which it sleeps
+
+    def acquire(self) -> None:
+        raise _Idle
+
+    def release(self) -> None:
+        if not self._woken:
+            self._woken = True
+            # A context of its own: while this callback blocks, others of the process run.
+            self._virtual.call_later(self.random.random() * WAKE_S_MAX, self._step, context=contextvars.copy_context())
+
+    # -- its work
+
+    def _step(self) -> None:
+        assert not self._working, "the thread was woken while it worked"
+        self._woken, self._working = False, True
+        try:
+            if not self._opened:
+                self._opened = True
+                self._writer.open()
+            if self._serve():
+                self._working = False
+                self.release()
+                return
+            self._writer.seal()
+            self.complete = True
+        except (_Idle, BlockedError):
+            return
+        except HeadgateError as error:
+            self._report(self._failed, error)
+        finally:
+            self._working = False
+        self._writer.release()
+        self._over = True
+        self._end_rolls(len(self._rolls))
+        self._report(self._ended.set)
+
+
+class _GiveUp:
+    """Stands for a `threading.Event`: waiting for it lets the world go on."""
+
+    def __init__(self, wal: SteppedWal) -> None:
+        self._wal = wal
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float) -> bool:
+        if not self._set:
+            block(self._wal._virtual, self._wal._process, timeout)
+        return self._set
