@@ -1,8 +1,8 @@
 """Run seeds of the simulated cluster: ``python -m broker.testing.simulate --seed 17`` or ``--seeds 0-9999``.
 
-One seed is one life of a cluster: brokers, clients, a store and a network in virtual time, with faults that the seed chose. It ends
-with a judgement: what clients were told against what a fresh broker has. The same seed gives the same life, to the last event. A seed
-that fails is printed with the command that runs it again and shows its story.
+One seed is one life of a cluster: brokers, clients, a store and a network in virtual time, with faults that the seed chose. It
+ends with a judgement: what clients were told against what a fresh broker has. The same seed gives the same life, to the last event.
+A seed that fails is printed with the command that runs it again and shows its story.
 """
 
 from __future__ import annotations
@@ -40,18 +40,23 @@ def main() -> int:
     return _many(arguments)
 
 
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def _one(seed: int, bug: str, quiet: bool) -> int:
     from broker.testing.simulation.canaries import BUGS
     from broker.testing.simulation.scenario import simulate
 
     outcome = simulate(seed, out=None if quiet else sys.stdout, patches=BUGS[bug]() if bug else None)
-    print(
+    _say(
         f"seed={seed} digest={outcome.digest} events={outcome.events} acked={outcome.acked} faults={outcome.faults} "
         f"virtual_s={outcome.virtual_s:.1f} callbacks={outcome.handles}"
     )
     if outcome.failure is None:
         return 0
-    print(f"FAILED {outcome.failure}")
+    _say(f"FAILED {outcome.failure}")
     return 1
 
 
@@ -84,15 +89,15 @@ def _many(arguments: argparse.Namespace) -> int:
         done += 1
         acked += records
         if arguments.digests:
-            print(f"{seed} {digest}")
+            _say(f"{seed} {digest}")
         if failure is not None:
             failed += 1
             bug = f" --bug {arguments.bug}" if arguments.bug else ""
-            print(f"FAILED {failure}\n    python -m broker.testing.simulate --seed {seed}{bug}", flush=True)
+            _say(f"FAILED {failure}\n    python -m broker.testing.simulate --seed {seed}{bug}")
     if pool is not None:
         pool.close()
         pool.join()
-    print(f"seeds={done} failed={failed} acked_records={acked} seconds={time.monotonic() - began_s:.1f}")
+    _say(f"seeds={done} failed={failed} acked_records={acked} seconds={time.monotonic() - began_s:.1f}")
     return 1 if failed else 0
 
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -261,7 +262,7 @@ class Writer:
             except TimeoutError:
                 self.last_error = "no ack in time"
                 return
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # judged
                 self._judge(error)
                 return
             flying.popleft()
@@ -312,7 +313,8 @@ class Reader:
                         start = world.ledger.starts.get(self._key, 0)
                         if self.position >= start:
                             raise Violation(
-                                "one record per offset", f"offsets went back under a reader. position=`{self.position}` {error.message}"
+                                "one record per offset",
+                                f"offsets went back under a reader. position=`{self.position}` {error.message}",
                             ) from error
                         self.position = start
                 finally:
@@ -327,10 +329,13 @@ class Reader:
             # (-1: this broker is behind, its epoch is older than what was read.)
             if epoch == self._epoch and end < self.position:
                 raise Violation(
-                    "one record per offset", f"an epoch's end lies below what was read. epoch=`{epoch}` end=`{end}` read=`{self.position}`"
+                    "one record per offset",
+                    f"an epoch's end lies below what was read. epoch=`{epoch}` end=`{end}` read=`{self.position}`",
                 )
         for _ in range(world.random.randint(1, 20)):
-            _, end, slices = await connection.ask("fetch", topic_id, partition, self.position, world.random.choice((1, 1000, 100_000)))
+            _, end, slices = await connection.ask(
+                "fetch", topic_id, partition, self.position, world.random.choice((1, 1000, 100_000))
+            )
             for data in slices:
                 self._take(data, end)
             await asyncio.sleep(world.random.random() * PAUSE_S)
@@ -453,10 +458,8 @@ class Operator:
                 request.merge.next_segment_id = random.choice(segments)
             else:
                 request.move.segment_id = segment_id
-            try:
+            with suppress(grpc.aio.AioRpcError):
                 await world.network.call(SERVICE + "Reshard", broker.address, request.SerializeToString(), 10.0)
-            except grpc.aio.AioRpcError:
-                pass
             return
 
 

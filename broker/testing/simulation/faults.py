@@ -61,7 +61,20 @@ class Nemesis:
         scenario, random = self._scenario, self._scenario.random
         victim = self._victim()
         kind = random.choices(
-            ("kill", "stop", "drain", "cut", "cut_one", "cut_clients", "cut_store", "outage", "weather", "reset", "clock", "kill_all"),
+            (
+                "kill",
+                "stop",
+                "drain",
+                "cut",
+                "cut_one",
+                "cut_clients",
+                "cut_store",
+                "outage",
+                "weather",
+                "reset",
+                "clock",
+                "kill_all",
+            ),
             (10, 8, 4, 6, 4, 2, 5, 2, 8, 3, 2, 1),
         )[0]
         seconds = random.choice((0.3, 1.0, 3.0, 8.0)) * (0.5 + random.random())

@@ -76,7 +76,9 @@ class Ledger:
         """Compare everything with what a fresh broker has at the end: by partition (log start, records). Raises Violation."""
         for partition, (start, records) in final.items():
             if start > self.starts.get(partition, 0):
-                raise Violation("acked records are there", f"records are gone that nobody deleted. {_shown(partition)} start=`{start}`")
+                raise Violation(
+                    "acked records are there", f"records are gone that nobody deleted. {_shown(partition)} start=`{start}`"
+                )
             self._judge_offsets(partition, start, records)
             self._judge_acked(partition, start, records)
             self._judge_order(partition, records)
@@ -94,10 +96,14 @@ class Ledger:
     def _judge_acked(self, partition: Partition, start: int, records: dict[int, bytes]) -> None:
         lost = [offset for offset in self.acked.get(partition, {}) if offset >= start and offset not in records]
         if lost:
-            raise Violation("acked records are there", f"lost. {_shown(partition)} offsets=`{sorted(lost)[:10]}` count=`{len(lost)}`")
+            raise Violation(
+                "acked records are there", f"lost. {_shown(partition)} offsets=`{sorted(lost)[:10]}` count=`{len(lost)}`"
+            )
         lost = [offset for offset in self.seen.get(partition, {}) if offset >= start and offset not in records]
         if lost:
-            raise Violation("acked records are there", f"a reader saw them, now they are lost. {_shown(partition)} offsets=`{lost[:10]}`")
+            raise Violation(
+                "acked records are there", f"a reader saw them, now they are lost. {_shown(partition)} offsets=`{lost[:10]}`"
+            )
 
     def _judge_order(self, partition: Partition, records: dict[int, bytes]) -> None:
         place = {
@@ -107,7 +113,9 @@ class Ledger:
         first_seen: dict[bytes, int] = {}
         for offset, value in records.items():
             if value not in place:
-                raise Violation("one record per offset", f"nobody sent it. {_shown(partition)} offset=`{offset}` value=`{value[:24]!r}`")
+                raise Violation(
+                    "one record per offset", f"nobody sent it. {_shown(partition)} offset=`{offset}` value=`{value[:24]!r}`"
+                )
             if value in first_seen:
                 raise Violation(
                     "retries never duplicate",

@@ -197,7 +197,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         for task in self._tasks:
             if task.done():
                 continue
-            task._log_destroy_pending = False
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine: Any = task.get_coro()
             for _ in range(20):
                 try:
@@ -214,21 +214,27 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
         handle = Handle(callback, args, context if context is not None else contextvars.copy_context(), self._now)
         if not self._closed:
             self._ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
         handle = Handle(callback, args, context if context is not None else contextvars.copy_context(), when)
         if not self._closed:
             heapq.heappush(self._timers, (when, next(self.serials), handle))
         return handle
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -242,7 +248,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._tasks = [one for one in self._tasks if not one.done() or one._log_traceback]
         return task
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         future = self.create_future()
         future.set_result(func(*args))
         return future

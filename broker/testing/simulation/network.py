@@ -165,7 +165,8 @@ class Network:
         try:
             async with asyncio.timeout(timeout_s):
                 await connection.open(lambda there: _serve_call(there, path, data))
-                return await connection.near.read()
+                answer: bytes = await connection.near.read()
+                return answer
         except TimeoutError as error:
             raise _rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "deadline exceeded") from error
         finally:
@@ -338,9 +339,7 @@ def _send_error(connection: Connection, error: HeadgateError) -> None:
     connection.deliver(False, lambda near: near.fail(code, text, trailing))
 
 
-def _rpc_error(
-    code: grpc.StatusCode, details: str, trailing: tuple[tuple[str, str], ...] = ()
-) -> grpc.aio.AioRpcError:
+def _rpc_error(code: grpc.StatusCode, details: str, trailing: tuple[tuple[str, str], ...] = ()) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), details=details)
 
 
@@ -361,7 +360,7 @@ class Channel:
         return call
 
     def unary_unary(self, path: str) -> Callable[..., Awaitable[bytes]]:
-        async def call(data: bytes, timeout: float | None = None) -> bytes:
+        async def call(data: bytes, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # as grpc has it
             return await self._network.call(path, self._address, data, timeout)
 
         return call

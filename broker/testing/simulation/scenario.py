@@ -68,7 +68,7 @@ def simulate(seed: int, *, out: TextIO | None = None, patches: Mapping[str, obje
         scenario.loop.close()
         if failure is None and scenario.loop.failures:
             failure = f"an unexpected error: {scenario.loop.failures[0]}"
-    outcome = Outcome(
+    return Outcome(
         seed=seed,
         digest=scenario.trace.digest(),
         failure=failure,
@@ -78,7 +78,6 @@ def simulate(seed: int, *, out: TextIO | None = None, patches: Mapping[str, obje
         virtual_s=scenario.loop.time() - 1000,
         faults=scenario.nemesis.made,
     )
-    return outcome
 
 
 class _Listener(logging.Handler):
@@ -104,7 +103,7 @@ def _listen(trace: Trace, aloud: bool) -> None:
 
 
 def _environment(random: Random, patches: Mapping[str, object]) -> dict[str, object]:
-    """What a run has in the place of the machine: randomness, threads, the way to other brokers; and limits small enough to matter."""
+    """What a run has in the place of the machine: randomness and threads; and limits that are small enough to matter."""
     source = Random(random.random())
     return {
         "os.urandom": source.randbytes,
@@ -148,7 +147,7 @@ class Scenario:
         self.random = random
         self.ledger = Ledger()
         self.network = Network(lambda: self.loop, random, random.choice((0.001, 0.004, 0.02)))
-        self.loop = VirtualLoop(self.network.connect)
+        self.loop = VirtualLoop(self.network.connect)  # type: ignore[abstract]
         self.trace = Trace(self.loop.time, out)
         self.medium = Medium(self.loop, random, self.trace, self._wrote)
         self.calm = Weather(latency_s=random.choice((0.001, 0.005, 0.03)))
@@ -179,7 +178,7 @@ class Scenario:
             self._error = error
 
     def run(self) -> None:
-        random, loop = self.random, self.loop
+        random = self.random
         with replaced({"broker.control.member.connect": lambda address: Channel(self.network, address)}):
             self.fleet.start()
             operator = Operator(self.world, random.choice((0.5, 2.0, 20.0)))
@@ -239,7 +238,9 @@ class Scenario:
                         for _, at, value in records_of(bytes(one)):
                             if at >= offset:
                                 if at != offset:
-                                    raise Violation("one record per offset", f"the final log has a gap. offset=`{offset}` next=`{at}`")
+                                    raise Violation(
+                                        "one record per offset", f"the final log has a gap. offset=`{offset}` next=`{at}`"
+                                    )
                                 records[at] = value
                                 offset = at + 1
                 final[topic.id.bytes, number] = (log.log_start, records)
@@ -298,5 +299,3 @@ class Scenario:
             self.ledger.broker_acks(incarnation_id, (topic_id, partition), base_offset, count)
         except Violation as violation:
             self.fail(violation)
-
-

@@ -40,7 +40,7 @@ class SteppedWal(AppendWal):
         self._opened = self._working = self._woken = False
         self._thread: Any = self
         self._wake: Any = self
-        writer.give_up = _GiveUp(self)
+        writer.give_up = _GiveUp(self)  # type: ignore[assignment]
 
     # -- as the thread
 
