@@ -22,7 +22,7 @@ from broker.cluster.gates import ParquetExtent
 from broker.log.compression import Codec
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
 from broker.runtime.logging import get_logger
-from broker.store.interface import Store
+from broker.store.interface import Readable
 
 if TYPE_CHECKING:
     from broker.log.column_schema import Int64s
@@ -66,13 +66,13 @@ class HistoryReader:
     """Batches and times of Parquet extents. Lives on the loop; the work is done in its own threads.
 
     Args:
-        locate: the store and key of an extent's path.
+        locate: the store and key of an extent's path. Raises InvalidError where it may not be read.
         cache_bytes_max: of encoded row groups that are kept.
         threads: that decode and encode; so many row groups and one more are in memory beside the cache.
     """
 
     def __init__(
-        self, locate: Callable[[str], tuple[Store, str]], *, cache_bytes_max: int, threads: int, codec: Codec = Codec.NONE
+        self, locate: Callable[[str], tuple[Readable, str]], *, cache_bytes_max: int, threads: int, codec: Codec = Codec.NONE
     ) -> None:
         self._locate = locate
         self._codec = codec
@@ -203,7 +203,7 @@ class HistoryReader:
         return file
 
     async def _open_file(self, extent: ParquetExtent) -> ExtentFile:
-        store, key = self._locate(extent.path)
+        store, key = self._place(extent)
         first = await self._run(_first_read)
         guess = min(first, extent.size_bytes)
         tail = await store.get_range(key, extent.size_bytes - guess, guess)
@@ -221,9 +221,15 @@ class HistoryReader:
             self._footers_bytes -= self._footers.popitem(last=False)[1][1]
         return file
 
+    def _place(self, extent: ParquetExtent) -> tuple[Readable, str]:
+        try:
+            return self._locate(extent.path)
+        except InvalidError as error:
+            raise _corrupt(extent, error.message) from error
+
     async def _group_bytes(self, extent: ParquetExtent, file: ExtentFile, index: int) -> bytes:
         group = file.groups[index]
-        store, key = self._locate(extent.path)
+        store, key = self._place(extent)
         data = await store.get_range(key, group.start, group.end - group.start)
         if len(data) != group.end - group.start:
             raise _corrupt(extent, "is cut off")
