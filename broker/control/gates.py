@@ -43,7 +43,6 @@ from broker.cluster.manifest import (
     TrimGates,
 )
 from broker.cluster.topic_config import is_internal
-from broker.engine.references import References
 from broker.runtime.clock import Clock
 from broker.runtime.errors import InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
@@ -88,7 +87,6 @@ class LeaderGates:
     def __init__(self, owner: Owner, engine: Engine) -> None:
         self._owner = owner
         self._engine = engine
-        self._references = References(engine.store, engine.settings.gate_allowed_prefixes)
         self._opening = asyncio.Lock()
         self._deadlines: dict[tuple[uuid.UUID, str], tuple[int, float]] = {}
         """Of open gates: (renewals, when it expires on the monotonic clock). A new leader gives each one its whole time again."""
@@ -138,7 +136,7 @@ class LeaderGates:
     async def _judge_new(self, topic: Topic, gate_id: str, files: Sequence[ParquetExtent]) -> None:
         if files:
             bounds = {one: GateWindow(one, 0, end, -1) for one, end in enumerate(rows_of(files, topic.partitions))}
-            await self._references.check(topic.id, check_extents(gate_id, files, bounds), absolute=False)
+            await self._engine.references.check(topic.id, check_extents(gate_id, files, bounds), absolute=False)
 
     async def _open(
         self, topic: Topic, gate_id: str, place: Place, rows: list[int], ttl_ms: int, files: list[ParquetExtent]
@@ -247,7 +245,7 @@ class LeaderGates:
         self._filling[key] = self._filling.get(key, 0) + 1
         try:
             extents = check_extents(gate_id, files, windows)
-            await self._references.check(topic.id, extents, absolute=True)
+            await self._engine.references.check(topic.id, extents, absolute=True)
             filled_ms = self._owner.clock.now_ms()
 
             def make(now: Manifest) -> list[Edit]:

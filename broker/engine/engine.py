@@ -39,6 +39,7 @@ from broker.engine.leads import Leads
 from broker.engine.partition import Appended, PartitionLog
 from broker.engine.reader import Reader
 from broker.engine.recovery import encode_states, recover, sweep_leftovers
+from broker.engine.references import References
 from broker.engine.retention import Sweeper
 from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
@@ -141,8 +142,9 @@ class Engine:
             complete=lead_everything(incarnation_id),
             fail=self._commit_failed,
         )
+        self.references = References(store, settings.gate_allowed_prefixes)
         self.history = HistoryReader(
-            lambda path: (store, path),
+            self.references.locate,
             cache_bytes_max=settings.history_cache_bytes,
             threads=settings.history_threads,
             codec=Codec.named(settings.history_compression),
@@ -384,6 +386,7 @@ class Engine:
         await self.leads.settled()
         self.ready = False
         await self.history.close()
+        await self.references.close()
         await self._sweeper.close()
         await self._wal.close()
         await asyncio.sleep(0)

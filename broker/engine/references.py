@@ -59,6 +59,12 @@ class References:
             f"files may lie only under the topic's own prefix and those in gate_allowed_prefixes. path=`{path[:300]}`",
         )
 
+    async def close(self) -> None:
+        """Give back the connections to stores of others."""
+        for store in self._stores.values():
+            await store.close()
+        self._stores.clear()
+
     async def check(self, topic_id: uuid.UUID, extents: Sequence[ParquetExtent], *, absolute: bool) -> None:
         """Judge files.
 
