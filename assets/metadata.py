@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from assets.floods.plan import Plan
 from assets.resources import ClusterResource
-from pipelines.certificate import Certificate
+
+if TYPE_CHECKING:
+    from pipelines.certificate import Certificate
 
 
 def partition_metadata(certificate: Certificate) -> dict[str, Any]:

@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from broker.client.control import ClusterView, DesiredBrokers
 from broker.runtime.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from broker.client.control import ClusterView, DesiredBrokers
 
 INTERVAL_S = 1.0
 SAMPLES_MAX = 100_000
@@ -100,7 +103,7 @@ RECORDERS = Recorders()
 
 def broker_seconds(samples: Sequence[Sample]) -> float:
     """Brokers that were up, times the seconds they were."""
-    return sum(left.live * (right.at_s - left.at_s) for left, right in pairwise(samples))
+    return sum((left.live * (right.at_s - left.at_s) for left, right in pairwise(samples)), 0.0)
 
 
 def peak(samples: Sequence[Sample]) -> int:

@@ -6,6 +6,7 @@ None of it is needed for capacity to end: reservations and gates do so by themse
 # Dagster looks at annotations, so they are not postponed here.
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from dagster import DagsterInstance
@@ -13,8 +14,10 @@ from dagster import DagsterInstance
 from assets.floods.model import Flood
 from assets.owners import FLOOD_TAG, Owner
 from assets.resources import ClusterResource, FleetResource
-from broker.client.control import Reservation
 from broker.runtime.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from broker.client.control import Reservation
 
 RELEASE_EVERY_S = 5
 RECONCILE_EVERY_S = 30
@@ -104,7 +107,7 @@ def reconcile(
     return done
 
 
-def abandoned(instance: DagsterInstance, reservations: Sequence[Reservation], now: datetime) -> list[Reservation]:
+def abandoned(instance: DagsterInstance, reservations: "Sequence[Reservation]", now: datetime) -> "list[Reservation]":
     """Those reservations of Dagster that no run counts on. What others opened is theirs."""
     found = []
     for one in reservations:

@@ -1,0 +1,174 @@
+"""Stand-ins for what Dagster's assets talk to: a cluster whose brokers come when they are reserved, and a Spark that counts.
+
+They keep their books in module-wide dictionaries, by a name that the resource carries: Dagster copies resources as it likes.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from assets.floods.model import Flood
+from assets.floods.windows import Window, gate_id
+from assets.resources import ClusterResource, SparkResource
+from broker.client.control import ClusterView, DesiredBrokers, Member, Reservation, Segment
+from broker.runtime.errors import HeadgateError
+from pipelines.certificate import Certificate, PartitionCertificate, Tally
+
+
+@dataclass
+class Book:
+    """What a stand-in cluster holds, and what was asked of it."""
+
+    fleet_max: int = 8
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+    topics: dict[str, int] = field(default_factory=dict)
+    gates: dict[tuple[str, str], Any] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    error: HeadgateError | None = None
+    """Raised by every call while it is set."""
+    spark_error: BaseException | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows of each partition's source, as Spark finds them."""
+    lags: list[dict[str, int]] = field(default_factory=list)
+
+    def live(self) -> int:
+        return min(self.fleet_max, self.desired())
+
+    def desired(self) -> int:
+        return max([1, *(one.brokers for one in self.reservations.values())])
+
+
+BOOKS: dict[str, Book] = {}
+
+
+def book() -> tuple[str, Book]:
+    """A new cluster: its name, and its book."""
+    name = uuid.uuid4().hex
+    BOOKS[name] = Book()
+    return name, BOOKS[name]
+
+
+class StandInCluster(ClusterResource):
+    """Overrides all that would talk to a broker."""
+
+    name: str
+
+    @property
+    def _book(self) -> Book:
+        found = BOOKS[self.name]
+        if found.error is not None:
+            raise found.error
+        return found
+
+    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None:
+        self._book.calls.append(("reserve", reservation_id, brokers, ttl_ms))
+        self._book.reservations[reservation_id] = Reservation(
+            id=reservation_id, owner=owner, brokers=brokers, ttl_ms=ttl_ms, left_ms=ttl_ms
+        )
+
+    def release(self, reservation_id: str) -> bool:
+        self._book.calls.append(("release", reservation_id))
+        return self._book.reservations.pop(reservation_id, None) is not None
+
+    def reservations(self) -> list[Reservation]:
+        return list(self._book.reservations.values())
+
+    def desired(self) -> DesiredBrokers:
+        found = self._book
+        return DesiredBrokers(brokers=found.desired(), reasons=("reservations",), live_brokers=found.live())
+
+    def view(self) -> ClusterView:
+        found = self._book
+        members = tuple(
+            Member(
+                broker_id=number, incarnation_id="", host="127.0.0.1", kafka_port=9092 + number, grpc_port=0, http_port=0, rack="",
+                cpu_share=0.0, memory_bytes=0, connections=0, draining=False, trouble="",
+            )
+            for number in range(1, found.live() + 1)
+        )  # fmt: skip
+        return ClusterView(leader_broker_id=1, version=1, members=members, segments=tuple(found.segments), decisions=())
+
+    def split(self, segment: int, at_partition: int | None, broker: int) -> None:
+        self._book.calls.append(("split", segment, at_partition, broker))
+        old = next(one for one in self._book.segments if one.id == segment)
+        self._book.segments.remove(old)
+        newest = max(one.id for one in [old, *self._book.segments])
+        if at_partition is None:
+            self._book.segments.append(part(newest + 1, old.topic, old.first_partition, old.end_partition, broker))
+            return
+        self._book.segments.append(part(newest + 1, old.topic, old.first_partition, at_partition, old.broker_id))
+        self._book.segments.append(part(newest + 2, old.topic, at_partition, old.end_partition, broker))
+
+    def merge(self, segment: int, next_segment: int) -> None:
+        self._book.calls.append(("merge", segment, next_segment))
+        found = {one.id: one for one in self._book.segments}
+        left, right = found.pop(segment), found.pop(next_segment)
+        merged = part(max(segment, next_segment) + 1, left.topic, left.first_partition, right.end_partition, left.broker_id)
+        self._book.segments[:] = [*found.values(), merged]
+
+    def topic(self, name: str) -> Any:
+        partitions = self._book.topics.get(name)
+        return None if partitions is None else SimpleNamespace(partitions=tuple(range(partitions)))
+
+    def create_topic(self, name: str, partitions: int | None, config: Mapping[str, str]) -> None:
+        self._book.calls.append(("create_topic", name, partitions, dict(config)))
+        self._book.topics[name] = partitions or 8
+        self._book.segments.append(part(1, name, 0, partitions or 8, 1))
+
+    def lags(self, topic: str) -> dict[str, int]:
+        return self._book.lags.pop(0) if self._book.lags else {}
+
+    def gates(self, topic: str) -> dict[str, Any]:
+        return {gate: value for (of, gate), value in self._book.gates.items() if of == topic}
+
+    def release_gate(self, topic: str, gate_id: str) -> bool:
+        return False
+
+
+class StandInSpark(SparkResource):
+    """Fills gates with what the book says that the source has."""
+
+    name: str
+
+    @contextmanager
+    def flood(
+        self, flood: Flood, spans: Sequence[Window], cluster: str, partitions: int, most_s: float, say: Callable[[str], None]
+    ) -> Iterator[Callable[[Window, Callable[[Any], None]], Certificate]]:
+        book = BOOKS[self.name]
+        book.calls.append(("spark", flood.name, tuple(span.key for span in spans), book.live()))
+
+        def one(span: Window, listener: Callable[[Any], None]) -> Certificate:
+            if book.spark_error is not None:
+                raise book.spark_error
+            time.sleep(0.01)
+            rows = book.rows.get(span.key, 0)
+            tally = Tally(rows=rows, data_bytes=rows * 100, checksum=rows)
+            if rows:
+                book.gates[flood.topic, gate_id(flood, span.key)] = SimpleNamespace(state="filled")
+            return Certificate(
+                cluster=cluster, topic=flood.topic, flood_id=gate_id(flood, span.key), gate_id=gate_id(flood, span.key), place="now",
+                added_rows=rows, files=1, size_bytes=rows * 100, seconds={"writing": time.monotonic()},
+                partitions=(
+                    PartitionCertificate(
+                        partition=0, base_offset=0, end_offset=rows, source=tally, topic=tally,
+                        gap_rows=0, duplicate_rows=0, disordered_rows=0,
+                    ),
+                ),
+            )  # fmt: skip
+
+        yield one
+
+
+def part(number: int, topic: str, first: int, end: int, broker: int) -> Segment:
+    """An open segment."""
+    return Segment(
+        id=number, topic=topic, first_partition=first, end_partition=end, broker_id=broker, leader_epoch=number,
+        bytes_in_per_s=0.0, bytes_out_per_s=0.0, requests_per_s=0.0,
+    )  # fmt: skip

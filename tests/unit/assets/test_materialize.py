@@ -1,0 +1,250 @@
+"""The four assets of a flood, run by Dagster in this process against a cluster and a Spark that only keep books.
+
+Compared: what was asked of the cluster and in which order, checks, metadata, and what is left when a step fails. A mismatch means
+that a flood would raise brokers it need not, leave some behind, add a partition twice, or fail without saying why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from assets.build import flood_definitions
+from assets.floods.model import Brokers, Flood, Partitions, Source
+from assets.lease import LEASES
+from assets.resources import FleetResource
+from broker.runtime.errors import InvalidError, Reason, RetryError
+from tests.support.stand_in import Book, StandInCluster, StandInSpark, book
+
+DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
+ROWS = {"2026-01-01": 10, "2026-01-02": 20, "2026-01-03": 30}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """A Parquet file with the rows of three days."""
+    times = [
+        datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(minutes=minute) for day, rows in ROWS.items() for minute in range(rows)
+    ]
+    path = tmp_path / "clicks.parquet"
+    pq.write_table(pa.table({"at": pa.array(times, pa.timestamp("us", tz="UTC")), "user": [f"u{n}" for n in range(len(times))]}), path)
+    return str(path)
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as found:
+        yield found
+
+
+class World:
+    """One flood, its stand-ins, and a Dagster."""
+
+    def __init__(self, source: str, instance: dg.DagsterInstance, **changes: Any) -> None:
+        self.name, self.book = book()
+        self.book.rows = ROWS
+        values: dict[str, Any] = {
+            "name": "clicks",
+            "topic": "clicks",
+            "source": Source(path=source),
+            "event_time": "at",
+            "key": "user",
+            "partitions": Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
+            # 60 rows of some bytes: a broker that serves 100 bytes per second needs help.
+            "brokers": Brokers(minimum=1, maximum=3, bytes_per_s=1, wait_ms=1000),
+            "catch_up_ms": 1000,
+            "topic_partitions": 8,
+        }
+        self.flood = Flood(**{**values, **changes})
+        self.instance = instance
+        self.definitions = flood_definitions(
+            [self.flood], cluster=StandInCluster(name=self.name), spark=StandInSpark(name=self.name), fleet=FleetResource()
+        )
+
+    def run(self, first: str = DAYS[0], last: str = DAYS[-1], tags: dict[str, str] | None = None) -> dg.ExecuteInProcessResult:
+        job = self.definitions.resolve_job_def("clicks_flood")
+        range_tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+        return job.execute_in_process(instance=self.instance, tags={**range_tags, **(tags or {})}, raise_on_error=False)
+
+    def called(self, what: str) -> list[Any]:
+        return [call for call in self.book.calls if call[0] == what]
+
+
+@pytest.fixture
+def world(source: str, instance: dg.DagsterInstance) -> Iterator[World]:
+    yield World(source, instance)
+    assert LEASES.held() == [], "a run ended and its lease is still renewed"
+
+
+def checks(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
+    return {one.check_name: one.passed for one in result.get_asset_check_evaluations()}
+
+
+def metadata(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
+    events = result.asset_materializations_for_node(f"clicks__{asset}")
+    assert events, f"{asset} was not materialized"
+    return {name: value.value for name, value in events[0].metadata.items()}
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    """What the run's page shows first."""
+    assert not result.success
+    event = next(one for one in result.all_events if one.is_step_failure)
+    data = event.step_failure_data
+    assert data.user_failure_data is not None, data.error_display_string
+    return str(data.user_failure_data.description)
+
+
+def test_three_days_are_one_scale_up(world: World) -> None:
+    result = world.run()
+    assert result.success
+    assert checks(result) == dict.fromkeys(
+        ("certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "consumers_catching_up"), True
+    )
+    assert len({call[1] for call in world.called("reserve")}) == 1, "one reservation for all three days"
+    assert {call[2] for call in world.called("reserve")} == {3}
+    assert world.called("spark") == [("spark", "clicks", DAYS, 3)], "Spark began once, and with all brokers there"
+    assert world.book.reservations == {}
+    assert len({one.broker_id for one in world.book.segments}) == 3, "the topic's segments were spread over the brokers"
+    assert metadata(result, "flood_plan")["rows"] == 60
+    backfill = metadata(result, "flood_backfill")
+    assert backfill["rows added"] == 60
+    release = metadata(result, "flood_release")
+    assert release["released"] is True and release["rows added"] == 60 and "image/svg" in release["flood"]
+
+
+def test_each_partition_has_its_own_certificate(world: World) -> None:
+    result = world.run()
+    events = {one.partition: one for one in result.asset_materializations_for_node("clicks__flood_backfill")}
+    assert {day: event.metadata["rows"].value for day, event in events.items()} == ROWS
+
+
+def test_the_same_days_again_add_nothing_and_raise_nothing(world: World) -> None:
+    assert world.run().success
+    world.book.calls.clear()
+    result = world.run()
+    assert result.success
+    assert metadata(result, "flood_backfill")["rows added"] == 0
+    assert not world.called("reserve") and not world.called("spark")
+    assert all(checks(result).values())
+
+
+def test_only_the_days_that_are_missing_are_run(world: World) -> None:
+    assert world.run(DAYS[1], DAYS[1]).success
+    world.book.calls.clear()
+    assert world.run().success
+    assert [call[2] for call in world.called("spark")] == [(DAYS[0], DAYS[2])]
+
+
+def test_the_next_forecast_rests_on_this_run(world: World) -> None:
+    assert world.run(DAYS[1], DAYS[1]).success
+    assert "1 earlier run:" in metadata(world.run(DAYS[2], DAYS[2]), "flood_plan")["forecast rests on"]
+
+
+def test_a_day_without_rows_is_no_error(world: World) -> None:
+    world.book.rows = {}
+    result = world.run("2026-02-01", "2026-02-02")
+    assert result.success
+    assert not world.called("reserve")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (RetryError(Reason.STORE_UNAVAILABLE, "the store does not answer"), "the store does not answer"),
+        (InvalidError(Reason.INVALID_REQUEST, "key is no expression"), "key is no expression"),
+    ],
+)
+def test_a_flood_that_fails_says_why_and_gives_the_brokers_back(world: World, error: Exception, text: str) -> None:
+    world.book.spark_error = error
+    assert failure(world.run()) == text
+    assert world.book.reservations == {} and world.book.live() == 1
+
+
+def test_an_interrupt_gives_the_brokers_back(world: World) -> None:
+    world.book.spark_error = KeyboardInterrupt()
+    assert not world.run().success
+    assert world.book.reservations == {}
+
+
+def test_runs_of_one_backfill_share_one_reservation(world: World, instance: dg.DagsterInstance) -> None:
+    tags = {"dagster/backfill": "abcdefgh"}
+    other = instance.create_run_for_job(world.definitions.resolve_job_def("clicks_flood"), tags=tags)  # queued, not begun
+    result = world.run(DAYS[0], DAYS[0], tags)
+    assert result.success
+    assert list(world.book.reservations) == ["clicks.abcdefgh"], "left to the other run"
+    assert metadata(result, "flood_release")["released"] is False
+    instance.delete_run(other.run_id)
+    assert world.run(DAYS[2], DAYS[2], tags).success
+    assert world.book.reservations == {}
+    assert {call[1] for call in world.called("reserve")} == {"clicks.abcdefgh"}
+
+
+def test_a_topic_of_another_shape_is_refused_in_the_plan(world: World) -> None:
+    world.book.topics["clicks"] = 4
+    text = failure(world.run())
+    assert "another number of partitions" in text and "partitions=`4`" in text and "topic_partitions=`8`" in text
+    assert not world.called("reserve")
+
+
+def test_a_source_that_is_not_there(world: World, instance: dg.DagsterInstance) -> None:
+    gone = World("/nowhere/at/all.parquet", instance)
+    assert failure(gone.run()) == "the source is not there. flood=`clicks` path=`/nowhere/at/all.parquet`"
+
+
+def test_an_event_time_that_is_no_column(source: str, instance: dg.DagsterInstance) -> None:
+    text = failure(World(source, instance, event_time="when_it_was").run())
+    assert "no such column" in text and "columns=`at, user`" in text
+
+
+def test_a_deadline_in_the_past(source: str, instance: dg.DagsterInstance) -> None:
+    text = failure(World(source, instance, deadline=datetime(2020, 1, 1, tzinfo=UTC)).run())
+    assert text.startswith("the deadline is over. deadline=`2020-01-01T00:00:00+00:00`")
+
+
+def test_a_deadline_that_cannot_be_kept(source: str, instance: dg.DagsterInstance) -> None:
+    assert failure(World(source, instance, deadline=1000).run()).startswith("the deadline cannot be kept")
+
+
+def test_a_fleet_that_falls_short_runs_with_what_came(world: World) -> None:
+    world.book.fleet_max = 2
+    result = world.run()
+    assert result.success
+    assert metadata(result, "flood_capacity")["brokers serving"] == 2
+
+
+def test_a_fleet_that_falls_short_fails_where_the_flood_says_so(source: str, instance: dg.DagsterInstance) -> None:
+    world = World(source, instance, brokers=Brokers(maximum=3, bytes_per_s=1, wait_ms=1000, short="fail"))
+    world.book.fleet_max = 2
+    text = failure(world.run())
+    assert text == "the fleet did not reach the asked size. fleet=`headgate up` asked=`3` serving=`2` rule=`short: fail`"
+    assert world.book.reservations == {}
+
+
+def test_a_cluster_that_is_not_there(world: World) -> None:
+    world.book.error = RetryError(Reason.CLOSED, "no broker listens there")
+    assert failure(world.run()) == "no broker listens there"
+
+
+def test_consumers_that_stand_still_are_told_of(world: World) -> None:
+    world.book.lags = [{"a": 10, "b": 5}, {"a": 4, "b": 5}]
+    result = world.run()
+    assert result.success
+    found = next(one for one in result.get_asset_check_evaluations() if one.check_name == "consumers_catching_up")
+    assert not found.passed and found.description == "not catching up: b"
+
+
+def test_books(world: World) -> None:
+    """The stand-in itself: brokers follow the largest reservation."""
+    cluster = StandInCluster(name=world.name)
+    cluster.reserve("x", 3, 1000, "me")
+    assert isinstance(world.book, Book) and cluster.desired().live_brokers == 3
+    assert cluster.release("x") and not cluster.release("x")
+    assert cluster.desired().live_brokers == 1
