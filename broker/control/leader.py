@@ -525,8 +525,9 @@ class Leader:
                     break
                 except DeposedError:
                     raise
-                except (RetryError, InvalidError) as error:
-                    # The store does not answer, or a topic was deleted meanwhile: what is found next time may be committed.
+                except (RetryError, InvalidError, FencedError) as error:
+                    # The store does not answer, a topic was deleted meanwhile, or one of them sealed itself in the last moment: what is
+                    # found next time may be committed.
                     log.warning("failover_waits", error=error.message)
                     await asyncio.sleep(RETRY_S)
         finally:
