@@ -39,6 +39,10 @@ class Fetcher:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back the connections."""
         await self._cluster.close()
 
     async def fetch(

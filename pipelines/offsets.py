@@ -1,0 +1,293 @@
+"""What Spark's users say about where to read, as offsets. Nothing here asks a broker.
+
+The options are those of Spark's Kafka source, with its meanings: a timestamp wins over offsets by timestamp, these over offsets;
+``-2`` is the earliest, ``-1`` the latest. They count for a new query only: a checkpoint wins over all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from broker.client.types import Start, Timestamp
+from broker.runtime.errors import InvalidError, Reason
+
+Offsets: TypeAlias = dict[str, dict[int, int]]
+"""Offsets by topic and partition."""
+
+_SPECIAL: dict[int, Start] = {-2: "earliest", -1: "latest"}
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Which topics and partitions. Exactly one of these is given."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Topics:
+        """From ``subscribe``, ``subscribePattern`` or ``assign``. Raises InvalidError unless there is just one."""
+        given = [name for name in ("subscribe", "subscribePattern", "assign") if option(options, name) is not None]
+        if len(given) != 1:
+            raise _bad("give one of subscribe, subscribePattern and assign", ",".join(given))
+        text = str(option(options, given[0]))
+        if given[0] == "subscribe":
+            names = tuple(sorted({name.strip() for name in text.split(",") if name.strip()}))
+            if not names:
+                raise _bad("subscribe names no topic", text)
+            return cls(names=names)
+        if given[0] == "subscribePattern":
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise _bad(f"subscribePattern is no regular expression: {error}", text) from error
+            return cls(pattern=text)
+        found = _json("assign", text)
+        if not isinstance(found, dict) or not all(
+            isinstance(numbers, list) and all(isinstance(one, int) and one >= 0 for one in numbers) for numbers in found.values()
+        ):
+            raise _bad('assign is written as {"topic": [0, 1]}', text)
+        return cls(assigned={name: tuple(sorted(set(numbers))) for name, numbers in found.items()})
+
+    def choose(self, known: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """The partitions to read.
+
+        Args:
+            known: all topics of the cluster, and how many partitions each has.
+
+        Raises:
+            InvalidError(UNKNOWN_TOPIC): a topic or partition that is named is not there.
+        """
+        if self.pattern is not None:
+            matches = re.compile(self.pattern)
+            return {name: tuple(range(count)) for name, count in sorted(known.items()) if matches.fullmatch(name)}
+        if self.assigned is not None:
+            for name, numbers in self.assigned.items():
+                for number in numbers:
+                    if number >= known.get(name, 0):
+                        raise InvalidError(Reason.UNKNOWN_TOPIC, f"partition does not exist. topic=`{name}` partition=`{number}`")
+            return dict(self.assigned)
+        for name in self.names:
+            if name not in known:
+                raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{name}`")
+        return {name: tuple(range(known[name])) for name in self.names}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One end of what is read: `every` for all partitions, but for those in `some`.
+
+    `strict`: where no record has a given time or a later one, that is an error; otherwise it is the end.
+    """
+
+    every: Start
+    some: Mapping[str, Mapping[int, Start]] = field(default_factory=dict)
+    strict: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], end: str, default: Start) -> Place:
+        """From the options that begin with `end`, which is ``starting`` or ``ending``. Raises InvalidError."""
+        strategy = option(options, f"{end}OffsetsByTimestampStrategy") or ("error" if end == "starting" else "latest")
+        if strategy not in ("error", "latest"):
+            raise _bad(f"{end}OffsetsByTimestampStrategy is error or latest", strategy)
+        time = option(options, f"{end}Timestamp")
+        if time is not None:
+            return cls(Timestamp(_number(f"{end}Timestamp", time)), strict=strategy == "error")
+        times = option(options, f"{end}OffsetsByTimestamp")
+        if times is not None:
+            some = _by_partition(f"{end}OffsetsByTimestamp", times)
+            return cls(
+                default,
+                {name: {number: Timestamp(ms) for number, ms in rows.items()} for name, rows in some.items()},
+                strategy == "error",
+            )
+        offsets = option(options, f"{end}Offsets")
+        if offsets is None:
+            return cls(default)
+        if offsets.strip().lower() in ("earliest", "latest"):
+            word: Start = "earliest" if offsets.strip().lower() == "earliest" else "latest"
+            return cls(word)
+        some = _by_partition(f"{end}Offsets", offsets)
+        return cls(
+            default,
+            {name: {number: _SPECIAL.get(offset, offset) for number, offset in rows.items()} for name, rows in some.items()},
+        )
+
+    def at(self, topic: str, partition: int) -> Start:
+        """The place in one partition."""
+        return self.some.get(topic, {}).get(partition, self.every)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """What filters leave: offsets [first, last], times [first_us, last_us], and partitions. Only ever too wide."""
+
+    first: int = 0
+    last: int = (1 << 63) - 1
+    first_us: int | None = None
+    last_us: int | None = None
+    partitions: frozenset[int] | None = None
+    topics: frozenset[str] | None = None
+
+    def reads(self, topic: str, partition: int) -> bool:
+        """Whether anything of a partition may be wanted."""
+        return (self.partitions is None or partition in self.partitions) and (self.topics is None or topic in self.topics)
+
+    def with_filters(self, filters: Iterable[Any]) -> Narrowed:
+        """Narrower by all filters that say something about offset, time, partition or topic. Others are ignored."""
+        narrowed = self
+        for one in filters:
+            attribute = getattr(one, "attribute", None)
+            if not isinstance(attribute, tuple) or len(attribute) != 1:
+                continue
+            narrowed = narrowed._with(attribute[0], type(one).__name__, getattr(one, "value", None))
+        return narrowed
+
+    def _with(self, column: str, kind: str, value: Any) -> Narrowed:
+        if value is None:
+            return self
+        match column, kind:
+            case "offset", "EqualTo" | "EqualNullSafe" | "GreaterThan" | "GreaterThanOrEqual" | "LessThan" | "LessThanOrEqual":
+                first, last = _span(kind, int(value))
+                return replace(self, first=max(self.first, first or 0), last=min(self.last, self.last if last is None else last))
+            case "offset", "In":
+                numbers = [int(one) for one in value if one is not None]
+                return replace(self, first=max(self.first, min(numbers)), last=min(self.last, max(numbers))) if numbers else self
+            case "timestamp", "EqualTo" | "EqualNullSafe" | "GreaterThan" | "GreaterThanOrEqual" | "LessThan" | "LessThanOrEqual":
+                first, last = _span(kind, _microseconds(value))
+                known = [one for one in (self.first_us, first) if one is not None]
+                ends = [one for one in (self.last_us, last) if one is not None]
+                return replace(self, first_us=max(known, default=None), last_us=min(ends, default=None))
+            case "partition", "EqualTo" | "EqualNullSafe" | "In":
+                wanted = frozenset(value if kind == "In" else (value,))
+                return replace(self, partitions=wanted if self.partitions is None else self.partitions & wanted)
+            case "topic", "EqualTo" | "EqualNullSafe" | "In":
+                names = frozenset(value if kind == "In" else (value,))
+                return replace(self, topics=names if self.topics is None else self.topics & names)
+        return self
+
+
+def rate_limited(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
+    """Ends that are at most `rows_max` records behind `start` in all, in proportion to what each partition has.
+
+    Every partition that has records moves by one at least, so that none starves.
+    """
+    waiting = {
+        (topic, number): stop - start[topic][number]
+        for topic, rows in end.items()
+        for number, stop in rows.items()
+        if stop > start[topic][number]
+    }
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return end
+    limited: Offsets = {topic: dict(rows) for topic, rows in start.items()}
+    left = rows_max
+    for (topic, number), size in sorted(waiting.items(), key=lambda item: item[1]):
+        share = min(max(size * rows_max // total, 1), size, max(left, 0))
+        limited[topic][number] = start[topic][number] + share
+        left -= share
+    for topic, number in sorted(waiting, key=lambda at: -waiting[at]):
+        # What rounding left over goes to those with the most.
+        more = min(left, end[topic][number] - limited[topic][number])
+        limited[topic][number] += more
+        left -= more
+    return limited
+
+
+def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """As a checkpoint keeps offsets: like Spark's Kafka source, ``{"topic": {"0": 23}}``."""
+    return {topic: {str(number): offset for number, offset in sorted(rows.items())} for topic, rows in sorted(offsets.items())}
+
+
+def from_json(found: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """The reverse of `to_json`."""
+    return {topic: {int(number): int(offset) for number, offset in rows.items()} for topic, rows in found.items()}
+
+
+def option(options: Mapping[str, str], name: str) -> str | None:
+    """An option, whatever the case of its name."""
+    found = options.get(name)
+    return found if found is not None else options.get(name.lower())
+
+
+def number_option(options: Mapping[str, str], name: str, default: int | None = None) -> int | None:
+    """An option that is a positive number. Raises InvalidError."""
+    text = option(options, name)
+    if text is None:
+        return default
+    value = _number(name, text)
+    if value < 1:
+        raise _bad(f"{name} is a positive number", text)
+    return value
+
+
+def flag_option(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is true or false. Raises InvalidError."""
+    text = option(options, name)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise _bad(f"{name} is true or false", text)
+    return text.lower() == "true"
+
+
+def words_option(options: Mapping[str, str], name: str) -> Sequence[str]:
+    """An option that is words with commas between."""
+    return [word.strip() for word in (option(options, name) or "").split(",") if word.strip()]
+
+
+def _span(kind: str, value: int) -> tuple[int | None, int | None]:
+    """(first, last) that a comparison leaves."""
+    match kind:
+        case "GreaterThan":
+            return value + 1, None
+        case "GreaterThanOrEqual":
+            return value, None
+        case "LessThan":
+            return None, value - 1
+        case "LessThanOrEqual":
+            return None, value
+    return value, value
+
+
+def _microseconds(moment: Any) -> int:
+    import datetime
+
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int((moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(microseconds=1))
+
+
+def _by_partition(name: str, text: str) -> dict[str, dict[int, int]]:
+    found = _json(name, text)
+    try:
+        return {
+            topic: {int(number): int(value) for number, value in rows.items() if not isinstance(value, bool)}
+            for topic, rows in found.items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise _bad(f'{name} is written as {{"topic": {{"0": 23}}}}', text) from error
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _bad(f"{name} is not JSON: {error}", text) from error
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise _bad(f"{name} is a number", text) from error
+
+
+def _bad(what: str, value: str) -> InvalidError:
+    return InvalidError(Reason.INVALID_REQUEST, f"{what}. value=`{value[:200]}`")

@@ -1,0 +1,332 @@
+"""What a Spark task reads: pieces of Parquet extents straight from the store, the rest from the brokers. Planned here, and read.
+
+`plan` is pure. An extent's rows never pass a broker: a task opens the file, takes the row groups that may have wanted rows, and of
+these the wanted columns. Records that are in no extent (the live ones) are fetched from the lead of their partition and decoded
+column-wise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broker.client.gates import FileRef, Layout
+from broker.client.types import DEFAULT_CLUSTER
+from broker.runtime.errors import InvalidError, Reason, RetryError
+from pipelines.offsets import Narrowed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PIECE_BYTES = 64 << 20
+"""About what one task reads of extents."""
+ROWS_MAX = 1 << 16
+"""Rows of one batch that goes to Spark."""
+FETCH_ROWS = 1 << 20
+"""Records that one task fetches from a broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Offsets [start, end) of one partition: in `file`, or where that is None to be fetched."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    file: FileRef | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """About what is read of the file."""
+        return 0 if self.file is None else self.file.size_bytes * (self.end - self.start) // max(self.file.rows, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one task reads, in order."""
+
+    store_url: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What every task must know: the columns of the result in order, and what filters leave."""
+
+    columns: tuple[str, ...]
+    narrowed: Narrowed
+    cluster: str = DEFAULT_CLUSTER
+
+
+def plan(
+    layout: Layout,
+    ranges: dict[int, tuple[int, int]],
+    narrowed: Narrowed,
+    *,
+    piece_bytes: int = PIECE_BYTES,
+    open_gates: str = "error",
+    tasks_min: int = 1,
+) -> list[Work]:
+    """The tasks that read the records of a topic.
+
+    Args:
+        ranges: offsets [start, end) by partition.
+        piece_bytes: about what one task reads of extents.
+        open_gates: what to do where an open gate stands in a range: ``error``; ``stop`` there, as a consumer does; ``skip`` it.
+        tasks_min: split more finely, until there are so many.
+
+    Raises:
+        RetryError(GATE_CONFLICT): an open gate, with ``error``.
+    """
+    pieces: list[Piece] = []
+    for part in layout.partitions:
+        if part.partition not in ranges or not narrowed.reads(layout.topic, part.partition):
+            continue
+        start, end = ranges[part.partition]
+        end = min(end, narrowed.last + 1)
+        for hole in part.holes:
+            if hole.open and max(start, hole.base_offset) < min(end, hole.end_offset):
+                if open_gates == "stop":
+                    end = min(end, max(hole.base_offset, start))
+                elif open_gates == "error":
+                    raise RetryError(
+                        Reason.GATE_CONFLICT,
+                        "a flood is under way: its gate is open. Wait for its end, or say with the option openGates what to do: "
+                        f"stop there, or skip it. topic=`{layout.topic}` partition=`{part.partition}` gate=`{hole.gate_id}`",
+                    )
+        position = max(start, narrowed.first)
+        held = sorted(
+            [(one.base_offset, one.end_offset, one) for one in part.extents]
+            + [(hole.base_offset, hole.end_offset, None) for hole in part.holes],
+            key=lambda item: item[0],
+        )
+        for base, stop, file in held:
+            low, high = max(base, position), min(stop, end)
+            if low >= high:
+                continue
+            if position < low:
+                pieces.extend(_fetched(layout.topic, part.partition, position, low))
+            if file is not None and _in_time(file, narrowed):
+                pieces.append(Piece(layout.topic, part.partition, low, high, file))
+            position = high
+        if position < end:
+            pieces.extend(_fetched(layout.topic, part.partition, position, end))
+    return _grouped(layout.store_url, pieces, piece_bytes, tasks_min)
+
+
+def _fetched(topic: str, partition: int, start: int, end: int) -> list[Piece]:
+    return [Piece(topic, partition, at, min(at + FETCH_ROWS, end)) for at in range(start, end, FETCH_ROWS)]
+
+
+def _in_time(file: FileRef, narrowed: Narrowed) -> bool:
+    """Whether a file may have rows of the wanted time. What it says is in ms, rounded down."""
+    first, last = narrowed.first_us, narrowed.last_us
+    return (first is None or file.timestamp_max_ms * 1000 + 999 >= first) and (last is None or file.timestamp_min_ms * 1000 <= last)
+
+
+def _grouped(store_url: str, pieces: Sequence[Piece], piece_bytes: int, tasks_min: int) -> list[Work]:
+    """Small pieces together, large ones apart."""
+    if tasks_min > 1:
+        total = sum(piece.size_bytes for piece in pieces)
+        piece_bytes = max(min(piece_bytes, total // tasks_min), 1)
+    work: list[Work] = []
+    waiting: list[Piece] = []
+    size = 0
+    for whole in pieces:
+        if whole.file is None:
+            work.append(Work(store_url, (whole,)))
+            continue
+        for piece in _split(whole, piece_bytes):
+            if waiting and size + piece.size_bytes > piece_bytes:
+                work.append(Work(store_url, tuple(waiting)))
+                waiting, size = [], 0
+            waiting.append(piece)
+            size += piece.size_bytes
+    if waiting:
+        work.append(Work(store_url, tuple(waiting)))
+    return work
+
+
+def _split(piece: Piece, piece_bytes: int) -> list[Piece]:
+    """A piece that is larger than two tasks' worth, in equal parts."""
+    parts = min(piece.size_bytes // piece_bytes, piece.end - piece.start)
+    if parts < 2:
+        return [piece]
+    rows = piece.end - piece.start
+    cuts = [piece.start + rows * number // parts for number in range(parts + 1)]
+    return [Piece(piece.topic, piece.partition, cuts[number], cuts[number + 1], piece.file) for number in range(parts)]
+
+
+# -- in a task
+
+
+def read(work: Work, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, with the columns that are wanted. Raises HeadgateError."""
+    repeated = Repeated()
+    with asyncio.Runner() as runner:
+        files = ExtentReader(runner, work.store_url) if any(piece.file is not None for piece in work.pieces) else None
+        try:
+            for piece in work.pieces:
+                if piece.file is not None and files is not None:
+                    batches = files.read(piece, wanted)
+                else:
+                    batches = fetched(runner, piece, wanted)
+                for offsets, rows in batches:
+                    for part in range(0, rows.num_rows, ROWS_MAX):
+                        yield shaped(piece, offsets + part, rows.slice(part, ROWS_MAX), wanted.columns, repeated)
+        finally:
+            if files is not None:
+                files.close()
+
+
+class ExtentReader:
+    """Reads pieces of extents from one store."""
+
+    def __init__(self, runner: asyncio.Runner, store_url: str) -> None:
+        from broker.store.open import open_store
+
+        self._runner = runner
+        self._store = runner.run(_opened(open_store, store_url))
+
+    def close(self) -> None:
+        """Give back threads and sockets."""
+        self._runner.run(self._store.close())
+
+    def read(self, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(offset of the first row, rows without the column `offset`) by row group."""
+        from broker.log.parquet import FOOTER_GUESS_BYTES, footer_size, read_footer, read_group
+
+        file = piece.file
+        assert file is not None
+        guess = min(FOOTER_GUESS_BYTES, file.size_bytes)
+        tail = self._get(file, file.size_bytes - guess, guess)
+        size = footer_size(tail, file.size_bytes)
+        if size > len(tail):
+            tail = self._get(file, file.size_bytes - size, size)
+        footer = read_footer(tail[len(tail) - size :], file.size_bytes)
+        # In the order of the file, which is the order that they come back in.
+        columns = tuple(name for name in footer.columns if name in wanted.columns)
+        for group in footer.groups:
+            base = file.base_offset + group.first_row
+            low, high = max(piece.start, base), min(piece.end, base + group.rows)
+            if low >= high or not _group_in_time(group, wanted.narrowed):
+                continue
+            if not columns:
+                yield low, _rows_only(high - low)
+                continue
+            data = self._get(file, group.start, group.end - group.start)
+            for batch in read_group(footer, group, data, columns).slice(low - base, high - low).to_batches():
+                yield low, batch
+                low += batch.num_rows
+
+    def _get(self, file: FileRef, start: int, length: int) -> bytes:
+        if "://" in file.path:
+            raise InvalidError(
+                Reason.UNSUPPORTED, f"files outside of the cluster's store are read through the brokers only. path=`{file.path}`"
+            )
+        data: bytes = self._runner.run(self._store.get_range(file.path, start, length))
+        return data
+
+
+async def _opened(open_store: Any, url: str) -> Any:
+    """Open a store where a loop runs, as the stores expect it."""
+    return open_store(url)
+
+
+def _group_in_time(group: Any, narrowed: Narrowed) -> bool:
+    first, last = narrowed.first_us, narrowed.last_us
+    if first is not None and group.timestamp_max_ms is not None and group.timestamp_max_ms * 1000 + 999 < first:
+        return False
+    return not (last is not None and group.timestamp_min_ms is not None and group.timestamp_min_ms * 1000 > last)
+
+
+def _rows_only(count: int) -> pa.RecordBatch:
+    """Rows of which nothing but their number is wanted."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([pa.nulls(count)], names=["_"])
+
+
+def fetched(runner: asyncio.Runner, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Records from the brokers, with the column `offset`: they may have gaps."""
+    from broker.client.fetcher import Fetcher
+
+    async def opened() -> Fetcher:
+        return Fetcher(wanted.cluster)
+
+    async def following(batches: Any) -> Any:
+        return await anext(batches, None)
+
+    fetcher = runner.run(opened())
+    batches: Any = fetcher.read(piece.topic, piece.partition, piece.start, piece.end)
+    try:
+        while (rows := runner.run(following(batches))) is not None:
+            if rows.num_rows:
+                yield 0, rows
+    finally:
+        runner.run(batches.aclose())
+        runner.run(fetcher.close())
+
+
+class Repeated:
+    """Columns that have one value in every row, made once."""
+
+    def __init__(self) -> None:
+        self._columns: dict[tuple[str, object], Any] = {}
+
+    def column(self, name: str, value: object, kind: Any, count: int) -> Any:
+        """`count` rows of `value`."""
+        import pyarrow as pa
+
+        known = self._columns.get((name, value))
+        if known is None or len(known) < count:
+            known = self._columns[name, value] = pa.repeat(pa.scalar(value, kind), max(count, ROWS_MAX))
+        return known.slice(0, count)
+
+
+def shaped(piece: Piece, first_offset: int, rows: pa.RecordBatch, columns: Sequence[str], repeated: Repeated) -> pa.RecordBatch:
+    """Rows as Spark is to have them: these columns in this order, of exactly the types that the schema says."""
+    import numpy as np
+    import pyarrow as pa
+
+    count = rows.num_rows
+    names = set(rows.schema.names)
+    arrays: list[Any] = []
+    fields = arrow_fields()
+    for name in columns:
+        kind = fields[name]
+        match name:
+            case "topic":
+                arrays.append(repeated.column(name, piece.topic, kind, count))
+            case "partition":
+                arrays.append(repeated.column(name, piece.partition, kind, count))
+            case "timestampType":
+                arrays.append(repeated.column(name, 0, kind, count))
+            case "offset" if "offset" not in names or piece.file is not None:
+                # A file's own column says the same, or the broker would not have taken it.
+                arrays.append(pa.array(np.arange(first_offset, first_offset + count, dtype=np.int64)))
+            case _ if name in names:
+                column = rows.column(name)
+                arrays.append(column if column.type == kind else column.cast(kind))
+            case _:
+                arrays.append(pa.nulls(count, kind))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(name, fields[name]) for name in columns]))
+
+
+def arrow_fields() -> dict[str, Any]:
+    """The types of all columns that there are, by name, as Spark wants them."""
+    import pyarrow as pa
+
+    return {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestampType": pa.int32(),
+        "headers": pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+    }

@@ -1,0 +1,191 @@
+"""Writing a DataFrame to a topic: tasks upload files, the driver commits all of them in one step, or none.
+
+The step is a gate at the end of the topic, opened and filled at once. Its id is the write's: of a streaming query it is made of the
+query's id and the batch's number, so that a batch which is replayed after a crash finds its gate filled and adds nothing. Whatever a
+task that was retried, copied or cancelled left behind is named by nobody, and swept.
+
+Columns: `value` (must be there), `key`, `partition`, `timestamp`, `headers`. A row without a partition goes where its key goes, one
+without a key too where its task's turn is. A row without a time gets the time of its task.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from broker.client.gates import FileRef, GateState
+from broker.runtime.errors import InvalidError, Reason
+from pipelines import offsets as places
+from pipelines.connection import Connection
+from pipelines.extents import FILE_BYTES, ExtentFiles, Written, attempt_id, by_partition
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+QUERY_ID = "sql.streaming.queryId"
+COLUMNS = ("key", "value", "partition", "timestamp", "headers", "topic")
+
+
+@dataclass
+class Done(WriterCommitMessage):
+    """What a task hands to the driver, and which query it belongs to."""
+
+    written: list[dict[str, Any]]
+    query_id: str = ""
+
+
+class _Sink:
+    """What batch and stream have in common. Made on the driver: the topic must be there, and the columns must fit."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        from pipelines.source import cluster_of
+
+        self._cluster = cluster_of(options)
+        topic = places.option(options, "topic")
+        if topic is None:
+            raise InvalidError(Reason.INVALID_REQUEST, "say where to write with the option topic; one write is one topic's")
+        self._topic = topic
+        self._file_bytes = places.number_option(options, "fileBytes", FILE_BYTES) or FILE_BYTES
+        check_schema(schema)
+        self._write_id = f"spark-{uuid.uuid4().hex}"
+        with Connection(self._cluster) as connection:
+            layout = connection.call(connection.gates.layout(topic))
+        self._store_url = layout.store_url
+        self._prefix = f"{layout.prefix}data/"
+        self._partitions = len(layout.partitions)
+
+    def _upload(self, batches: Iterator[Any]) -> Done:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query_id = (context.getLocalProperty(QUERY_ID) or "") if context is not None else ""
+        turn = context.partitionId() if context is not None else 0
+        name = f"{self._write_id}.{attempt_id()}"
+        with ExtentFiles(self._store_url, self._prefix, name, self._file_bytes, {}) as files:
+            for partition, rows in by_partition(self._placed(batches, turn)):
+                files.add(partition, rows)
+            return Done([written.to_dict() for written in files.finish()], query_id)
+
+    def _placed(self, batches: Iterator[Any], turn: int) -> Iterator[Any]:
+        """Batches with the columns that a file has, and the partition of every row."""
+        import pyarrow as pa
+        import pyarrow.compute
+
+        from pipelines.murmur2 import kafka_partitions
+
+        pc: Any = pyarrow.compute
+        now = pa.scalar(time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))
+        for batch in batches:
+            count = batch.num_rows
+            if not count:
+                continue
+            names = set(batch.schema.names)
+            value = batch.column("value").cast(pa.binary())
+            key = batch.column("key").cast(pa.binary()) if "key" in names else pa.nulls(count, pa.binary())
+            times = batch.column("timestamp").fill_null(now) if "timestamp" in names else pa.repeat(now, count)
+            partition = kafka_partitions(key, self._partitions).fill_null(pa.scalar(turn % self._partitions, pa.int32()))
+            turn += 1
+            if "partition" in names:
+                given = batch.column("partition").cast(pa.int32())
+                span = pc.min_max(given).as_py()
+                if span["min"] is not None and not 0 <= span["min"] <= span["max"] < self._partitions:
+                    raise InvalidError(
+                        Reason.INVALID_RECORD,
+                        "rows name partitions that the topic has not. "
+                        f"topic=`{self._topic}` partitions=`{self._partitions}` lowest=`{span['min']}` highest=`{span['max']}`",
+                    )
+                partition = pc.coalesce(given, partition)
+            columns = {"partition": partition, "timestamp": times, "key": key, "value": value}
+            if "headers" in names:
+                columns["headers"] = batch.column("headers")
+            yield pa.RecordBatch.from_pydict(columns)
+
+    def _publish(self, gate_id: str, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what the tasks wrote, in their order. A write that was committed before is left as it is."""
+        rows: dict[int, int] = {}
+        files: list[FileRef] = []
+        for message in messages:
+            if not isinstance(message, Done):
+                continue
+            for row in message.written:
+                written = Written.from_dict(row)
+                for file in written.files:
+                    base = rows.get(written.partition, 0)
+                    files.append(replace(file, base_offset=base))
+                    rows[written.partition] = base + file.rows
+        if not files:
+            return
+        with Connection(self._cluster) as connection:
+            try:
+                connection.call(connection.gates.publish(self._topic, files, gate_id=gate_id))
+            except InvalidError as error:
+                if error.reason is not Reason.GATE_CONFLICT:
+                    raise
+                # The same rows in files of other names: this batch was committed, and Spark was not told in time.
+                gate = connection.call(connection.gates.describe(self._topic, gate_id))
+                if gate.state is not GateState.FILLED or gate.rows != sum(rows.values()):
+                    raise
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """`df.write.format("headgate")`."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self._upload(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._publish(self._write_id, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing was visible, nothing is to be undone."""
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("headgate")`."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self._upload(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        known = [message.query_id for message in messages if isinstance(message, Done)]
+        if not known:
+            return
+        assert known[0], "Spark did not say which query a task belongs to"
+        self._publish(f"stream-{known[0]}-{batchId}", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing was visible, nothing is to be undone."""
+
+
+def check_schema(schema: StructType) -> None:
+    """Raise InvalidError where the columns cannot be records."""
+    from pyspark.sql import types as T
+
+    kinds = {field.name: field.dataType for field in schema}
+    if "value" not in kinds:
+        raise InvalidError(Reason.INVALID_REQUEST, f"there is no column value. columns=`{', '.join(kinds)}`")
+    for name, kind in kinds.items():
+        match name:
+            case "key" | "value":
+                fits = isinstance(kind, T.BinaryType | T.StringType)
+            case "partition":
+                fits = isinstance(kind, T.IntegerType | T.LongType | T.ShortType)
+            case "timestamp":
+                fits = isinstance(kind, T.TimestampType)
+            case "headers":
+                fits = isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StructType)
+            case "offset" | "timestampType":
+                fits = True  # as a read gives them: a record gets its own
+            case "topic":
+                raise InvalidError(Reason.UNSUPPORTED, "one write is one topic's: drop the column topic, and give the option topic")
+            case _:
+                raise InvalidError(
+                    Reason.INVALID_REQUEST, f"no such column of a record. column=`{name}` columns=`{', '.join(COLUMNS)}`"
+                )
+        if not fits:
+            raise InvalidError(Reason.INVALID_REQUEST, f"column has a wrong type. column=`{name}` type=`{kind.simpleString()}`")

@@ -1,0 +1,331 @@
+"""The Spark data source `headgate`: batch and streaming, read and write. `register(spark)` makes it known to a session.
+
+    register(spark)
+    spark.read.format("headgate").option("cluster", "127.0.0.1:9095").option("subscribe", "clicks").load()
+
+Options and columns are those of Spark's Kafka source, so that a job changes its format and its address, and nothing else. Reading takes
+history straight from the Parquet files in the store. Spark does not tell a Python data source which columns a query wants: name
+them with the option ``columns``. It does tell it filters; those on offset, timestamp, partition and topic choose what is read at all.
+Writing uploads files and commits them in one step, exactly once (`pipelines/sink.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from broker.client.types import DEFAULT_CLUSTER, Start, TopicPartition
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from pipelines import offsets as places
+from pipelines.connection import Connection
+from pipelines.offsets import Narrowed, Offsets, Place, Topics
+from pipelines.reads import PIECE_BYTES, Wanted, Work, plan, read
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT = "headgate"
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+POLL_S = 0.2
+"""How old what a stream knows of the ends may be: Spark asks a hundred times a second."""
+
+_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+_OPEN_GATES = ("error", "stop", "skip")
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("headgate")` known to a session, and have Spark hand filters to Python data sources."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(HeadgateDataSource)
+
+
+class HeadgateDataSource(DataSource):
+    """`format("headgate")`. Its options, in any case:
+
+    - ``cluster``: HOST:GRPC_PORT of any broker, several with commas between. Default 127.0.0.1:9095.
+    - ``subscribe``, ``subscribePattern`` or ``assign``; ``startingOffsets``, ``endingOffsets``, ``startingTimestamp``,
+      ``endingTimestamp``, ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``, ``startingOffsetsByTimestampStrategy``,
+      ``failOnDataLoss``, ``maxOffsetsPerTrigger``, ``minPartitions``, ``includeHeaders``: as of Spark's Kafka source.
+    - ``columns``: those that are wanted, with commas between. Default: all.
+    - ``openGates``: what a batch does where a flood is under way: error (default), stop, skip. A stream waits there.
+    - writing: ``topic``; ``fileBytes``.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return ", ".join(f"{name} {_TYPES[name]}" for name in columns_of(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(dict(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(dict(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from pipelines.sink import BatchSink
+
+        if overwrite:
+            raise InvalidError(Reason.UNSUPPORTED, "records are only ever added: write with mode append")
+        return BatchSink(dict(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from pipelines.sink import StreamSink
+
+        if overwrite:
+            raise InvalidError(Reason.UNSUPPORTED, "records are only ever added: write with output mode append")
+        return StreamSink(dict(self.options), schema)
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of the result, in order. Raises InvalidError where there is no such column."""
+    named = tuple(places.words_option(options, "columns"))
+    for name in named:
+        if name not in _TYPES:
+            raise InvalidError(Reason.INVALID_REQUEST, f"no such column. column=`{name}` columns=`{', '.join(_TYPES)}`")
+    if named:
+        return tuple(dict.fromkeys(named))
+    return (*COLUMNS, "headers") if places.flag_option(options, "includeHeaders", False) else COLUMNS
+
+
+def cluster_of(options: Mapping[str, str]) -> str:
+    """Where the cluster is. Raises InvalidError where only Kafka's address is given."""
+    cluster = places.option(options, "cluster")
+    if cluster is None and places.option(options, "kafka.bootstrap.servers") is not None:
+        raise InvalidError(
+            Reason.INVALID_REQUEST, "kafka.bootstrap.servers is a Kafka port: give the option cluster, HOST:GRPC_PORT of any broker"
+        )
+    return cluster or DEFAULT_CLUSTER
+
+
+@dataclass
+class Task(InputPartition):
+    """What one Spark task reads."""
+
+    work: Work
+
+
+class _Reading:
+    """What batch and stream have in common."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._cluster = cluster_of(options)
+        self._topics = Topics.of(options)
+        self._columns = columns_of(options)
+        self._piece_bytes = places.number_option(options, "pieceBytes", PIECE_BYTES) or PIECE_BYTES
+        self._tasks_min = places.number_option(options, "minPartitions", 1) or 1
+        self._fail_on_loss = places.flag_option(options, "failOnDataLoss", True)
+        self._narrowed = Narrowed()
+
+    def _chosen(self, connection: Connection) -> dict[str, tuple[int, ...]]:
+        known = {topic.name: topic.partitions for topic in connection.call(connection.admin.list_topics())}
+        return self._topics.choose(known)
+
+    def _offsets(self, connection: Connection, chosen: Mapping[str, tuple[int, ...]], place: Place) -> Offsets:
+        """A place as offsets."""
+        starts: dict[TopicPartition, Start] = {
+            TopicPartition(topic, number): place.at(topic, number) for topic, numbers in chosen.items() for number in numbers
+        }
+        found = connection.call(connection.admin.offsets(starts)) if starts else {}
+        offsets: Offsets = {topic: {} for topic in chosen}
+        for at, answer in found.items():
+            start = starts[at]
+            if place.strict and not isinstance(start, int | str) and answer.timestamp_ms < 0:
+                raise InvalidError(
+                    Reason.INVALID_REQUEST,
+                    "no record has that time or a later one: startingOffsetsByTimestampStrategy=latest starts at the end then. "
+                    f"topic=`{at.topic}` partition=`{at.partition}` timestamp=`{start.ms}`",
+                )
+            offsets[at.topic][at.partition] = answer.offset
+        return offsets
+
+    def _planned(self, connection: Connection, start: Offsets, end: Offsets, open_gates: str) -> list[Task]:
+        tasks: list[Task] = []
+        share = max(self._tasks_min // max(len(end), 1), 1)
+        for topic, ends in end.items():
+            ranges = {number: (start.get(topic, {}).get(number, 0), stop) for number, stop in ends.items()}
+            ranges = {number: span for number, span in ranges.items() if span[0] < span[1]}
+            if not ranges:
+                continue
+            layout = connection.call(connection.gates.layout(topic))
+            for part in layout.partitions:
+                span = ranges.get(part.partition)
+                if span is not None and span[0] < part.log_start:
+                    if self._fail_on_loss:
+                        raise InvalidError(
+                            Reason.OFFSET_OUT_OF_RANGE,
+                            "records were removed before they were read: failOnDataLoss=false goes on behind them. "
+                            f"topic=`{topic}` partition=`{part.partition}` offset=`{span[0]}` log_start=`{part.log_start}`",
+                        )
+                    ranges[part.partition] = (part.log_start, max(span[1], part.log_start))
+            work = plan(layout, ranges, self._narrowed, piece_bytes=self._piece_bytes, open_gates=open_gates, tasks_min=share)
+            tasks.extend(Task(one) for one in work)
+        return tasks
+
+    def _read(self, partition: InputPartition) -> Iterator[Any]:
+        if not isinstance(partition, Task):
+            return  # Spark runs one task even where there is nothing to read
+        yield from read(partition.work, Wanted(self._columns, self._narrowed, self._cluster))
+
+
+class BatchReader(_Reading, DataSourceReader):
+    """A range of offsets, fixed when the query is planned."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._start = Place.of(options, "starting", "earliest")
+        self._end = Place.of(options, "ending", "latest")
+        self._open_gates = places.option(options, "openGates") or "error"
+        if self._start.every == "latest" or self._end.every == "earliest":
+            raise InvalidError(Reason.INVALID_REQUEST, "a batch cannot start at the latest or end at the earliest offset")
+        if self._open_gates not in _OPEN_GATES:
+            raise InvalidError(Reason.INVALID_REQUEST, f"openGates is error, stop or skip. value=`{self._open_gates}`")
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Use filters to choose what is read; Spark applies them to the rows as well."""
+        self._narrowed = self._narrowed.with_filters(filters)
+        return filters
+
+    def partitions(self) -> list[Task]:  # type: ignore[override]
+        with Connection(self._cluster) as connection:
+            chosen = self._chosen(connection)
+            start = self._offsets(connection, chosen, self._start)
+            end = self._offsets(connection, chosen, self._end)
+            return self._planned(connection, start, end, self._open_gates)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self._read(partition)
+
+
+class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An endless read. Lives in one process for as long as the query; its offsets are the checkpoint's."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._start = Place.of(options, "starting", "latest")
+        self._rows_max = places.number_option(options, "maxOffsetsPerTrigger")
+        self._connection: Connection | None = None
+        self._initial: Offsets | None = None
+        self._seen: Offsets | None = None
+        self._seen_at_s = 0.0
+        self._target: Offsets | None = None
+        """Trigger.AvailableNow ends here."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_connection": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        if self._initial is None:
+            connection = self._open()
+            self._initial = self._offsets(connection, self._chosen(connection), self._start)
+        return places.to_json(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        began = places.from_json(start)
+        ends = self._target if self._target is not None else self._ends()
+        connection = self._open()
+        new = {topic: tuple(number for number in rows if number not in began.get(topic, {})) for topic, rows in ends.items()}
+        if any(new.values()):
+            # Partitions that came since: from their beginning, as nothing of them was ever read.
+            earliest = self._offsets(connection, new, Place("earliest"))
+            for topic, rows in earliest.items():
+                began.setdefault(topic, {}).update(rows)
+        end: Offsets = {
+            topic: {number: max(ends.get(topic, {}).get(number, offset), offset) for number, offset in rows.items()}
+            for topic, rows in began.items()
+        }
+        end = self._before_gates(connection, began, end)
+        if isinstance(limit, ReadMaxRows):
+            end = places.rate_limited(began, end, limit.max_rows)
+        return places.to_json(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._seen is None else places.to_json(self._seen)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:  # type: ignore[override]
+        began, stop = places.from_json(start), places.from_json(end)
+        connection = self._open()
+        new = {topic: tuple(number for number in rows if number not in began.get(topic, {})) for topic, rows in stop.items()}
+        if any(new.values()):
+            for topic, rows in self._offsets(connection, new, Place("earliest")).items():
+                began.setdefault(topic, {}).update(rows)
+        return self._planned(connection, began, stop, "skip")
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self._read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the checkpoint has the offsets."""
+
+    def stop(self) -> None:
+        if self._connection is not None:
+            self._connection.__exit__(None, None, None)
+            self._connection = None
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = Connection(self._cluster)
+            self._connection.__enter__()
+        return self._connection
+
+    def _ends(self) -> Offsets:
+        """The high watermarks, not older than POLL_S."""
+        now = time.monotonic()
+        if self._seen is None or now - self._seen_at_s > POLL_S:
+            connection = self._open()
+            self._seen = self._offsets(connection, self._chosen(connection), Place("latest"))
+            self._seen_at_s = now
+        return self._seen
+
+    def _before_gates(self, connection: Connection, start: Offsets, end: Offsets) -> Offsets:
+        """Ends that stop at open gates, as a consumer does; a partition that waits there does not move."""
+        limited = {topic: dict(rows) for topic, rows in end.items()}
+        for topic, rows in end.items():
+            if all(start[topic][number] == offset for number, offset in rows.items()):
+                continue
+            try:
+                gates = connection.call(connection.gates.list(topic))
+            except HeadgateError as error:
+                if error.reason is Reason.UNKNOWN_TOPIC:
+                    continue
+                raise
+            for gate in gates:
+                if gate.state != "open":
+                    continue
+                for window in gate.windows:
+                    offset = limited[topic].get(window.partition)
+                    if offset is None or window.base_offset == window.end_offset:
+                        continue
+                    if start[topic][window.partition] < window.end_offset and offset > window.base_offset:
+                        limited[topic][window.partition] = max(window.base_offset, start[topic][window.partition])
+        return limited
