@@ -118,7 +118,10 @@ def root(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def up(
     context: typer.Context,
-    brokers: Annotated[int, typer.Option(min=1, help="How many brokers.")] = 1,
+    brokers: Annotated[int, typer.Option("--brokers", min=1, help="Never fewer brokers than these.")] = 1,
+    max_brokers: Annotated[
+        int | None, typer.Option("--max-brokers", min=1, help="Never more, whatever is reserved. Default: 8, or --brokers.")
+    ] = None,
     store: Annotated[str | None, typer.Option(metavar="DIR|s3://BUCKET/PREFIX", help="Default: ./headgate-data")] = None,
     kafka_port: Annotated[str | None, typer.Option(metavar="PORT", help="Default: 9092")] = None,
     grpc_port: Annotated[str | None, typer.Option(metavar="PORT", help="Default: 9095")] = None,
@@ -127,6 +130,7 @@ def up(
     """Run a local cluster until Ctrl-C.
 
     Takes every setting of `headgate broker --help` too. Prints one line when it serves; a broker that dies is started again.
+    Brokers come and go with what `headgate capacity open` reserves, and with the load.
     """
     from broker.cli.up import DEFAULTS
     from broker.cli.up import up as run_up
@@ -135,7 +139,7 @@ def up(
     named = {"--store": store, "--kafka-port": kafka_port, "--grpc-port": grpc_port, "--http-port": http_port}
     arguments = [part for name, value in named.items() if value is not None for part in (name, value)]
     settings = Settings.load([*arguments, *context.args], os.environ, DEFAULTS)
-    raise typer.Exit(run_up(settings, brokers))
+    raise typer.Exit(run_up(settings, brokers, max_brokers))
 
 
 @app.command("broker", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

@@ -1,163 +1,234 @@
-"""``headgate up``: a local cluster until Ctrl-C. Starts broker processes, restarts the ones that die, and ends them all.
+"""``headgate up``: a local cluster until Ctrl-C.
 
-Each broker is a child in a session of its own, so that Ctrl-C reaches only the supervisor, and holds the read end of a pipe whose
-other end lives here: if the supervisor itself is killed, the pipe closes and the brokers end by themselves, in order.
+Starts broker processes over one store, starts those that die again, and follows the number of brokers that the cluster asks for:
+reservations and load (`control/capacity.py`). What to do is decided by `cluster/fleet.py`; here it is done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import dataclasses
+import importlib
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from broker.runtime.config import ENVIRONMENT_PREFIX, Settings, Value
-from broker.runtime.errors import InvalidError, Reason
-from broker.server.main import EXIT_FENCED, EXIT_SIGNAL, EXIT_USAGE, SUPERVISED
+from broker.cli.child import Child, Places, check_shareable
+from broker.cluster.fleet import Drain, Fleet
+from broker.runtime.config import Settings, Value
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.server.main import EXIT_FAILED, EXIT_SIGNAL, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from broker.client.control import DesiredBrokers
 
 DEFAULTS: Mapping[str, Value] = {"log_level": "warning"}
 """A person looks at this terminal: only what is wrong is worth a line."""
 
-BACKOFF_MS_MIN = 100
-BACKOFF_MS_MAX = 10_000
-STABLE_S = 10.0
-"""A broker that served for this long starts with the shortest pause again."""
+BROKERS_MAX = 64
+BROKERS_MAX_DEFAULT = 8
+"""What one machine is asked for unless the user says more."""
+LOOK_S = 0.5
+"""Pause between two looks at how many brokers there are to be."""
+ASK_MS = 2_000
 KILL_S = 5.0
 """A broker that outlives its own time limits by this is killed, which loses nothing that was acked."""
-LINE_BYTES_MAX = 1 << 20
-
-_PACKAGE_ROOT = Path(__file__).parents[2]
 
 
-def up(settings: Settings, brokers: int = 1) -> int:
+def up(settings: Settings, brokers: int = 1, brokers_max: int | None = None) -> int:
     """Run a local cluster until SIGINT or SIGTERM. Returns the exit code.
 
+    Args:
+        brokers: never fewer than these.
+        brokers_max: never more, whatever is reserved.
+
     Raises:
-        InvalidError: more brokers than this version can run over one store.
+        InvalidError: the numbers do not fit, or only one broker can run with these settings.
     """
-    if brokers != 1:
+    most = max(brokers, BROKERS_MAX_DEFAULT) if brokers_max is None else brokers_max
+    if not 1 <= brokers <= most <= BROKERS_MAX:
         raise InvalidError(
-            Reason.UNSUPPORTED,
-            f"one broker at a time may serve a store in this version: leave --brokers out, or give it 1. brokers=`{brokers}`",
+            Reason.INVALID_REQUEST,
+            f"a local cluster has 1 to {BROKERS_MAX} brokers, and --max-brokers is not below --brokers. "
+            f"brokers=`{brokers}` max_brokers=`{most}`",
         )
-    return asyncio.run(Supervisor(settings).run())
-
-
-class Child:
-    """One broker process and what it said last. `line` is its ready line, None while it starts."""
-
-    def __init__(self, process: Process) -> None:
-        self.process = process
-        self.line: str | None = None
-        self.last_words = ""
-        self.ready = asyncio.Event()
-        """Set when `line` is there, or never will be."""
-        self._pumps = (asyncio.create_task(self._pump_output()), asyncio.create_task(self._pump_errors()))
-
-    @classmethod
-    async def spawn(cls, settings: Settings) -> Child:
-        """Start a broker with exactly these settings, whatever the environment says."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
-        paths = [str(_PACKAGE_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
-        environment |= {SUPERVISED: "1", "PYTHONPATH": os.pathsep.join(paths)}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "broker.cli.main", "broker", *settings.arguments(),
-            stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, start_new_session=True, limit=LINE_BYTES_MAX,
-        )  # fmt: skip
-        return cls(process)
-
-    async def wait(self) -> int:
-        """Until it has ended and all it said was passed on. Returns the exit code, negative for a signal."""
-        code = await self.process.wait()
-        await asyncio.wait(self._pumps, timeout=1)
-        self.ready.set()
-        return code
-
-    def signal(self, number: int) -> None:
-        """Send a signal, unless it has ended already."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-
-    async def _pump_output(self) -> None:
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            if self.line is None:
-                self.line = line.decode(errors="replace").strip()
-                self.ready.set()
-
-    async def _pump_errors(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
-            self.last_words = line.decode(errors="replace").strip()
-            sys.stderr.write(line.decode(errors="replace"))
-            sys.stderr.flush()
+    if most > 1:
+        try:
+            check_shareable(settings)
+        except InvalidError:
+            if brokers > 1 or brokers_max is not None:
+                raise
+            most = 1
+    settings = dataclasses.replace(settings, capacity_brokers_min=brokers, capacity_brokers_max=most)
+    return asyncio.run(Supervisor(settings, brokers, most).run())
 
 
 class Supervisor:
-    """Keeps one broker running."""
+    """Keeps the brokers of one fleet running."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, brokers: int, brokers_max: int) -> None:
         self._settings = settings
-        self._child: Child | None = None
-        self._stopping = asyncio.Event()
+        self._brokers, self._brokers_max = brokers, brokers_max
+        self._fleet = Fleet(brokers, brokers_max)
+        self._places = Places(settings)
+        self._children: dict[int, Child] = {}
+        """By slot."""
+        self._watching: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
         self._announced = False
+        self._stopping = False
+        self._code = 0
 
     async def run(self) -> int:
         """Until a signal: 0. Otherwise the exit code of a broker for which starting again cannot help."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal)
-        backoff_ms = BACKOFF_MS_MIN
-        while not self._stopping.is_set():
-            started = loop.time()
-            child = self._child = await Child.spawn(self._settings)
-            if self._stopping.is_set():
-                self._on_signal()  # it came while the child was being made
-            watching = asyncio.create_task(self._announce(child))
-            code = await child.wait()
-            await watching
-            if self._stopping.is_set():
-                return code if 0 < code < EXIT_SIGNAL else 0
-            if not self._announced or code in (EXIT_USAGE, EXIT_FENCED):
-                return code if code > 0 else 1
-            if loop.time() - started > STABLE_S:
-                backoff_ms = BACKOFF_MS_MIN
-            reason = _exit_reason(code, child)
-            _say(f"broker {self._settings.broker_id} ended: {reason}; it starts again in {backoff_ms / 1000:g} s")
+        while True:
+            for action in self._fleet.decide(self._now_ms()):
+                if isinstance(action, Drain):
+                    self._drain(action.slot)
+                else:
+                    await self._start(action.slot, again=action.again)
+            if self._stopping and not self._children:
+                break
+            next_ms = self._fleet.next_ms()
+            pause_s = None if next_ms is None else max(next_ms - self._now_ms(), 0) / 1000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), backoff_ms / 1000)
-            backoff_ms = min(backoff_ms * 2, BACKOFF_MS_MAX)
-        return 0
+                await asyncio.wait_for(self._news.wait(), pause_s)
+            self._news.clear()
+        if self._watching:
+            await asyncio.wait(self._watching)
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait((self._following,))
+        return self._code
 
-    async def _announce(self, child: Child) -> None:
-        await child.ready.wait()
-        if child.line is None:
+    # -- brokers
+
+    async def _start(self, slot: int, *, again: bool) -> None:
+        try:
+            settings = self._places.settings(slot)
+        except HeadgateError as error:
+            self._gone(slot, " ".join(error.message.split()), EXIT_FAILED)
             return
-        if self._announced:
-            _say(f"broker {self._settings.broker_id} serves again")
+        child = self._children[slot] = await Child.spawn(settings)
+        if self._announced and not again:
+            _say(f"{self._name(slot)} starts")
+        task = asyncio.create_task(self._watch(slot, child, again=again))
+        self._watching.add(task)
+        task.add_done_callback(self._watched)
+
+    async def _watch(self, slot: int, child: Child, *, again: bool) -> None:
+        ended = asyncio.create_task(child.wait())
+        await child.ready.wait()
+        if child.line is not None:
+            self._fleet.served(slot, self._now_ms())
+            if self._announced:
+                where = child.where
+                addresses = " ".join(f"{door}={where[door]}" for door in ("kafka", "grpc", "http"))
+                _say(f"{self._name(slot)} serves again" if again else f"{self._name(slot)} serves {addresses}")
+            else:
+                self._announce()
+            self._news.set()
+        code = await ended
+        del self._children[slot]
+        self._gone(slot, child.reason(code), code)
+        self._news.set()
+
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        self._watching.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._end(EXIT_FAILED)
+            raise task.exception()  # type: ignore[misc]  # nobody foresaw it: the loop says so, with its traceback
+
+    def _gone(self, slot: int, reason: str, code: int) -> None:
+        """A broker has ended, or could not be started."""
+        pause_ms = self._fleet.ended(slot, self._now_ms())
+        if self._stopping:
+            self._code = self._code or (code if 0 < code < EXIT_SIGNAL else 0)
+        elif not self._announced or (code == EXIT_USAGE and slot < self._brokers):
+            self._end(code if code > 0 else EXIT_FAILED)
+        elif pause_ms is not None:
+            _say(f"{self._name(slot)} ended: {reason}; it starts again in {pause_ms / 1000:g} s")
+        else:
+            _say(f"{self._name(slot)} is gone" if code == 0 else f"{self._name(slot)} is gone: {reason}")
+
+    def _drain(self, slot: int) -> None:
+        child = self._children.get(slot)
+        if child is None:
+            return
+        if not self._stopping:
+            _say(f"{self._name(slot)} hands over what it leads, and goes")
+        child.signal(signal.SIGTERM)
+        # Its own limits apply to the drain and to each part that is closed.
+        patience_s = 2 * self._settings.shutdown_timeout_ms / 1000 + KILL_S
+        asyncio.get_running_loop().call_later(patience_s, child.signal, signal.SIGKILL)
+
+    def _name(self, slot: int) -> str:
+        return f"broker {self._settings.broker_id + slot}"
+
+    def _announce(self) -> None:
+        serving = [self._children[slot].where for slot in self._fleet.serving]
+        if len(serving) < self._brokers:
             return
         self._announced = True
-        where = child.line.partition(" serves ")[2]
-        sys.stdout.write(f"headgate serves {where} (Ctrl-C ends it)\n")
+        doors = " ".join(f"{door}={','.join(where[door] for where in serving)}" for door in ("kafka", "grpc", "http"))
+        sys.stdout.write(f"headgate serves {doors} store={serving[0]['store']} (Ctrl-C ends it)\n")
         sys.stdout.flush()
+        if self._brokers < self._brokers_max:
+            self._following = asyncio.create_task(self._follow(), name="follow")
+
+    # -- how many
+
+    async def _follow(self) -> None:
+        """Ask the cluster how many brokers there are to be, as long as this runs."""
+        # It brings gRPC with it: the first broker serves by now.
+        module = await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "broker.client.control")
+        while True:
+            slots = self._fleet.serving
+            addresses = [self._children[slot].where["grpc"] for slot in slots if slot in self._children]
+            if addresses:
+                async with module.Control(",".join(addresses), timeout_ms=ASK_MS) as control:
+                    while slots == self._fleet.serving:
+                        try:
+                            self._asked_for(await control.desired_brokers())
+                        except HeadgateError:
+                            break  # nobody leads at the moment, or who was asked has gone: those that run go on
+                        await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S)
+
+    def _asked_for(self, desired: DesiredBrokers) -> None:
+        if self._stopping:
+            return
+        before = self._fleet.wanted
+        self._fleet.want(desired.brokers)
+        if self._fleet.wanted != before:
+            count = "1 broker is" if self._fleet.wanted == 1 else f"{self._fleet.wanted} brokers are"
+            _say(f"{count} asked for instead of {before}: {desired.reasons[0]}")
+            self._news.set()
+
+    # -- the end
+
+    def _end(self, code: int) -> None:
+        self._code = self._code or code
+        self._stopping = True
+        self._fleet.stop()
+        self._news.set()
 
     def _on_signal(self) -> None:
-        self._stopping.set()
-        if self._child is not None:
-            self._child.signal(signal.SIGTERM)
-            # Its own limits apply to the drain and to each part that is closed.
-            patience_s = 2 * self._settings.shutdown_timeout_ms / 1000 + KILL_S
-            asyncio.get_running_loop().call_later(patience_s, self._child.signal, signal.SIGKILL)
+        if self._stopping:
+            # Somebody is in a hurry: a broker that is told twice ends at once.
+            for child in self._children.values():
+                child.signal(signal.SIGTERM)
+        self._end(0)
 
-
-def _exit_reason(code: int, child: Child) -> str:
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return child.last_words or f"exit code {code}"
+    @staticmethod
+    def _now_ms() -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
 
 
 def _say(text: str) -> None:

@@ -251,7 +251,8 @@ class Cluster:
             await membership.run()
         except RetryError as error:
             if self.membership is not None:
-                log.warning("leader_lost", error=error.message)
+                # A leader that says itself that it goes is nothing to worry about.
+                (log.info if error.reason is Reason.NOT_LEADER else log.warning)("leader_lost", error=error.message)
         finally:
             if self.membership is not None:
                 self._version = membership.version

@@ -311,9 +311,14 @@ def test_up_says_why_it_cannot(spawn: Spawn, tmp_path: Path) -> None:
     running = spawn("up", "--store", str(tmp_path / "file"))
     assert running.wait() == 1
     assert str(tmp_path / "file") in one_error_line(running)
-    running = spawn("up", "--brokers", "2", "--store", str(tmp_path / "store"))
-    assert running.wait() == 1
-    assert "one broker at a time" in one_error_line(running)
+    for arguments, why in (
+        (("--brokers", "3", "--max-brokers", "2"), "--max-brokers is not below --brokers. brokers=`3` max_brokers=`2`"),
+        (("--max-brokers", "10000"), "a local cluster has 1 to 64 brokers"),
+        (("--brokers", "2", "--advertised-kafka-port", "9"), "two brokers cannot have one address"),
+    ):
+        running = spawn("up", "--store", str(tmp_path / "store"), *arguments)
+        assert running.wait() == 2
+        assert why in one_error_line(running)
     assert not (tmp_path / "store").exists()
 
 

@@ -1,0 +1,151 @@
+"""One broker as a child process of ``headgate up``, and the places that such children have.
+
+Each broker is in a session of its own, so that Ctrl-C reaches only the supervisor, and holds the read end of a pipe whose other end
+lives in the supervisor: if that is killed, the pipe closes and the brokers end by themselves, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import re
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+from broker.runtime.config import ENVIRONMENT_PREFIX, Settings
+from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
+from broker.server import ports
+from broker.server.main import SUPERVISED
+
+LINE_BYTES_MAX = 1 << 20
+STRIDE = 10
+"""Between the ports of two brokers: 9092, 9102, 9112 ..., or further on where those are taken."""
+
+_PACKAGE_ROOT = Path(__file__).parents[2]
+_WHERE = re.compile(r"(kafka|grpc|http|store)=(\S+)")
+
+
+class Places:
+    """Where the brokers of a fleet listen.
+
+    Args:
+        settings: of the first one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._first = settings
+        self._steps: dict[int, int] = {0: 0}
+        """By slot: how many strides its ports are from the first one's."""
+
+    def settings(self, slot: int) -> Settings:
+        """Of the broker in a slot; its ports are what they were before, unless somebody else has taken them.
+
+        Raises FatalError(INVALID_CONFIG): there are no free ports.
+        """
+        first = self._first
+        if slot == 0:
+            return first
+        taken = {step for other, step in self._steps.items() if other != slot}
+        step = self._steps.get(slot, slot)
+        while step in taken or not self._is_free(step):
+            step += 1
+        self._steps[slot] = step
+        return self._at(step, first.broker_id + slot)
+
+    def _at(self, step: int, broker_id: int) -> Settings:
+        values: dict[str, int] = {"broker_id": broker_id}
+        for name in ("kafka_port", "grpc_port", "http_port"):
+            port: int = getattr(self._first, name)
+            values[name] = port + STRIDE * step if port else 0
+            if values[name] > 65535:
+                raise FatalError(Reason.INVALID_CONFIG, f"no free ports are left for another broker. first=`{port}`")
+        return dataclasses.replace(self._first, **values)  # type: ignore[arg-type]
+
+    def _is_free(self, step: int) -> bool:
+        settings = self._at(step, 0)
+        try:
+            for name in ("kafka_port", "grpc_port", "http_port"):
+                if getattr(settings, name):
+                    ports.check_free(settings.host, getattr(settings, name), name)
+        except HeadgateError:
+            return False
+        return True
+
+
+def check_shareable(settings: Settings) -> None:
+    """Raises InvalidError where only one broker can run with these settings."""
+    if settings.store.startswith(("memory:", "null:")):
+        raise InvalidError(
+            Reason.INVALID_REQUEST, f"a store in memory is one broker's own: choose a directory. store=`{settings.store}`"
+        )
+    for name in ("advertised_kafka_port", "advertised_grpc_port"):
+        if port := getattr(settings, name):
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"two brokers cannot have one address: leave it out. setting=`{name}` value=`{port}`",
+            )
+
+
+class Child:
+    """One broker process and what it said last. `line` is its ready line, None while it starts."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.line: str | None = None
+        self.last_words = ""
+        self.ready = asyncio.Event()
+        """Set when `line` is there, or never will be."""
+        self._pumps = (asyncio.create_task(self._pump_output()), asyncio.create_task(self._pump_errors()))
+
+    @classmethod
+    async def spawn(cls, settings: Settings) -> Child:
+        """Start a broker with exactly these settings, whatever the environment says."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+        paths = [str(_PACKAGE_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+        environment |= {SUPERVISED: "1", "PYTHONPATH": os.pathsep.join(paths)}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "broker.cli.main", "broker", *settings.arguments(),
+            stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, start_new_session=True, limit=LINE_BYTES_MAX,
+        )  # fmt: skip
+        return cls(process)
+
+    @property
+    def where(self) -> dict[str, str]:
+        """Addresses by door (`kafka`, `grpc`, `http`), and the `store`; nothing while it starts."""
+        return dict(_WHERE.findall(self.line or ""))
+
+    async def wait(self) -> int:
+        """Until it has ended and all it said was passed on. Returns the exit code, negative for a signal."""
+        code = await self.process.wait()
+        await asyncio.wait(self._pumps, timeout=1)
+        self.ready.set()
+        return code
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless it has ended already."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def reason(self, code: int) -> str:
+        """Why it ended, for people."""
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return self.last_words or f"exit code {code}"
+
+    async def _pump_output(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            if self.line is None:
+                self.line = line.decode(errors="replace").strip()
+                self.ready.set()
+
+    async def _pump_errors(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.last_words = line.decode(errors="replace").strip()
+            sys.stderr.write(line.decode(errors="replace"))
+            sys.stderr.flush()

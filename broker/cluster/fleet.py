@@ -1,0 +1,142 @@
+"""Which brokers of a local fleet run: start, drain and start again. Pure; time is an argument.
+
+Theory of operation. A fleet has *slots*, numbered from 0; a slot is one broker process after another at one place::
+
+    (none) --Start--> starting --served--> serving --Drain--> draining --ended--> (none)
+                          |                    |
+                          +------- ended ------+--> waiting --its pause is over: Start--> starting
+
+The lowest slots stay, as clients know the first addresses. A slot that drains counts for nothing any more: when more brokers are
+asked for meanwhile, another slot is begun and nobody waits for the drain. Pauses double while a broker dies again and again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Phase: TypeAlias = Literal["starting", "serving", "draining", "waiting"]
+
+PAUSE_MS_MIN = 100
+PAUSE_MS_MAX = 10_000
+STABLE_MS = 10_000
+"""A broker that served for this long starts with the shortest pause again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Run a broker in this slot. `again`: one ran here before and died."""
+
+    slot: int
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Have the broker of this slot hand over what it leads, and end."""
+
+    slot: int
+
+
+Action: TypeAlias = Start | Drain
+
+
+@dataclass(slots=True)
+class Slot:
+    """`since_ms`: of its phase. `failures`: how often it died since it last was stable. `retry_ms`: when the pause is over."""
+
+    phase: Phase
+    since_ms: int
+    failures: int = 0
+    retry_ms: int = 0
+
+
+class Fleet:
+    """See the module's text.
+
+    Args:
+        brokers_min: never fewer, whatever is asked for, until `stop`.
+        brokers_max: never more.
+    """
+
+    def __init__(self, brokers_min: int, brokers_max: int) -> None:
+        assert 1 <= brokers_min <= brokers_max
+        self._min, self._max = brokers_min, brokers_max
+        self._wanted = brokers_min
+        self._stopping = False
+        self.slots: dict[int, Slot] = {}
+        """All and only those that run, or are to run again."""
+
+    @property
+    def wanted(self) -> int:
+        """How many are to run."""
+        return self._wanted
+
+    @property
+    def serving(self) -> list[int]:
+        """Slots whose brokers serve and stay, lowest first."""
+        return sorted(number for number, slot in self.slots.items() if slot.phase == "serving")
+
+    def want(self, brokers: int) -> None:
+        """So many are asked for."""
+        self._wanted = min(max(brokers, self._min), self._max)
+
+    def stop(self) -> None:
+        """None is to run any more: all hand over to one that goes last."""
+        self._stopping = True
+
+    def served(self, number: int, now_ms: int) -> None:
+        """A broker that was started serves."""
+        slot = self.slots[number]
+        if slot.phase == "starting":
+            slot.phase, slot.since_ms = "serving", now_ms
+
+    def ended(self, number: int, now_ms: int) -> int | None:
+        """A broker's process is gone. Returns the pause before it starts again, in ms; None: it was to go."""
+        slot = self.slots[number]
+        if slot.phase == "draining":
+            del self.slots[number]
+            return None
+        if slot.phase == "serving" and now_ms - slot.since_ms >= STABLE_MS:
+            slot.failures = 0
+        pause_ms: int = min(PAUSE_MS_MIN << min(slot.failures, 30), PAUSE_MS_MAX)
+        slot.failures += 1
+        slot.phase, slot.since_ms, slot.retry_ms = "waiting", now_ms, now_ms + pause_ms
+        return pause_ms
+
+    def decide(self, now_ms: int) -> list[Action]:
+        """What to do now. Each action is told once, and is taken as begun."""
+        staying = sorted(number for number, slot in self.slots.items() if slot.phase != "draining")
+        if self._stopping:
+            # Two that drain at once have nobody to hand over to, and would wait for one another.
+            last = self.serving[:1]
+            actions = self._drain([number for number in staying if number not in last], now_ms)
+            return actions or (self._drain(last, now_ms) if len(self.slots) == 1 else [])
+        actions = self._drain(staying[self._wanted :], now_ms)
+        for number in staying[: self._wanted]:
+            slot = self.slots[number]
+            if slot.phase == "waiting" and slot.retry_ms <= now_ms:
+                slot.phase, slot.since_ms = "starting", now_ms
+                actions.append(Start(number, again=True))
+        number = 0
+        for _ in range(self._wanted - len(staying)):
+            while number in self.slots:
+                number += 1
+            self.slots[number] = Slot("starting", now_ms)
+            actions.append(Start(number))
+        return actions
+
+    def _drain(self, numbers: list[int], now_ms: int) -> list[Action]:
+        actions: list[Action] = []
+        for number in numbers:
+            slot = self.slots[number]
+            if slot.phase == "waiting":
+                del self.slots[number]
+            else:
+                slot.phase, slot.since_ms = "draining", now_ms
+                actions.append(Drain(number))
+        return actions
+
+    def next_ms(self) -> int | None:
+        """When `decide` has something to do without news: the end of the next pause."""
+        return min((slot.retry_ms for slot in self.slots.values() if slot.phase == "waiting"), default=None)

@@ -1,0 +1,168 @@
+"""A local fleet as a user runs it: `headgate up`, reservations, brokers that die, Ctrl-C; all with real processes and a producer.
+
+Runs: one broker under load; a reservation brings two more, which get their part of the load; one of them is killed; the reservation
+ends and the surplus drains. Then a fleet of three that is told to end.
+Compared: which processes there are, who leads what, exit codes; at the end the whole topic with every ack
+(`tests/support/history.py`). A mismatch means that capacity does not come, does not go, or that records were lost on the way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from broker.client.control import Control, DesiredBrokers
+from broker.runtime.errors import RetryError
+from tests.compat.topics import create_topic
+from tests.e2e.test_process import Running, Spawn, spawn
+from tests.support.broker_process import HOST
+from tests.support.clients.all import CLIENTS
+from tests.support.history import check_log, check_writer
+from tests.support.writers import ConfluentWriter
+
+__all__ = ["spawn"]
+
+PARTITIONS = 6
+PATIENCE_S = 60.0
+"""Ends a hang; nothing is judged by it."""
+
+
+def brokers_of(running: Running) -> dict[int, int]:
+    """Process ids of the brokers that a supervisor runs, by broker id."""
+    found: dict[int, int] = {}
+    pid = running.process.pid
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        try:
+            arguments = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+        except FileNotFoundError:
+            continue
+        given = [argument for argument in arguments if argument.startswith("--broker-id=")]
+        found[int(given[0].partition("=")[2]) if given else 1] = int(child)
+    return found
+
+
+def eventually(question: Callable[[], bool], what: str, running: Running) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not question():
+        assert running.process.poll() is None, f"it ended\n{running.out}\n{running.err}"
+        assert time.monotonic() < deadline, f"it does not come true: {what}\n{running.err}"
+        time.sleep(0.05)
+
+
+class Fleet:
+    """What clients see of a supervisor's brokers."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+        running.wait_for(r"headgate serves kafka=\S+ grpc=\S+ http=\S+ store=\S+ \(Ctrl-C ends it\)\n")
+        self.bootstrap = f"{HOST}:{running.ports[0]}"
+        self.address = f"{HOST}:{running.ports[1]}"
+
+    def leads(self) -> dict[int, int]:
+        """The lead of every partition of the topic `t`."""
+        topic = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=10).topics["t"]
+        return {number: partition.leader for number, partition in topic.partitions.items()}
+
+    def call(self, ask: Callable[[Control], Any]) -> Any:
+        async def talk() -> Any:
+            async with Control(self.address) as control:
+                return await ask(control)
+
+        return asyncio.run(talk())
+
+    def desired(self) -> DesiredBrokers:
+        found: DesiredBrokers = self.call(lambda control: control.desired_brokers())
+        return found
+
+
+@pytest.mark.timeout(240)
+def test_brokers_come_and_go_with_a_reservation(spawn: Spawn, tmp_path: Path, report: Callable[[str], None]) -> None:
+    running = spawn("up", "--store", str(tmp_path / "store"), "--max-brokers", "3")
+    fleet = Fleet(running)
+    create_topic(fleet.bootstrap, "t", PARTITIONS)
+    writer = ConfluentWriter(fleet.bootstrap, "t", PARTITIONS, 0, idempotent=True, codec="lz4")
+    writer.start()
+
+    def acked_everywhere() -> None:
+        before = {number: len(writer.sent.acks.get(number, ())) for number in range(PARTITIONS)}
+
+        def more() -> bool:
+            writer.check()
+            return all(len(writer.sent.acks.get(number, ())) > count for number, count in before.items())
+
+        eventually(more, "every partition acks", running)
+
+    acked_everywhere()
+    assert list(brokers_of(running)) == [1]
+    with pytest.raises(Exception, match="a reservation is for 1 to 3 brokers"):
+        fleet.call(lambda control: control.open_reservation(4, 60_000))
+    began = time.monotonic()
+    fleet.call(lambda control: control.open_reservation(3, 60_000, owner="test", reservation_id="r"))
+    eventually(lambda: set(fleet.leads().values()) == {1, 2, 3}, "three brokers lead", running)
+    acked_everywhere()
+    took_s = time.monotonic() - began
+    desired = fleet.desired()
+    assert (desired.brokers, desired.live_brokers) == (3, 3) and "reservation r of test holds 3 brokers" in desired.reasons[0]
+
+    victim = brokers_of(running)[3]
+    os.kill(victim, signal.SIGKILL)
+    running.wait_for("broker 3 ended: killed by SIGKILL; it starts again", in_errors=True)
+    running.wait_for("broker 3 serves again", in_errors=True)
+    eventually(lambda: set(fleet.leads().values()) == {1, 2, 3}, "three brokers lead again", running)
+    acked_everywhere()
+    assert brokers_of(running).keys() == {1, 2, 3} and brokers_of(running)[3] != victim
+
+    # It runs out by itself: nobody renews it.
+    fleet.call(lambda control: control.renew_reservation("r", 2_000))
+    eventually(lambda: list(brokers_of(running)) == [1], "the surplus is gone", running)
+    assert set(fleet.leads().values()) == {1}
+    acked_everywhere()
+    assert running.err.count("hands over what it leads") == 2 and "SIGKILL; it" in running.err and "exit code" not in running.err
+    writer.stop()
+    writer.join(PATIENCE_S)
+    shown = CLIENTS["confluent"].consume(fleet.bootstrap, "t", range(PARTITIONS))
+    log = {partition: [(read.offset, read.value or b"") for read in reads] for partition, reads in shown.items()}
+    wrong = check_log(log) + check_writer(writer.sent, log)
+    assert not wrong, "\n".join(wrong[:20])
+    report(f"fleet: 1 -> 3 brokers that lead and ack in {took_s:.2f} s, {writer.sent.acked_count:,} acked")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() == 0
+    assert running.out.count("\n") == 1
+
+
+@pytest.mark.timeout(120)
+def test_three_end_together_and_nothing_is_left_to_recover(spawn: Spawn, tmp_path: Path) -> None:
+    running = spawn("up", "--brokers", "3", "--max-brokers", "3", "--store", str(tmp_path / "store"))
+    fleet = Fleet(running)
+    line = running.out
+    assert line.count("\n") == 1 and all(part.count(",") == 2 for part in line.split()[2:5])
+    create_topic(fleet.bootstrap, "t", PARTITIONS)
+    assert set(fleet.leads().values()) == {1, 2, 3}
+    pids = list(brokers_of(running).values())
+    running.process.send_signal(signal.SIGINT)
+    assert running.wait() == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert running.err == ""
+    again = spawn("up", "--store", str(tmp_path / "store"), "--log-level", "info", "--log-format", "json")
+    opened = again.wait_for(r'"event": "engine_open".*', in_errors=True).group()
+    assert '"recovered_records": 0' in opened
+    Fleet(again)
+    # The supervisor says at once what there is to be, or that it does not know yet; never fewer than there are.
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            desired = Fleet(again).desired()
+            break
+        except RetryError:
+            assert time.monotonic() < deadline
+    assert (desired.brokers, desired.live_brokers) == (1, 1)
+    again.process.send_signal(signal.SIGTERM)
+    assert again.wait() == 0
