@@ -1,8 +1,8 @@
 """Writing a DataFrame to a topic: tasks upload files, the driver commits all of them in one step, or none.
 
 The step is a gate at the end of the topic, opened and filled at once. Its id is the write's: of a streaming query it is made of the
-query's id and the batch's number, so that a batch which is replayed after a crash finds its gate filled and adds nothing. Whatever a
-task that was retried, copied or cancelled left behind is named by nobody, and swept.
+query's id and the batch's number, so that a batch which is replayed after a crash finds its gate filled and adds nothing. Whatever
+a task that was retried, copied or cancelled left behind is named by nobody, and swept.
 
 Columns: `value` (must be there), `key`, `partition`, `timestamp`, `headers`. A row without a partition goes where its key goes, one
 without a key too where its task's turn is. A row without a time gets the time of its task.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 QUERY_ID = "sql.streaming.queryId"
-COLUMNS = ("key", "value", "partition", "timestamp", "headers", "topic")
+COLUMNS = ("key", "value", "partition", "timestamp", "headers")
 
 
 @dataclass
@@ -88,7 +88,7 @@ class _Sink:
             value = batch.column("value").cast(pa.binary())
             key = batch.column("key").cast(pa.binary()) if "key" in names else pa.nulls(count, pa.binary())
             times = batch.column("timestamp").fill_null(now) if "timestamp" in names else pa.repeat(now, count)
-            partition = kafka_partitions(key, self._partitions).fill_null(pa.scalar(turn % self._partitions, pa.int32()))
+            partition = kafka_partitions(key, self._partitions).fill_null(turn % self._partitions)
             turn += 1
             if "partition" in names:
                 given = batch.column("partition").cast(pa.int32())
@@ -179,13 +179,11 @@ def check_schema(schema: StructType) -> None:
                 fits = isinstance(kind, T.TimestampType)
             case "headers":
                 fits = isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StructType)
-            case "offset" | "timestampType":
-                fits = True  # as a read gives them: a record gets its own
-            case "topic":
-                raise InvalidError(Reason.UNSUPPORTED, "one write is one topic's: drop the column topic, and give the option topic")
+            case "topic" | "offset" | "timestampType":
+                fits = True  # as a read gives them; the option wins, and a record gets an offset of its own
             case _:
                 raise InvalidError(
-                    Reason.INVALID_REQUEST, f"no such column of a record. column=`{name}` columns=`{', '.join(COLUMNS)}`"
+                    Reason.INVALID_REQUEST, f"records have no such column. column=`{name}` columns=`{', '.join(COLUMNS)}`"
                 )
         if not fits:
             raise InvalidError(Reason.INVALID_REQUEST, f"column has a wrong type. column=`{name}` type=`{kind.simpleString()}`")

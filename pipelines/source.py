@@ -3,10 +3,10 @@
     register(spark)
     spark.read.format("headgate").option("cluster", "127.0.0.1:9095").option("subscribe", "clicks").load()
 
-Options and columns are those of Spark's Kafka source, so that a job changes its format and its address, and nothing else. Reading takes
-history straight from the Parquet files in the store. Spark does not tell a Python data source which columns a query wants: name
-them with the option ``columns``. It does tell it filters; those on offset, timestamp, partition and topic choose what is read at all.
-Writing uploads files and commits them in one step, exactly once (`pipelines/sink.py`).
+Options and columns are those of Spark's Kafka source, so that a job changes its format and its address, and nothing else. Reading
+takes history straight from the Parquet files in the store. Spark does not tell a Python data source which columns a query wants:
+name them with the option ``columns``. It does tell it filters; those on offset, timestamp, partition and topic choose what is read
+at all. Writing uploads files and commits them in one step, exactly once (`pipelines/sink.py`).
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class BatchReader(_Reading, DataSourceReader):
         self._narrowed = self._narrowed.with_filters(filters)
         return filters
 
-    def partitions(self) -> list[Task]:  # type: ignore[override]
+    def partitions(self) -> list[Task]:
         with Connection(self._cluster) as connection:
             chosen = self._chosen(connection)
             start = self._offsets(connection, chosen, self._start)
@@ -272,7 +272,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._seen is None else places.to_json(self._seen)
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:  # type: ignore[override]
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
         began, stop = places.from_json(start), places.from_json(end)
         connection = self._open()
         new = {topic: tuple(number for number in rows if number not in began.get(topic, {})) for topic, rows in stop.items()}
