@@ -30,6 +30,8 @@ from tests.support.s3_server import S3Server
 SEED = int(os.environ.get("HEADGATE_CHAOS_SEED", time.time_ns() % 1_000_000))
 ROUNDS = int(os.environ.get("HEADGATE_CHAOS_ROUNDS", "30"))
 PARTITIONS = 6
+PAUSE_S = 0.03
+"""Between two bursts of a writer: a run of many minutes must still be read in one."""
 QUICK_S = 3.5
 """Length of a pause or cut in the short form: enough that the victim is replaced."""
 
@@ -47,13 +49,12 @@ def run(
         try:
             brokers.start()
             create_topic(brokers.bootstrap, "t", PARTITIONS)
-            clients = Clients(brokers, "t", PARTITIONS)
-            clients.start()
-            clients.acked_in_all(5)
-            trouble = Trouble(brokers, clients, draw, network)
-            for number in range(rounds):
-                trouble.round(ways[number % len(ways)], on_leader=number // len(ways) % 2 == 0, seconds=seconds)
-            wrong = clients.judge()
+            with Clients(brokers, "t", PARTITIONS, pause_s=PAUSE_S) as clients:
+                clients.acked_in_all(5)
+                trouble = Trouble(brokers, clients, draw, network)
+                for number in range(rounds):
+                    trouble.round(ways[number % len(ways)], on_leader=number // len(ways) % 2 == 0, seconds=seconds)
+                wrong = clients.judge()
         finally:
             network.heal()
             for broker in brokers.all:

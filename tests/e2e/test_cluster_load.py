@@ -19,10 +19,11 @@ from tests.support.cluster import Brokers, Clients, eventually
 
 HOT = 2
 """Partitions that are written to: those of the first segment."""
-CALM_PAUSE_S = 1.0
+BUSY_PAUSE_S = 0.03
+CALM_PAUSE_S = 2.0
 
 LITTLE = {
-    "HEADGATE_CLUSTER_BROKER_BYTES_PER_SECOND": "1MiB",
+    "HEADGATE_CLUSTER_BROKER_BYTES_PER_SECOND": "6MiB",
     "HEADGATE_CLUSTER_SPLIT_AFTER_MS": "1000",
     "HEADGATE_CLUSTER_MERGE_AFTER_MS": "2000",
     "HEADGATE_CLUSTER_COOLDOWN_MS": "1000",
@@ -37,9 +38,12 @@ def test_a_hot_segment_is_split_and_a_quiet_one_merged(
     brokers.start()
     create_topic(brokers.bootstrap, "t", 2 * HOT)
     assert [(row.first_partition, row.end_partition) for row in brokers.segments("t")] == [(0, HOT), (HOT, 2 * HOT)]
-    clients = Clients(brokers, "t", HOT)
-    clients.start()
+    clients = Clients(brokers, "t", HOT, pause_s=BUSY_PAUSE_S)
+    with clients:
+        follow(brokers, clients, report)
 
+
+def follow(brokers: Brokers, clients: Clients, report: Callable[[str], None]) -> None:
     def decided(kind: str) -> list[str]:
         clients.check()
         return [row.why for row in brokers.describe().decisions if row.kind == kind and not row.under_way and not row.error]

@@ -11,7 +11,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import grpc
 from confluent_kafka.admin import AdminClient
@@ -24,7 +25,7 @@ from tests.support.clients.all import CLIENTS
 from tests.support.history import check_log, check_reader, check_writer
 from tests.support.network import Network
 from tests.support.s3_server import S3Server
-from tests.support.writers import AiokafkaReader, AiokafkaWriter, ConfluentReader, ConfluentWriter, Reader, Writer
+from tests.support.writers import PAUSE_S, AiokafkaReader, AiokafkaWriter, ConfluentReader, ConfluentWriter, Reader, Writer
 
 PATIENCE_S = 60.0
 """Ends a hang; nothing is judged by it."""
@@ -62,10 +63,8 @@ class Brokers:
             where = store(number) if callable(store) else store
             broker = make(where, env=env, arguments=("--broker-id", str(number)))
             if network is not None:
-                broker.arguments += ("--advertised-grpc-port", str(network.door(str(number), broker.grpc_port, watched=True)))
+                broker.arguments += ("--advertised-grpc-port", str(network.door(str(number), broker.grpc_port)))
             self.all.append(broker)
-        if network is not None:
-            network.pids = self.pids
 
     def start(self) -> None:
         for broker in self.all:
@@ -77,10 +76,6 @@ class Brokers:
     @property
     def bootstrap(self) -> str:
         return ",".join(broker.bootstrap for broker in self.all)
-
-    def pids(self) -> dict[str, int]:
-        """Of those that run, by number."""
-        return {str(self.number(broker)): broker.pid for broker in self.all if broker.running}
 
     def number(self, broker: BrokerProcess) -> int:
         return self.all.index(broker) + 1
@@ -126,9 +121,13 @@ class Brokers:
 
 
 class Clients:
-    """Idempotent producers and consumers of librdkafka and aiokafka, with all brokers as bootstrap servers."""
+    """Idempotent producers and consumers of librdkafka and aiokafka, with all brokers as bootstrap servers. A context manager.
 
-    def __init__(self, brokers: Brokers, topic: str, partitions: int) -> None:
+    Args:
+        pause_s: between two bursts of a writer.
+    """
+
+    def __init__(self, brokers: Brokers, topic: str, partitions: int, *, pause_s: float = PAUSE_S) -> None:
         self._brokers, self.topic, self.partitions = brokers, topic, partitions
         bootstrap = brokers.bootstrap
         self.writers: list[Writer] = [
@@ -136,10 +135,17 @@ class Clients:
             AiokafkaWriter(bootstrap, topic, partitions, 1, idempotent=True, codec="none"),
         ]
         self.readers: list[Reader] = [reader(bootstrap, topic, partitions) for reader in (ConfluentReader, AiokafkaReader)]
+        for writer in self.writers:
+            writer.pause_s = pause_s
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         for one in (*self.writers, *self.readers):
             one.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for one in (*self.writers, *self.readers):
+            one.stop()
 
     @property
     def acked(self) -> int:

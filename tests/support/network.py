@@ -1,69 +1,96 @@
 """Doors between processes that can be cut, as a network is.
 
-A door is a port that passes everything on to another one. A process that is cut off keeps its connections, but nothing comes
-through them any more, in either direction, and new ones are taken and stay silent: what a broken switch does. Healed, everything
-that was held back comes through, in order: what TCP does. Who connects is told by the owner of the connection's other end, so that
-one process can be cut off from a door that others go on using.
+A door is a port that passes everything on to another one. Who is cut off keeps its connections, but nothing comes through them any
+more, in either direction, and new ones are taken and stay silent: what a broken switch does. Healed, everything that was held back
+comes through, in order: what TCP does. A door whose port nobody listens at is closed: who knocks is refused, as on a machine whose
+process is gone.
+
+Doors live in a process of their own, so that a busy test does not hold them up. It tells who connects by the owner of the
+connection's other end: a process whose command line names the door of a party is that party.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
-import threading
-from collections.abc import Callable, Coroutine
+import subprocess
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.broker_process import HOST
-
+HOST = "127.0.0.1"
 PIECE_BYTES = 1 << 16
-WATCH_S = 0.02
-"""So soon after its process a door is closed: who knocks is refused, as on a machine whose process is gone."""
+WATCH_S = 0.03
+LISTENS = "0A"
 
 
 class Network:
-    """All doors of one test, on a thread of its own. Use it as a context manager."""
+    """All doors of one test. Use it as a context manager."""
 
     def __init__(self) -> None:
-        self.pids: Callable[[], dict[str, int]] = dict
-        """The processes that run at the moment and may be cut off, by name."""
-        self._cut: set[tuple[str, str]] = set()
-        self._changed = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="network")
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._servers: dict[int, asyncio.Server] = {}
+        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        command = [sys.executable, "-m", "tests.support.network"]
+        root = Path(__file__).resolve().parents[2]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._run(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        assert self._process is not None
+        self._process.communicate(timeout=30)
 
-    def door(self, name: str, port: int, *, watched: bool = False) -> int:
-        """A port on this machine that leads to `port`, which belongs to `name`. `watched`: open as long as that process runs."""
-        number: int = self._run(self._open(name, port, 0))
-        if watched:
-            self._run(self._watch(name, port, number))
+    def door(self, name: str, port: int) -> int:
+        """A port on this machine that leads to `port`, which belongs to the party `name`."""
+        number: int = self._ask({"door": [name, port]})
         return number
 
     def cut(self, *pairs: tuple[str, str]) -> None:
-        """Nothing passes any more between these, whoever connected to whom."""
-        self._run(self._set({*self._cut, *pairs, *((other, one) for one, other in pairs)}))
+        """Nothing passes any more between these parties, whoever connected to whom."""
+        self._ask({"cut": [*pairs, *((other, one) for one, other in pairs)]})
 
     def heal(self) -> None:
         """Everything passes again."""
-        self._run(self._set(set()))
+        self._ask({"cut": []})
 
-    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+    def _ask(self, question: dict[str, Any]) -> Any:
+        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+class _Doors:
+    """The other half, in its own process."""
+
+    def __init__(self) -> None:
+        self._doors: dict[int, tuple[str, int]] = {}
+        self._servers: dict[int, asyncio.Server] = {}
+        self._cut: set[tuple[str, str]] = set()
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Obey until standard input ends."""
+        loop = asyncio.get_running_loop()
+        watching = loop.create_task(self._watch())
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            sys.stdout.write(json.dumps(await self._obey(json.loads(line))) + "\n")
+            sys.stdout.flush()
+        watching.cancel()
+
+    async def _obey(self, question: dict[str, Any]) -> int:
+        if "door" in question:
+            name, port = question["door"]
+            number = await self._open(name, port, 0)
+            self._doors[number] = (name, port)
+            return number
+        self._cut = {(one, other) for one, other in question["cut"]}
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        return 0
 
     async def _open(self, name: str, port: int, number: int) -> int:
         server = await asyncio.start_server(lambda reader, writer: self._serve(name, port, reader, writer), HOST, number)
@@ -71,57 +98,34 @@ class Network:
         self._servers[number] = server
         return number
 
-    async def _watch(self, name: str, port: int, number: int) -> None:
-        async def watch() -> None:
-            while True:
-                runs = name in self.pids()
-                if runs and number not in self._servers:
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            listening = {int(row[1].rsplit(":", 1)[1], 16) for row in _sockets() if row[3] == LISTENS}
+            for number, (name, port) in list(self._doors.items()):
+                if port in listening and number not in self._servers:
                     await self._open(name, port, number)
-                elif not runs and number in self._servers:
+                elif port not in listening and number in self._servers:
                     self._servers.pop(number).close()
-                await asyncio.sleep(WATCH_S)
-
-        self._tasks.add(asyncio.ensure_future(watch()))
-
-    async def _set(self, cut: set[tuple[str, str]]) -> None:
-        self._cut = cut
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
-    async def _close(self) -> None:
-        for server in self._servers.values():
-            server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _passes(self, link: tuple[str, str]) -> None:
         while link in self._cut:
             await self._changed.wait()
 
     async def _serve(self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        link = (self._owner(writer.get_extra_info("peername")[1]), name)
+        link = (self._party(writer.get_extra_info("peername")[1]), name)
         onward: asyncio.StreamWriter | None = None
-        try:
+        with contextlib.suppress(OSError):
             await self._passes(link)
             back, onward = await asyncio.open_connection(HOST, port)
             pumps = [asyncio.ensure_future(self._pump(link, *ends)) for ends in ((reader, onward), (back, writer))]
-            try:
-                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for pump in pumps:
-                    pump.cancel()
-                await asyncio.gather(*pumps, return_exceptions=True)
-        except (OSError, asyncio.CancelledError):
-            pass  # nobody listens behind the door, or the test is over: whoever knocked sees the connection end
-        finally:
-            for end in (writer, onward):
-                if end is not None:
-                    end.close()
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+        for end in (writer, onward):
+            if end is not None:
+                end.close()
 
     async def _pump(self, link: tuple[str, str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -133,25 +137,24 @@ class Network:
                 writer.write(data)
                 await writer.drain()
 
-    def _owner(self, port: int) -> str:
-        """Which of the processes has a connection from this port; "" for any other."""
-        inode = _inode(port)
-        for name, pid in self.pids().items():
-            try:
-                for file in Path(f"/proc/{pid}/fd").iterdir():
-                    with contextlib.suppress(OSError):
-                        if os.readlink(file) == f"socket:[{inode}]":
-                            return name
-            except OSError:
-                continue  # it has just ended
+    def _party(self, port: int) -> str:
+        """Who connects from this port; "" for anybody whose command line names no door."""
+        inode = next((row[9] for row in _sockets() if int(row[1].rsplit(":", 1)[1], 16) == port and row[3] != LISTENS), "")
+        mine = {str(number): name for number, (name, _) in self._doors.items()}
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0") if process.name.isdigit() else []
+                name = next((mine[word] for word in words if word in mine), None)
+                if name is not None and any(os.readlink(file) == f"socket:[{inode}]" for file in (process / "fd").iterdir()):
+                    return name
         return ""
 
 
-def _inode(port: int) -> str:
-    """Of the connected socket on this machine whose own port this is."""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            row = line.split()
-            if int(row[1].rsplit(":", 1)[1], 16) == port and int(row[2].rsplit(":", 1)[1], 16) != 0:
-                return row[9]
-    return ""
+def _sockets() -> list[list[str]]:
+    """Rows of the kernel's tables of TCP sockets."""
+    tables = (Path(table).read_text().splitlines()[1:] for table in ("/proc/net/tcp", "/proc/net/tcp6"))
+    return [line.split() for table in tables for line in table]
+
+
+if __name__ == "__main__":
+    asyncio.run(_Doors().run())

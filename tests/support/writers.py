@@ -102,6 +102,7 @@ class ConfluentWriter(Writer):
                 "compression.type": self.codec,
                 "linger.ms": 2,
                 "message.timeout.ms": PATIENCE_MS,
+                "log_level": 0,
                 **QUICK_RECONNECT,
             }
         )
@@ -109,7 +110,9 @@ class ConfluentWriter(Writer):
             if not self._full():
                 for _ in range(8):
                     self._produce(producer)
-            producer.poll(self.pause_s)
+            producer.poll(PAUSE_S)  # which returns with the first ack
+            if self.pause_s > PAUSE_S:
+                self._stopping.wait(self.pause_s)
         while producer.flush(1.0):
             pass
 
@@ -229,6 +232,7 @@ class ConfluentReader(Reader):
                 # An offset that the broker once showed and no longer has is an error, not a reason to start again.
                 "auto.offset.reset": "error",
                 "check.crcs": True,
+                "log_level": 0,
                 **QUICK_RECONNECT,
             }
         )
