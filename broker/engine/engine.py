@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.cluster.manifest import (
+    ROOM,
     AddChunks,
     CreateTopic,
     DeleteTopic,
@@ -623,6 +624,10 @@ class Engine:
             if callable(config):
                 config = config(topic)
             TopicConfig.parse(config)
+            if int(config.get(ROOM, "0")) != topic.room:
+                raise InvalidError(
+                    Reason.INVALID_CONFIG, f"a topic gets its room in front when it is created. key=`{ROOM}` has=`{topic.room}`"
+                )
             if validate_only:
                 return topic
             await self._catalog.commit(SetTopicConfig(topic.id, dict(config)))
