@@ -1,10 +1,11 @@
-"""The Python client, all asyncio, over gRPC: `Admin`, `GroupAdmin`, `Producer`, `Consumer`.
+"""The Python client, all asyncio, over gRPC: `Admin`, `GateAdmin`, `GroupAdmin`, `Producer`, `Consumer`.
 
 Errors are those of `broker.runtime.errors`.
 """
 
 from broker.client.admin import Admin
 from broker.client.consumer import Consumer
+from broker.client.gates import FileRef, Gate, GateAdmin, GateState, Hole, Layout, PartitionLayout, Place, Window
 from broker.client.groups import GroupAdmin, GroupDescription, GroupMember, GroupPosition, GroupSummary
 from broker.client.producer import Producer
 from broker.client.types import (
@@ -33,13 +34,21 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "Delivery",
+    "FileRef",
+    "Gate",
+    "GateAdmin",
+    "GateState",
     "GroupAdmin",
     "GroupDescription",
     "GroupMember",
     "GroupPosition",
     "GroupSummary",
+    "Hole",
+    "Layout",
     "OffsetAndTimestamp",
     "Partition",
+    "PartitionLayout",
+    "Place",
     "Producer",
     "Start",
     "Timestamp",
@@ -47,4 +56,5 @@ __all__ = [
     "TopicDescription",
     "TopicPartition",
     "TopicStatus",
+    "Window",
 ]

@@ -22,6 +22,7 @@ from broker.client.types import (
     TopicPartition,
     TopicStatus,
 )
+from broker.runtime.errors import InvalidError, Reason
 from broker.wire.grpc.headgate.v1 import admin_pb2
 
 
@@ -33,8 +34,8 @@ class Admin:
         timeout_ms: longest wait for one call, with its retries.
 
     Methods raise HeadgateError: InvalidError when the request is wrong (`reason` says how: UNKNOWN_TOPIC, TOPIC_EXISTS ...),
-    RetryError when the cluster did not answer in time. What only asks is repeated until then; what changes something is repeated
-    only while no broker can be reached, so that nothing is done twice.
+    RetryError when the cluster did not answer in time. All of it is repeated until then, at any broker that answers. A change whose
+    answer was lost (the broker died) is made once: where the next attempt finds it done, it is done.
     """
 
     def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
@@ -107,8 +108,10 @@ class Admin:
         if partitions is not None:
             # A number that cannot be one travels as 0, which the broker refuses with its own words.
             request.partitions = partitions if 0 <= partitions < 2**31 else 0
-        response: admin_pb2.CreateTopicResponse = await self._cluster.call(ADMIN["CreateTopic"], request, retry=False)
-        return _topic(response.topic)
+        response: admin_pb2.CreateTopicResponse | None = await self._cluster.change(
+            ADMIN["CreateTopic"], request, already=Reason.TOPIC_EXISTS
+        )
+        return (await self.describe_topic(name)).topic if response is None else _topic(response.topic)
 
     async def alter_topic_config(
         self, name: str, set: Mapping[str, str] | None = None, unset: Iterable[str] = (), *, validate_only: bool = False
@@ -122,11 +125,16 @@ class Admin:
         request = admin_pb2.CreatePartitionsRequest(
             name=name, total=total if 0 <= total < 2**31 else 0, validate_only=validate_only
         )
-        await self._cluster.call(ADMIN["CreatePartitions"], request, retry=False)
+        if await self._cluster.change(ADMIN["CreatePartitions"], request, already=Reason.INVALID_PARTITIONS) is None:
+            found = (await self.describe_topic(name)).topic.partitions
+            if found != total:
+                raise InvalidError(
+                    Reason.INVALID_PARTITIONS, f"the topic was given another number of partitions. topic=`{name}` has=`{found}`"
+                )
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
-        await self._cluster.call(ADMIN["DeleteTopic"], admin_pb2.DeleteTopicRequest(name=name), retry=False)
+        await self._cluster.change(ADMIN["DeleteTopic"], admin_pb2.DeleteTopicRequest(name=name), already=Reason.UNKNOWN_TOPIC)
 
     async def delete_records(self, topic: str, before: Mapping[int, int | None]) -> dict[int, int]:
         """Make records unreadable for ever.
@@ -147,11 +155,15 @@ class Admin:
                 for partition, offset in before.items()
             ],
         )
-        response: admin_pb2.DeleteRecordsResponse = await self._cluster.call(ADMIN["DeleteRecords"], request, retry=True)
-        for row in response.results:
-            if row.HasField("error"):
-                raise from_message(row.error)
-        return {row.partition: row.log_start for row in response.results}
+
+        async def attempt() -> dict[int, int]:
+            response: admin_pb2.DeleteRecordsResponse = await self._cluster.call(ADMIN["DeleteRecords"], request, retry=True)
+            for row in response.results:
+                if row.HasField("error"):
+                    raise from_message(row.error)
+            return {row.partition: row.log_start for row in response.results}
+
+        return await self._cluster.again(attempt)
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Turn places into offsets: earliest, latest, by time; of several topics at once.

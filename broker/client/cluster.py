@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -25,6 +26,10 @@ RECEIVE_BYTES_MAX = 128 << 20
 """Largest message from a broker: one batch of the largest size that a topic may allow (64 MiB), and what stands around it."""
 METADATA_AGE_S_MAX = 60.0
 """After this long a topic is asked for again, to learn of new partitions."""
+ATTEMPT_S = 3.0
+"""How long one of several brokers may take to answer before another one is asked: one that hangs takes calls and answers none."""
+CHANGE_ATTEMPT_S = 10.0
+"""The same for what must become durable."""
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
@@ -42,16 +47,20 @@ _CHANNEL_OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 
-_M = TypeVar("_M", bound=Message)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """What the client knows of a topic: the leads of its partitions by number, and how large a batch may be."""
+    """What the client knows of a topic: the leads of its partitions by number, and how large a batch may be.
+
+    `leaders` are broker ids, -1 where nobody leads at the moment; `epochs` grow with every change of the lead.
+    """
 
     id: uuid.UUID
     name: str
     leaders: tuple[int, ...]
+    epochs: tuple[int, ...]
     batch_bytes_max: int
     seen_at_s: float
 
@@ -62,6 +71,17 @@ class Link:
     def __init__(self, address: str) -> None:
         self.address = address
         self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+    async def connected(self, timeout_s: float) -> None:
+        """Wait until there is a connection. Raises RetryError(NOT_READY)."""
+        failed = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while (state := self._channel.get_state(try_to_connect=True)) not in (failed, grpc.ChannelConnectivity.READY):
+                    await self._channel.wait_for_state_change(state)
+                if state is not failed:
+                    return
+        raise RetryError(Reason.NOT_READY, f"broker cannot be reached. address=`{self.address}`")
 
     async def call(self, method: Method, request: Message, timeout_s: float) -> Any:
         """One attempt. Returns the response message. Raises HeadgateError."""
@@ -131,13 +151,13 @@ class Cluster:
                 raise InvalidError(Reason.INVALID_REQUEST, f"expected host:port of a broker's gRPC listener. address=`{part}`")
         if not parts:
             raise InvalidError(Reason.INVALID_REQUEST, "no address of a broker is given")
-        self._addresses = parts
+        self._given = parts
         self._timeout_s = timeout_ms / 1000
-        self._first = 0
-        """Which address is asked first: the one that answered last."""
+        self._first = parts[0]
+        """The address that is asked first: the one that answered last."""
         self._links: dict[str, Link] = {}
         self._brokers: dict[int, str] = {}
-        """Addresses of the brokers that were seen, by id."""
+        """Addresses of the live brokers, by id, as they were last told."""
         self._topics: dict[str, TopicView] = {}
         self._asking: dict[str, asyncio.Task[TopicView]] = {}
 
@@ -152,28 +172,86 @@ class Cluster:
     # -- calls that any broker answers
 
     async def call(self, method: Method, request: Message, *, retry: bool, extra_s: float = 0.0) -> Any:
-        """A response of any broker.
+        """A response of any broker: of those that were given, and of those that they told of.
 
         Args:
-            retry: the call may be made twice. Otherwise it is repeated only where no broker can have seen it.
+            retry: the call may be made twice. Otherwise it is repeated only where no broker has seen it.
             extra_s: how much longer than usual the answer may take.
 
         Raises HeadgateError; RetryError with the last attempt's text once the time is over.
         """
+        return (await self._call(method, request, attempt_s=ATTEMPT_S + extra_s if retry else None, extra_s=extra_s))[0]
+
+    async def change(self, method: Method, request: Message, *, already: Reason) -> Any:
+        """`call` for what changes something: repeated until it is known to be done.
+
+        Args:
+            already: what a broker answers where it was done before. After an attempt whose answer was lost that is success.
+
+        Returns:
+            The response; None where only `already` says that it is done. Raises as `call`.
+        """
+        return (await self._call(method, request, attempt_s=CHANGE_ATTEMPT_S, already=already))[0]
+
+    async def _call(
+        self,
+        method: Method,
+        request: Message,
+        *,
+        attempt_s: float | None,
+        extra_s: float = 0.0,
+        already: Reason | None = None,
+    ) -> tuple[Any, str]:
+        """The response, and the address that gave it.
+
+        Args:
+            attempt_s: how long one of several brokers may take; None: the call may be made only once.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
+        failed: set[str] = set()
+        doubt = False
         while True:
-            address = self._addresses[self._first]
+            address, left_s = self._first, max(deadline - loop.time(), 0.01)
+            link = self._link(address)
+            alone = len(self._addresses()) == 1
             try:
-                return await self._link(address).call(method, request, max(deadline - loop.time(), 0.01) + extra_s)
-            except RetryError as error:
+                if attempt_s is None and not alone:
+                    # Once it is sent it cannot be sent to another one.
+                    await link.connected(min(left_s, ATTEMPT_S))
+                response = await link.call(
+                    method, request, left_s + extra_s if alone or attempt_s is None else min(left_s, attempt_s)
+                )
+            except HeadgateError as error:
+                if doubt and error.reason is already:
+                    return None, address
+                if not isinstance(error, RetryError):
+                    raise
                 unseen = error.reason is Reason.NOT_READY
-                self._first = (self._first + 1) % len(self._addresses)
-                pause_s = backoff.pause_s()
-                if not (retry or unseen) or loop.time() + pause_s >= deadline:
+                doubt = doubt or not unseen
+                failed.add(address)
+                fresh = [other for other in self._addresses() if other not in failed]
+                if not fresh:
+                    failed.clear()
+                self._first = fresh[0] if fresh else self._behind(address)
+                # Another one, which may answer at once, is asked at once.
+                pause_s = 0.0 if fresh else backoff.pause_s()
+                if not (attempt_s is not None or unseen) or loop.time() + pause_s >= deadline:
                     raise
                 await asyncio.sleep(pause_s)
+            else:
+                self._first = address
+                return response, address
+
+    def _behind(self, address: str) -> str:
+        """The next address in turn."""
+        addresses = self._addresses()
+        return addresses[(addresses.index(address) + 1) % len(addresses)] if address in addresses else addresses[0]
+
+    def _addresses(self) -> list[str]:
+        """All there are: as given, then as told."""
+        return list(dict.fromkeys((*self._given, *self._brokers.values())))
 
     def _link(self, address: str) -> Link:
         link = self._links.get(address)
@@ -214,11 +292,12 @@ class Cluster:
         return task
 
     async def _describe(self, name: str) -> TopicView:
-        response: admin_pb2.DescribeTopicsResponse = await self.call(
-            ADMIN["DescribeTopics"], admin_pb2.DescribeTopicsRequest(names=[name]), retry=True
-        )
-        self._brokers.update({broker.id: _address(broker.host, broker.grpc_port) for broker in response.brokers})
-        self._brokers[response.broker_id] = self._addresses[self._first]
+        request = admin_pb2.DescribeTopicsRequest(names=[name], leads_only=True)
+        response: admin_pb2.DescribeTopicsResponse
+        response, address = await self._call(ADMIN["DescribeTopics"], request, attempt_s=ATTEMPT_S)
+        brokers = {broker.id: _address(broker.host, broker.grpc_port) for broker in response.brokers}
+        brokers[response.broker_id] = address
+        self._brokers = brokers
         row = response.topics[0]
         if row.HasField("error"):
             self._topics.pop(name, None)
@@ -228,14 +307,19 @@ class Cluster:
             id=uuid.UUID(bytes=row.topic.id),
             name=name,
             leaders=tuple(partition.leader for partition in row.partitions),
+            epochs=tuple(partition.leader_epoch for partition in row.partitions),
             batch_bytes_max=int(limits[0]),
             seen_at_s=asyncio.get_running_loop().time(),
         )
-        self._topics[name] = view
+        view = self._topics[name] = newer(self._topics.get(name), view)
         return view
 
     def leader(self, view: TopicView, partition: int) -> Link:
-        """The channel to the lead of a partition. Raises InvalidError(UNKNOWN_TOPIC) where there is no such partition."""
+        """The channel to the lead of a partition.
+
+        Raises:
+            InvalidError: UNKNOWN_TOPIC where there is no such partition. RetryError: NOT_LEADER where nobody leads it now.
+        """
         if not 0 <= partition < len(view.leaders):
             raise InvalidError(
                 Reason.UNKNOWN_TOPIC,
@@ -246,7 +330,25 @@ class Cluster:
             raise RetryError(Reason.NOT_LEADER, f"the partition's lead is not known. topic=`{view.name}` partition=`{partition}`")
         return self._link(address)
 
+    def any_broker(self) -> Link:
+        """The channel to a broker that answers: it says who leads what."""
+        return self._link(self._first)
+
     # -- offsets
+
+    async def again(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """Do it until it succeeds, or cannot, or the time is over: parts of a response may fail as whole calls do."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        backoff = Backoff()
+        while True:
+            try:
+                return await attempt()
+            except RetryError:
+                pause_s = backoff.pause_s()
+                if loop.time() + pause_s >= deadline:
+                    raise
+                await asyncio.sleep(pause_s)
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Places as offsets, from the leads, even while they change. Raises HeadgateError for the first place that has none."""
@@ -307,6 +409,19 @@ def position(start: Start) -> log_pb2.Position:
         case "latest":
             return log_pb2.Position(latest=True)
     raise InvalidError(Reason.INVALID_REQUEST, f"expected an offset, a Timestamp, earliest or latest. start=`{start}`")
+
+
+def newer(known: TopicView | None, told: TopicView) -> TopicView:
+    """What a broker told of a topic, without what it had not heard of yet: a lead that was replaced stays replaced."""
+    if known is None or known.id != told.id or known.epochs == told.epochs:
+        return told
+    pairs = [
+        (known.leaders[number], known.epochs[number])
+        if number < len(known.epochs) and known.epochs[number] > epoch >= 0
+        else (leader, epoch)
+        for number, (leader, epoch) in enumerate(zip(told.leaders, told.epochs, strict=True))
+    ]
+    return replace(told, leaders=tuple(leader for leader, _ in pairs), epochs=tuple(epoch for _, epoch in pairs))
 
 
 def _address(host: str, port: int) -> str:

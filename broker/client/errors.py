@@ -10,6 +10,9 @@ from broker.wire.grpc.headgate.v1 import common_pb2
 REASON_KEY = "headgate-reason"
 """Trailing metadata in which a broker says the reason of a failed call."""
 
+_NOT_CONNECTED = ("failed to connect", "connections to all backends failing", "name resolution", "dns resolution", "refused")
+"""Words of gRPC where a call never left; it has no code of its own for that."""
+
 _RETRIABLE_CODES = frozenset(
     (
         grpc.StatusCode.UNAVAILABLE,
@@ -42,6 +45,9 @@ def from_call(error: grpc.aio.AioRpcError, address: str) -> HeadgateError:
         return RetryError(Reason.OVERLOADED, f"broker takes no more calls at the moment. address=`{address}`")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return InvalidError(Reason.UNSUPPORTED, f"server does not know this call: is it a Headgate broker? address=`{address}`")
+    if code is grpc.StatusCode.UNAVAILABLE and not any(word in details.lower() for word in _NOT_CONNECTED):
+        # It was connected, so it may have begun.
+        return RetryError(Reason.CLOSED, f"the connection broke. address=`{address}` error=`{details}`")
     if code is grpc.StatusCode.UNAVAILABLE:
         return RetryError(Reason.NOT_READY, f"broker cannot be reached. address=`{address}` error=`{details}`")
     return RetryError(Reason.INTERNAL, f"call failed. address=`{address}` code=`{code.name.lower()}` error=`{details}`")

@@ -10,6 +10,7 @@ from typing import Self
 from broker.client.cluster import Cluster
 from broker.client.errors import from_message
 from broker.client.types import DEFAULT_CLUSTER, OffsetAndTimestamp, Start, TopicPartition
+from broker.runtime.errors import Reason
 from broker.wire.grpc.headgate.v1 import groups_pb2
 from broker.wire.grpc.methods import methods
 
@@ -42,7 +43,8 @@ class GroupMember:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
     """Where a group stands in a partition. `offset` is the next record to read; it and `lag_records` are None where nothing was
-    committed. `member_id` owns the partition; empty: nobody does.
+    committed. `member_id` owns the partition; empty: nobody does. Where the partition's lead does not answer, the ends are -1 and
+    `lag_records` is None.
     """
 
     topic: str
@@ -102,6 +104,9 @@ class GroupAdmin:
 
     async def describe_group(self, group_id: str) -> GroupDescription:
         """One group. Raises InvalidError(GROUP_ID_NOT_FOUND)."""
+        return await self._cluster.again(lambda: self._describe_group(group_id))
+
+    async def _describe_group(self, group_id: str) -> GroupDescription:
         response: groups_pb2.DescribeGroupsResponse = await self._cluster.call(
             GROUPS["DescribeGroups"], groups_pb2.DescribeGroupsRequest(ids=[group_id]), retry=True
         )
@@ -148,18 +153,27 @@ class GroupAdmin:
             ],
             validate_only=validate_only,
         )
-        response: groups_pb2.AlterPositionsResponse = await self._cluster.call(GROUPS["AlterPositions"], request, retry=True)
-        for row in response.results:
-            if row.HasField("error"):
-                raise from_message(row.error)
-        return {
-            TopicPartition(row.topic, row.partition): row.offset_before if row.HasField("offset_before") else None
-            for row in response.results
-        }
+        before: dict[TopicPartition, int | None] = {}
+
+        async def attempt() -> None:
+            response: groups_pb2.AlterPositionsResponse = await self._cluster.call(GROUPS["AlterPositions"], request, retry=True)
+            for row in response.results:
+                if not row.HasField("error"):
+                    # What was there before the first attempt that changed it.
+                    before.setdefault(
+                        TopicPartition(row.topic, row.partition), row.offset_before if row.HasField("offset_before") else None
+                    )
+            for row in response.results:
+                if row.HasField("error"):
+                    raise from_message(row.error)
+
+        await self._cluster.again(attempt)
+        return before
 
     async def delete_group(self, group_id: str) -> None:
         """Forget a group without members, and its positions. Raises InvalidError(GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP)."""
-        await self._cluster.call(GROUPS["DeleteGroup"], groups_pb2.DeleteGroupRequest(id=group_id), retry=False)
+        request = groups_pb2.DeleteGroupRequest(id=group_id)
+        await self._cluster.change(GROUPS["DeleteGroup"], request, already=Reason.GROUP_ID_NOT_FOUND)
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Turn places into offsets, as `Admin.offsets` does."""

@@ -17,7 +17,7 @@ from broker.log.compression import Codec
 from broker.log.partitioner import partition_for_key
 from broker.log.records import Headers, Record, encoded_bytes_max
 from broker.runtime.clock import Clock
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 
 RECORD_BYTES_MAX = 64 << 20
 """No topic allows a larger batch."""
@@ -230,7 +230,11 @@ class Producer:
         return future, full
 
     def _queue(self, sender: Sender, view: TopicView, partition: int) -> Queue:
-        link = self._cluster.leader(view, partition)
+        try:
+            link = self._cluster.leader(view, partition)
+        except RetryError:
+            # While it changes hands, whoever is asked says where it is.
+            link = self._cluster.any_broker()
         return sender.queue(TopicPartition(view.name, partition), link, view.batch_bytes_max)
 
     def _make_room(self, sender: Sender, queue: Queue, size: int) -> bool:

@@ -23,6 +23,11 @@ from broker.wire.grpc.headgate.v1 import log_pb2
 RESPONSE_BYTES_MAX = 1 << 20
 CREDIT_BYTES_MAX = 1 << 30
 """What a broker allows."""
+SILENCE_S = 3.0
+SILENCE_S_MAX = 60.0
+"""When a broker was silent for so long, others are asked who leads what it sent: there may be nothing to send, or it hangs. The
+pauses between such questions double, up to the second number, until it sends something."""
+WATCH_S = 1.0
 
 
 class Assigned:
@@ -110,7 +115,7 @@ class Reader:
             self._numbers += 1
             self.assigned[partition] = Assigned(partition, self._numbers, offset)
         try:
-            await self.find_leads(list(self.assigned.values()))
+            await self.cluster.again(lambda: self.find_leads(list(self.assigned.values())))
         except HeadgateError:
             await self.assign({})
             raise
@@ -170,16 +175,32 @@ class Reader:
             view = await self.cluster.topic(topic, refresh=True)
             for assigned in moved:
                 if assigned.partition.topic == topic and self.assigned.get(assigned.partition) is assigned:
-                    assigned.source = self._source(self.cluster.leader(view, assigned.partition.partition))
+                    source = self._source(self.cluster.leader(view, assigned.partition.partition))
+                    if assigned.source is not None and assigned.source is not source:
+                        assigned.source.remove(assigned)
+                    assigned.source = source
                     if assigned.wanted:
-                        assigned.source.ensure(assigned)
+                        source.ensure(assigned)
 
     def _source(self, link: Link) -> Source:
         source = self._sources.get(link)
+        if not self._sources:
+            self.spawn(self._watch(), "subscribe-watch")
         if source is None:
             source = self._sources[link] = Source(self, link)
             self.spawn(source.run(), f"subscribe {link.address}")
         return source
+
+    async def _watch(self) -> None:
+        """Look after brokers that are silent: one that hangs may have been replaced."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(WATCH_S)
+            silent = [source for source in self._sources.values() if source.is_silent(loop.time())]
+            try:
+                await self.find_leads([assigned for source in silent for assigned in source.subscribed])
+            except HeadgateError:
+                continue  # nobody knows better
 
     def share_bytes(self) -> int:
         """Credit of one stream."""
@@ -217,6 +238,21 @@ class Source:
         self._to_add: dict[int, Assigned] = {}
         self._to_remove: set[int] = set()
         self._wake = asyncio.Event()
+        self._heard_s = asyncio.get_running_loop().time()
+        self._patience_s = SILENCE_S
+
+    @property
+    def subscribed(self) -> list[Assigned]:
+        """What is read here."""
+        return list(self._subscribed.values())
+
+    def is_silent(self, now_s: float) -> bool:
+        """Whether nothing came for long, since it came last or since this was last true."""
+        if not self._subscribed or now_s - self._heard_s < self._patience_s:
+            return False
+        self._heard_s = now_s
+        self._patience_s = min(self._patience_s * 2, SILENCE_S_MAX)
+        return True
 
     def ensure(self, assigned: Assigned) -> None:
         """Read a partition, unless it is read here already: to ask twice for one generation would give its records twice."""
@@ -336,6 +372,7 @@ class Source:
         raise RetryError(Reason.CLOSED, f"broker ended the stream. address=`{self.link.address}`")
 
     def _on_response(self, data: bytes) -> None:
+        self._heard_s, self._patience_s = asyncio.get_running_loop().time(), SILENCE_S
         rest, batches = payload.split(data)
         response = log_pb2.SubscribeResponse.FromString(rest)
         size = len(batches)

@@ -26,6 +26,8 @@ from broker.wire.grpc.headgate.v1 import log_pb2
 
 WATCH_S = 0.25
 """Pause between two looks for batches that are too late."""
+SILENCE_S = 3.0
+"""A broker that acks nothing for so long is asked about elsewhere: it may hang, and others may lead in its place."""
 
 
 class DeliveryFuture(asyncio.Future[Delivery]):
@@ -261,6 +263,21 @@ class Sender:
                         queue.open = None
                     queue.drop_over()
                     self.schedule(queue)
+            for stream in self._streams.values():
+                if stream.is_silent(now):
+                    self._spawn(self._look_for(stream), "publish-look")
+
+    async def _look_for(self, stream: PublishStream) -> None:
+        """A broker is silent. Where others lead what it led, nothing is expected of it any more."""
+        for topic, queues in stream.waiting_for().items():
+            try:
+                view = await self.cluster.topic(topic, refresh=True)
+                moved = any(self.cluster.leader(view, queue.partition.partition) is not stream.link for queue in queues)
+            except HeadgateError:
+                continue  # nobody knows better
+            if moved:
+                stream.break_off()
+                return
 
     def _too_late(self, queue: Queue) -> RetryError:
         topic, partition = queue.partition
@@ -340,11 +357,33 @@ class PublishStream:
         self.wake = asyncio.Event()
         self.error: HeadgateError | None = None
         """Why the last stream broke, or None since a broker answered."""
+        self.link = link
         self._sender = sender
-        self._link = link
+        self._heard_s = 0.0
+        """When the broker last acked, or was first waited for after that."""
+        self._stream: Stream | None = None
         self._backoff = Backoff()
         self._sent: deque[tuple[int, Queue, Batch]] = deque()
         """What is in flight on the present stream: (its sequence on the stream, queue, batch)."""
+
+    def is_silent(self, now_s: float) -> bool:
+        """Whether the broker was waited for in vain for `SILENCE_S`; once in so long."""
+        if not self._sent or now_s - self._heard_s < SILENCE_S:
+            return False
+        self._heard_s = now_s
+        return True
+
+    def waiting_for(self) -> dict[str, list[Queue]]:
+        """What is in flight, by topic."""
+        found: dict[str, list[Queue]] = {}
+        for queue in {id(queue): queue for _, queue, _ in self._sent}.values():
+            found.setdefault(queue.partition.topic, []).append(queue)
+        return found
+
+    def break_off(self) -> None:
+        """End the present stream; what is in flight is sent again."""
+        if self._stream is not None:
+            self._stream.cancel()
 
     async def run(self) -> None:
         """Send what comes, for ever."""
@@ -373,8 +412,8 @@ class PublishStream:
 
     async def _serve(self) -> None:
         """One stream, until it breaks. Raises HeadgateError."""
-        stream = self._link.stream(LOG["Publish"])
-        listening = asyncio.create_task(self._listen(stream), name=f"acks {self._link.address}")
+        stream = self._stream = self.link.stream(LOG["Publish"])
+        listening = asyncio.create_task(self._listen(stream), name=f"acks {self.link.address}")
         listening.add_done_callback(lambda _: self.wake.set())
         try:
             await self._send(stream, listening)
@@ -420,6 +459,8 @@ class PublishStream:
             request = log_pb2.PublishRequest(sequence=number, partition=queue.partition.partition)
             if queue.partition.topic != topic:
                 request.topic = topic = queue.partition.topic
+            if not self._sent:
+                self._heard_s = loop.time()
             self._sent.append((number, queue, batch))
             await stream.write(payload.join(request, (encoded,)))
 
@@ -428,10 +469,10 @@ class PublishStream:
             self._on_acks(log_pb2.PublishResponse.FromString(data))
             self._backoff.reset()
             self.error = None
-        raise RetryError(Reason.CLOSED, f"broker ended the stream. address=`{self._link.address}`")
+        raise RetryError(Reason.CLOSED, f"broker ended the stream. address=`{self.link.address}`")
 
     def _on_acks(self, response: log_pb2.PublishResponse) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._heard_s = asyncio.get_running_loop().time()
         failures = {failure.sequence: failure.error for failure in response.failures}
         times = response.append_times_ms
         count = len(response.base_offsets)

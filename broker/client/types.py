@@ -69,7 +69,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition and its offsets: records in [log_start, high_watermark) can be read. `leader` is a broker's id."""
+    """A partition and its offsets: records in [log_start, high_watermark) can be read. `leader` is a broker's id.
+
+    -1 where it is not known: nobody leads the partition at the moment, or its lead does not answer.
+    """
 
     number: int
     leader: int

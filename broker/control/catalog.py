@@ -13,7 +13,7 @@ from typing import Protocol
 
 from broker.cluster.manifest import Committed, Edit, Manifest
 from broker.engine.catalog import DeposedError
-from broker.runtime.errors import Reason, RetryError
+from broker.runtime.errors import HeadgateError, Reason, RetryError
 
 COMMIT_TIMEOUT_S = 15.0
 """How long a commit looks for a leader that takes it."""
@@ -40,6 +40,7 @@ class ClusterCatalog:
         self.manifest = Manifest()
         self._incarnation_id = incarnation_id
         self._backend: Backend | None = None
+        self._over: HeadgateError | None = None
         self._changed = asyncio.Event()
         self._lock = asyncio.Lock()
         self._number = 0
@@ -51,6 +52,11 @@ class ClusterCatalog:
             self._changed.set()
         else:
             self._changed.clear()
+
+    def end(self, error: HeadgateError) -> None:
+        """This broker is over: whoever waits for a leader, or will, is told so at once."""
+        self._over = error
+        self._changed.set()
 
     async def commit(self, *edits: Edit) -> None:
         task = asyncio.create_task(self._commit(edits), name="commit")
@@ -81,7 +87,9 @@ class ClusterCatalog:
                     await asyncio.sleep(RETRY_S)
 
     async def _way(self, deadline: float) -> Backend:
-        while self._backend is None:
+        while self._over is not None or self._backend is None:
+            if self._over is not None:
+                raise self._over
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()

@@ -120,6 +120,10 @@ class Cluster:
                 return
             await asyncio.sleep(DRAIN_LOOK_S)
 
+    def abandon(self, error: HeadgateError) -> None:
+        """This broker cannot go on: nothing that it still wants to be committed waits for a leader."""
+        self._catalog.end(error)
+
     async def close(self) -> None:
         """Leave. The engine is closed: where it could, its incarnation is sealed."""
         task, self._task = self._task, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from broker.cluster.manifest import Incarnation
 from broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentLoad
@@ -20,14 +19,14 @@ class LoadMeter:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._at_s = engine.clock.monotonic()
-        self._cpu_s = time.process_time()
+        self._cpu_s = engine.clock.cpu_s()
         self._before: dict[PartitionLog, tuple[int, int, int]] = {}
         self.draining = False
 
     def report(self, version: int, connections: int) -> control_pb2.LoadReport:
         """What happened since the last report."""
         engine = self._engine
-        now_s, cpu_s = engine.clock.monotonic(), time.process_time()
+        now_s, cpu_s = engine.clock.monotonic(), engine.clock.cpu_s()
         window_s = max(now_s - self._at_s, 0.001)
         trouble = engine.failed or engine.stalled
         report = control_pb2.LoadReport(

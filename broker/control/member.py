@@ -13,7 +13,7 @@ from broker.control.catalog import ClusterCatalog
 from broker.control.load import LoadMeter
 from broker.control.wire import error_of, member_message
 from broker.engine.engine import Engine
-from broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
+from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.wire.grpc.headgate.v1 import control_pb2
 from broker.wire.grpc.methods import methods
@@ -34,6 +34,11 @@ OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
 ]
+
+
+def connect(address: str) -> grpc.aio.Channel:
+    """The way to another broker. It is opened by the first call."""
+    return grpc.aio.insecure_channel(address, options=OPTIONS)
 
 
 class Membership:
@@ -64,7 +69,7 @@ class Membership:
         self._mine = mine
         self._silence_s = silence_ms / 1000
         self._connections = connections
-        self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+        self._channel = connect(address)
         self._stream: Any = None
         self._version = 0
         self._moved: asyncio.Event = asyncio.Event()
@@ -215,7 +220,7 @@ class Membership:
         except asyncio.CancelledError:
             if not self._ended:
                 raise
-            raise ClosedError(Reason.CLOSED, "the stream to the leader was ended") from None
+            raise RetryError(Reason.NOT_LEADER, "the stream to the leader ended") from None
         version = control_pb2.CommitResponse.FromString(data).version
         while self._version < version:
             if self._ended:

@@ -7,7 +7,6 @@ dies half-way, its failover seals the segment, which does as well.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 from broker.cluster.manifest import DeleteTopic, Edit, Manifest, SealSegment
 from broker.cluster.segments import Order, SegmentInfo, Successor
+from broker.runtime.clock import Clock
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 
@@ -27,6 +27,8 @@ DECISIONS_MAX = 200
 
 class Owner(Protocol):
     """The leader."""
+
+    clock: Clock
 
     @property
     def manifest(self) -> Manifest: ...
@@ -75,7 +77,7 @@ class OrderBook:
         missing = [key for key in order.seal if key not in manifest.segments or self.is_busy(key)]
         if missing or not order.seal:
             raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open, or it is being changed already. segments=`{missing}`")
-        decision = Decision(order, time.monotonic(), {key: manifest.segments[key] for key in order.seal}, set(order.seal))
+        decision = Decision(order, self._owner.clock.monotonic(), {key: manifest.segments[key] for key in order.seal}, set(order.seal))
         self._current.append(decision)
         self.decisions.append(decision)
         log.info("order_begins", kind=order.kind.value, seal=list(order.seal), open=len(order.open), why=order.why)
@@ -142,5 +144,5 @@ class OrderBook:
         if decision in self._current:
             self._current.remove(decision)
         decision.error = error
-        decision.pause_s = time.monotonic() - decision.at_s
+        decision.pause_s = self._owner.clock.monotonic() - decision.at_s
         decision.done.set()

@@ -31,7 +31,7 @@ from broker.cluster.segments import SegmentInfo
 from broker.cluster.succession import lead_everything
 from broker.cluster.topic_config import TopicConfig, validate_topic_name
 from broker.engine import keys, lookup
-from broker.engine.catalog import Catalog, LocalCatalog
+from broker.engine.catalog import Catalog, DeposedError, LocalCatalog
 from broker.engine.checkpoint import Checkpointer, Rolled
 from broker.engine.leads import Leads
 from broker.engine.partition import Appended, PartitionLog
@@ -46,7 +46,7 @@ from broker.log.buffers import BufferPool
 from broker.log.tail import Segment
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
-from broker.runtime.errors import ClosedError, FatalError, FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.errors import ClosedError, CorruptError, FatalError, FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.store.interface import Store
 
@@ -56,6 +56,8 @@ FORMAT_VERSION = 1
 ADOPT_BYTES_MIN = 32 << 10
 """A batch from this size on is kept in the buffer that it came in; smaller ones are copied together: a fetch is then one slice."""
 RESIGN_RETRY_S = 0.2
+TAKE_OVER_TRIES = 20
+"""Edits that a broker which is being replaced may still make, between its fence and its next write."""
 STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
 CHECKPOINT_BYTES_MAX = 64 << 20
@@ -110,7 +112,7 @@ class Engine:
             incarnation_id,
             applied=self.applied,
             complete=lead_everything(incarnation_id),
-            fail=self.wal_failed,
+            fail=self._commit_failed,
         )
         self._reader = Reader(store, incarnation_id, settings.read_cache_bytes)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}
@@ -127,14 +129,36 @@ class Engine:
 
         Raises:
             FatalError: the store is not usable or not ours. CorruptError: it is damaged. RetryError: it does not answer.
+            FencedError: another broker took over in the meantime.
         """
         await self.identify()
         catalog = self._catalog
         assert isinstance(catalog, LocalCatalog)
+        await self.start(catalog, await self._take_over(catalog))
+
+    async def _take_over(self, catalog: LocalCatalog) -> int:
+        """Open this incarnation and seal all others. Returns the number of recovered records.
+
+        Who was here before may still edit the manifest meanwhile, so it may take a few tries.
+        """
         await catalog.load()
+        for attempt in range(TAKE_OVER_TRIES):
+            version, known = catalog.version, set(self.manifest.incarnations)
+            try:
+                return await self._open_incarnation(catalog, attempt)
+            except (DeposedError, InvalidError, CorruptError) as error:
+                await catalog.load()
+                if catalog.version == version:
+                    raise  # nobody changed anything: it will not be better next time
+                log.warning("recovery_overtaken", error=error.message)
+                if not self.manifest.incarnations.keys() <= known:
+                    raise FencedError(Reason.FENCED, "another broker took over this store while this one started") from error
+        raise RetryError(Reason.STORE_UNAVAILABLE, "the manifest changes faster than it can be taken over")
+
+    async def _open_incarnation(self, catalog: LocalCatalog, attempt: int) -> int:
         lost = [incarnation for incarnation in self.manifest.incarnations.values() if not incarnation.sealed]
         epoch = self.manifest.leader_epoch + 1
-        recovered = await recover(self.store, self.manifest, lost, keys.maker(epoch, self.incarnation_id))
+        recovered = await recover(self.store, self.manifest, lost, keys.maker(epoch, self.incarnation_id, attempt))
         mine = Incarnation(
             id=self.incarnation_id,
             broker_id=self.broker_id,
@@ -142,7 +166,7 @@ class Engine:
             opened_ms=self.clock.now_ms(),
         )
         await catalog.commit(*recovered.edits, OpenIncarnation(mine))
-        await self.start(catalog, recovered.records)
+        return recovered.records
 
     async def start(self, catalog: Catalog, recovered_records: int = 0) -> None:
         """Lead what the manifest gives to this incarnation, which is open there. `catalog` tells `applied` of every change.
@@ -361,6 +385,10 @@ class Engine:
         self, number: int, size_bytes: int, appended_ms: int, sections: dict[PartitionLog, tuple[int, int]] | None
     ) -> None:
         self._checkpointer.add(Rolled(number, size_bytes, appended_ms, sections, self._chunk_logs.pop(number, {})))
+
+    def _commit_failed(self, error: HeadgateError) -> None:
+        if self.ready:  # else `open` or `close` raises it
+            self.wal_failed(error)
 
     def wal_failed(self, error: HeadgateError) -> None:
         if isinstance(error, ClosedError) or self.failed is not None:

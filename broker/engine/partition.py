@@ -150,7 +150,8 @@ class PartitionLog:
         self.epochs: list[tuple[int, int]] = []
         """(leader epoch, first offset written in it), ascending in both: what OffsetForLeaderEpoch answers from (KIP-101)."""
         self.producers_state = ProducerState()
-        self.waiters: set[Callable[[], None]] = set()
+        self.waiters: dict[Callable[[], None], None] = {}
+        """Woken in the order in which they came."""
         self.bytes_in = 0
         self.bytes_out = 0
         self.requests = 0
@@ -168,10 +169,10 @@ class PartitionLog:
 
     def subscribe(self, waiter: Callable[[], None]) -> None:
         """Call `waiter` on the loop whenever the high watermark has moved, until `unsubscribe`."""
-        self.waiters.add(waiter)
+        self.waiters[waiter] = None
 
     def unsubscribe(self, waiter: Callable[[], None]) -> None:
-        self.waiters.discard(waiter)
+        self.waiters.pop(waiter, None)
 
     def producers(self) -> list[ProducerInfo]:
         return list(self.producers_state.infos())

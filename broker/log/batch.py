@@ -45,6 +45,8 @@ NO_PRODUCER_ID = -1
 HEADER_FORMAT = "qiibIhiqqqhii"
 _HEADER = struct.Struct(f">{HEADER_FORMAT}")
 unpack_header = _HEADER.unpack_from
+pack_header = _HEADER.pack_into
+"""(buffer, position, *fields): write a header's fields, in the order of `BatchHeader`."""
 _STAMP_OFFSET = struct.Struct(">q").pack_into
 _STAMP_EPOCH = struct.Struct(">i").pack_into
 _PREFIX = struct.Struct(">qi").unpack_from
@@ -166,6 +168,11 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, size_bytes:
     _ATTRIBUTES(buffer, position + 21, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP(buffer, position + 35, timestamp_ms)
     _CRC(buffer, position + 17, crc32c(memoryview(buffer)[position + CRC_START : position + size_bytes]))
+
+
+def stamp_crc(batch: bytearray | memoryview) -> None:
+    """Write the CRC of one whole batch that is otherwise done."""
+    _CRC(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def split(buffer: memoryview) -> list[memoryview]:

@@ -18,6 +18,10 @@ class Clock:
         """Seconds since some fixed moment. Never goes back; comparable only within one process."""
         return time.monotonic()
 
+    def cpu_s(self) -> float:
+        """Seconds of processor time that this process has used."""
+        return time.process_time()
+
 
 class ManualClock(Clock):
     """A clock that a test moves by hand. Both times advance together; `jump_wall` moves the wall clock alone."""

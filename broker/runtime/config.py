@@ -83,6 +83,9 @@ class Settings:
     host: str = _text("127.0.0.1", "address to listen on; 0.0.0.0 = every interface")
     advertised_host: str = _text("", "host that clients are told to use; empty = `host`, or this machine's name if that is 0.0.0.0")
     advertised_kafka_port: int = _port(0, "Kafka port that clients are told to connect to; 0 = the one listened on")
+    advertised_grpc_port: int = _port(
+        0, "gRPC port that clients and the other brokers are told to connect to; 0 = the one listened on"
+    )
     kafka_port: int = _port(9092, "Kafka protocol port; 0 = any free port")
     grpc_port: int = _port(9095, "gRPC port; 0 = any free port")
     http_port: int = _port(9090, "HTTP port of /healthz, /readyz and /metrics; 0 = any free port")

@@ -43,6 +43,9 @@ class Reason(StrEnum):
     NON_EMPTY_GROUP = "non_empty_group"
     GROUP_SUBSCRIBED_TO_TOPIC = "group_subscribed_to_topic"
     OFFSET_METADATA_TOO_LARGE = "offset_metadata_too_large"
+    UNKNOWN_GATE = "unknown_gate"
+    GATE_CONFLICT = "gate_conflict"
+    INVALID_REFERENCE = "invalid_reference"
     UNSUPPORTED = "unsupported"
     POLICY_VIOLATION = "policy_violation"
     # Try again, here or elsewhere.

@@ -189,7 +189,7 @@ class Process:
                 opened_ms=self.clock.now_ms(),
                 host=host,
                 kafka_port=kafka_port,
-                grpc_port=self._grpc_port,
+                grpc_port=settings.advertised_grpc_port or self._grpc_port,
                 http_port=self._http_address[1],
                 rack=settings.rack,
             ),
@@ -247,6 +247,8 @@ class Process:
     async def _close(self, error: HeadgateError | None) -> HeadgateError | None:
         """End every part, whatever the others do. Returns the first error there was."""
         grace_s = self.settings.shutdown_timeout_ms / 1000
+        if self._cluster is not None and error is not None:
+            self._cluster.abandon(error)
         await self._kafka.stop_accepting()
         closing: list[tuple[str, Callable[[], Any]]] = []
         close_grpc = ("grpc", lambda: cast("GrpcServer", self._grpc).close(grace_s))

@@ -1,4 +1,4 @@
-"""`headgate.v1.Admin`: topics and the state of the cluster."""
+"""`headgate.v1.Admin`: topics and the state of the cluster. Any broker answers, and asks the others for what only they know."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import os
 from dataclasses import dataclass
 
 from broker import __version__
-from broker.cluster.manifest import Topic
+from broker.cluster.manifest import Incarnation, Topic
 from broker.cluster.topic_config import KEYS, config_key, is_internal
 from broker.engine.partition import PartitionLog
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.server.grpc.bounds import ADMIN, Bound, Bounds, find_bounds, own_bounds
 from broker.server.grpc.errors import error_message
 from broker.server.grpc.handlers import Context
+from broker.server.grpc.peers import CHANGE_TIMEOUT_S, TIMEOUT_S, is_forwarded
 from broker.server.grpc.shared import Shared
 from broker.wire.grpc.headgate.v1 import admin_pb2
 
 RATE_WINDOW_MS_MAX = 10_000
 NAMES_MAX = 1000
 CUTS_MAX = 10_000
+UNKNOWN_BOUND = Bound(-1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,26 @@ class AdminService:
             raise InvalidError(
                 Reason.INVALID_REQUEST, f"rate window is too long. rate_window_ms=`{window_ms}` max=`{RATE_WINDOW_MS_MAX}`"
             )
-        before: dict[str, tuple[int, int]] = {}
+        peers = self._shared.peers
+        others = [] if is_forwarded(context) else peers.others()
+        asking = asyncio.create_task(
+            peers.ask([(broker, request) for broker in others], ADMIN["Status"], TIMEOUT_S + window_ms / 1000)
+        )
+        try:
+            response = await self._own_status(window_ms)
+            for answer in await asking:
+                if answer.error is not None:
+                    response.brokers.append(_silent(answer.broker, answer.error))
+                else:
+                    _add_status(response, answer.response)
+        finally:
+            asking.cancel()
+        response.brokers.sort(key=lambda broker: broker.id)
+        return response
+
+    async def _own_status(self, window_ms: int) -> admin_pb2.StatusResponse:
+        """This broker, and what it leads of all topics."""
+        before: dict[PartitionLog, tuple[int, int]] = {}
         seconds = 0.0
         if window_ms:
             before = self._written()
@@ -58,28 +80,23 @@ class AdminService:
             seconds = self._clock.monotonic() - started
         response = admin_pb2.StatusResponse(cluster_id=self._engine.cluster_id, broker_id=self._engine.broker_id)
         response.brokers.append(self._broker())
-        written = self._written() if seconds else {}
         for topic in sorted(self._engine.topics(), key=lambda topic: topic.name):
             row = response.topics.add(name=topic.name, id=topic.id.bytes, partitions=topic.partitions)
+            if seconds:
+                row.records_in_per_second = row.bytes_in_per_second = 0.0
             for partition in self._partitions(topic):
                 row.size_bytes += partition.size_bytes
                 row.records += partition.high_watermark - partition.log_start
-            if seconds:
-                records, size = written.get(topic.id.hex, (0, 0))
-                records_before, size_before = before.get(topic.id.hex, (0, 0))
-                row.records_in_per_second = (records - records_before) / seconds
-                row.bytes_in_per_second = (size - size_before) / seconds
+                if seconds:
+                    # Of a segment that was opened within the window nothing is known from before.
+                    records, size = before.get(partition, (partition.high_watermark, partition.bytes_in))
+                    row.records_in_per_second += (partition.high_watermark - records) / seconds
+                    row.bytes_in_per_second += (partition.bytes_in - size) / seconds
         return response
 
-    def _written(self) -> dict[str, tuple[int, int]]:
-        """(offsets given out, bytes written since the start) by topic id; both only grow."""
-        return {
-            topic.id.hex: (
-                sum(partition.high_watermark for partition in self._partitions(topic)),
-                sum(partition.bytes_in for partition in self._partitions(topic)),
-            )
-            for topic in self._engine.topics()
-        }
+    def _written(self) -> dict[PartitionLog, tuple[int, int]]:
+        """(offsets given out, bytes written since the segment was opened); both only grow."""
+        return {log: (log.high_watermark, log.bytes_in) for log in self._engine.all_logs()}
 
     def _partitions(self, topic: Topic) -> list[PartitionLog]:
         """Those that this broker leads."""
@@ -110,31 +127,36 @@ class AdminService:
     async def describe_topics(self, request: admin_pb2.DescribeTopicsRequest, context: Context) -> admin_pb2.DescribeTopicsResponse:
         if len(request.names) > NAMES_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many names. names=`{len(request.names)}` max=`{NAMES_MAX}`")
+        forwarded = is_forwarded(context)
+        if request.leads_only or forwarded:
+            bounds = own_bounds(self._engine, request.names)
+        else:
+            bounds = await find_bounds(self._engine, self._shared.peers, request.names)
         return admin_pb2.DescribeTopicsResponse(
-            topics=[self._describe(name) for name in request.names],
-            brokers=[self._broker()],
+            topics=[self._describe(name, bounds, config=not forwarded) for name in request.names],
+            brokers=[self._broker(), *(_row(broker) for broker in self._shared.peers.others())],
             broker_id=self._engine.broker_id,
         )
 
-    def _describe(self, name: str) -> admin_pb2.TopicDescription:
+    def _describe(self, name: str, bounds: Bounds, *, config: bool) -> admin_pb2.TopicDescription:
         try:
             topic = self._engine.topic(name)
         except HeadgateError as error:
             return admin_pb2.TopicDescription(topic=admin_pb2.Topic(name=name), error=error_message(error))
-        return admin_pb2.TopicDescription(
-            topic=_topic(topic),
-            partitions=[
-                admin_pb2.Partition(
-                    partition=partition.number,
-                    leader=self._engine.broker_id,
-                    leader_epoch=partition.leader_epoch,
-                    log_start=partition.log_start,
-                    high_watermark=partition.high_watermark,
-                    size_bytes=partition.size_bytes,
-                )
-                for partition in self._partitions(topic)
-            ],
-            config=[
+        description = admin_pb2.TopicDescription(topic=_topic(topic))
+        for number in range(topic.partitions):
+            lead = self._engine.lead(topic.id, number)
+            bound = bounds.get((name, number), UNKNOWN_BOUND)
+            description.partitions.add(
+                partition=number,
+                leader=-1 if lead is None else lead[0].broker_id,
+                leader_epoch=-1 if lead is None else lead[1],
+                log_start=bound.log_start,
+                high_watermark=bound.high_watermark,
+                size_bytes=bound.size_bytes,
+            )
+        if config:
+            description.config.extend(
                 admin_pb2.ConfigEntry(
                     name=key.name,
                     value=topic.config.get(key.name, self._default(key.name)),
@@ -142,8 +164,8 @@ class AdminService:
                     documentation=key.documentation,
                 )
                 for key in KEYS.values()
-            ],
-        )
+            )
+        return description
 
     def _default(self, name: str) -> str:
         return str(self._shared.settings.message_bytes_max) if name == "max.message.bytes" else KEYS[name].default
@@ -192,17 +214,32 @@ class AdminService:
         if len(request.cuts) > CUTS_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many cuts. cuts=`{len(request.cuts)}` max=`{CUTS_MAX}`")
         topic = self._engine.topic(request.topic)
-        response = admin_pb2.DeleteRecordsResponse()
-        for cut in request.cuts:
-            row = response.results.add(partition=cut.partition, log_start=-1)
-            try:
-                row.log_start = await self._cut(topic, cut)
-            except HeadgateError as error:
-                row.error.CopyFrom(error_message(error))
-        return response
+        rows = [admin_pb2.DeleteRecordsResponse.Result(partition=cut.partition, log_start=-1) for cut in request.cuts]
+        elsewhere: dict[str, tuple[Incarnation, list[int]]] = {}
+        for index, cut in enumerate(request.cuts):
+            lead = self._engine.lead(topic.id, cut.partition)
+            if lead is None or lead[0].id == self._engine.incarnation_id or is_forwarded(context):
+                try:
+                    rows[index].log_start = await self._cut(topic, cut)
+                except HeadgateError as error:
+                    rows[index].error.CopyFrom(error_message(error))
+            else:
+                elsewhere.setdefault(lead[0].id, (lead[0], []))[1].append(index)
+        requests = [
+            (broker, admin_pb2.DeleteRecordsRequest(topic=request.topic, cuts=[request.cuts[index] for index in indexes]))
+            for broker, indexes in elsewhere.values()
+        ]
+        answers = await self._shared.peers.ask(requests, ADMIN["DeleteRecords"], CHANGE_TIMEOUT_S)
+        for (_, indexes), answer in zip(elsewhere.values(), answers, strict=True):
+            for number, index in enumerate(indexes):
+                if answer.error is not None:
+                    rows[index].error.CopyFrom(error_message(answer.error))
+                else:
+                    rows[index].CopyFrom(answer.response.results[number])
+        return admin_pb2.DeleteRecordsResponse(results=rows)
 
     async def _cut(self, topic: Topic, cut: admin_pb2.DeleteRecordsRequest.Cut) -> int:
-        partition = self._engine.partition(topic, cut.partition)
+        partition = self._shared.partition(topic, cut.partition)
         if not cut.HasField("before_offset"):
             return await self._engine.delete_records(partition, -1)
         if cut.before_offset < 0:
@@ -212,6 +249,39 @@ class AdminService:
 
 def _topic(topic: Topic) -> admin_pb2.Topic:
     return admin_pb2.Topic(name=topic.name, id=topic.id.bytes, partitions=topic.partitions, created_ms=topic.created_ms)
+
+
+def _row(broker: Incarnation) -> admin_pb2.Broker:
+    """Another broker, as the manifest knows it."""
+    return admin_pb2.Broker(
+        id=broker.broker_id,
+        host=broker.host,
+        kafka_port=broker.kafka_port,
+        grpc_port=broker.grpc_port,
+        http_port=broker.http_port,
+        incarnation_id=broker.id,
+    )
+
+
+def _silent(broker: Incarnation, error: HeadgateError) -> admin_pb2.Broker:
+    """A broker that does not tell of itself."""
+    row = _row(broker)
+    row.trouble = error.message
+    return row
+
+
+def _add_status(response: admin_pb2.StatusResponse, other: admin_pb2.StatusResponse) -> None:
+    """Add what another broker leads. A topic that only one of them knows is being created or deleted."""
+    response.brokers.extend(other.brokers)
+    rows = {row.id: row for row in response.topics}
+    for part in other.topics:
+        row = rows.get(part.id)
+        if row is not None:
+            row.size_bytes += part.size_bytes
+            row.records += part.records
+            if row.HasField("records_in_per_second"):
+                row.records_in_per_second += part.records_in_per_second
+                row.bytes_in_per_second += part.bytes_in_per_second
 
 
 def _memory_bytes() -> int:

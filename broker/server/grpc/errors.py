@@ -13,6 +13,8 @@ from broker.wire.grpc.headgate.v1 import common_pb2
 
 REASON_KEY = "headgate-reason"
 """Trailing metadata with the `Reason` of a failed call."""
+LEADER_KEY = "headgate-leader"
+"""Trailing metadata with the address of the broker to go to."""
 
 MESSAGE_CHARS_MAX = 1000
 """A longer message is cut: HTTP/2 headers are small, and a client must not choose how large ours are."""
@@ -47,6 +49,9 @@ STATUS: dict[Reason, StatusCode] = {
     Reason.NON_EMPTY_GROUP: StatusCode.FAILED_PRECONDITION,
     Reason.GROUP_SUBSCRIBED_TO_TOPIC: StatusCode.FAILED_PRECONDITION,
     Reason.OFFSET_METADATA_TOO_LARGE: StatusCode.INVALID_ARGUMENT,
+    Reason.UNKNOWN_GATE: StatusCode.NOT_FOUND,
+    Reason.GATE_CONFLICT: StatusCode.FAILED_PRECONDITION,
+    Reason.INVALID_REFERENCE: StatusCode.INVALID_ARGUMENT,
     Reason.UNSUPPORTED: StatusCode.UNIMPLEMENTED,
     Reason.POLICY_VIOLATION: StatusCode.PERMISSION_DENIED,
     Reason.NOT_LEADER: StatusCode.UNAVAILABLE,
@@ -75,6 +80,19 @@ STATUS: dict[Reason, StatusCode] = {
 """All reasons there are; a test proves it."""
 
 
+class MovedError(RetryError):
+    """This broker does not lead the partition. `leader` does: ``host:port`` of its gRPC door, empty where nobody is known to."""
+
+    def __init__(self, message: str, leader: str) -> None:
+        super().__init__(Reason.NOT_LEADER, message)
+        self.leader = leader
+
+
+def leader_of(error: HeadgateError) -> str:
+    """The address that an error tells."""
+    return error.leader if isinstance(error, MovedError) else ""
+
+
 def retriable(error: HeadgateError) -> bool:
     """Whether the same request may succeed later, or at the broker that took over."""
     return isinstance(error, RetryError | FencedError | ClosedError)
@@ -82,7 +100,7 @@ def retriable(error: HeadgateError) -> bool:
 
 def error_message(error: HeadgateError) -> common_pb2.Error:
     """The error of a part of a request."""
-    return common_pb2.Error(reason=error.reason.value, message=shown(error), retriable=retriable(error))
+    return common_pb2.Error(reason=error.reason.value, message=shown(error), retriable=retriable(error), leader=leader_of(error))
 
 
 def shown(error: HeadgateError) -> str:

@@ -20,7 +20,7 @@ FORWARDED_KEY = "headgate-forwarded"
 TIMEOUT_S = 30.0
 """Of a call whose client set no deadline."""
 
-_OPTIONS = [
+OPTIONS = [
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -72,7 +72,7 @@ class Forwarder:
             raise RetryError(Reason.NOT_LEADER, f"this broker does not lead the cluster. leader=`{address}`")
         if self._channel is None or address != self._address:
             await self.close()
-            self._address, self._channel = address, grpc.aio.insecure_channel(address, options=_OPTIONS)
+            self._address, self._channel = address, grpc.aio.insecure_channel(address, options=OPTIONS)
         return self._channel
 
 

@@ -7,18 +7,22 @@ from collections.abc import Iterator
 
 from broker.cluster.groups.events import State
 from broker.cluster.groups.member import CONSUMER_PROTOCOL
-from broker.cluster.groups.shard import Commit, GroupListing
+from broker.cluster.groups.shard import Commit, GroupListing, shard_of
+from broker.cluster.manifest import Incarnation
 from broker.cluster.offsets import Position
-from broker.engine.coordinator import Coordinator
-from broker.engine.partition import PartitionLog
+from broker.engine.coordinator import TOPIC, Coordinator
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.server.grpc.bounds import Bounds, find_bounds
 from broker.server.grpc.errors import error_message
 from broker.server.grpc.handlers import Context
+from broker.server.grpc.peers import CHANGE_TIMEOUT_S, is_forwarded
 from broker.server.grpc.shared import Shared
 from broker.wire.grpc.headgate.v1 import groups_pb2
+from broker.wire.grpc.methods import methods
 from broker.wire.kafka.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from broker.wire.kafka.primitives import DecodeError
 
+GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
 IDS_MAX = 1000
 ROWS_MAX = 10_000
 SLICE_GROUPS = 500
@@ -26,16 +30,44 @@ SLICE_GROUPS = 500
 
 
 class GroupsService:
-    """Looks at groups, and changes those without members."""
+    """Looks at groups, and changes those without members. A group's own broker answers; any other one asks it."""
 
     def __init__(self, shared: Shared, groups: Coordinator) -> None:
         self._engine = shared.engine
+        self._peers = shared.peers
         self._groups = groups
 
     async def list_groups(self, request: groups_pb2.ListGroupsRequest, context: Context) -> groups_pb2.ListGroupsResponse:
+        forwarded = is_forwarded(context)
+        parts = [await self._own_groups()]
+        if not forwarded:
+            asked = [(broker, request) for broker in self._peers.others()]
+            for answer in await self._peers.ask(asked, GROUPS["ListGroups"]):
+                if answer.error is not None:
+                    raise answer.error  # part of a list is no list
+                parts.append(answer.response)
+            bounds = await find_bounds(self._engine, self._peers, {row.topic for part in parts for row in part.positions})
+            for part in parts:
+                for row in part.positions:
+                    bound = bounds.get((row.topic, row.partition))
+                    if bound is not None:
+                        part.groups[row.group].lag_records += bound.lag(row.offset)
+        response = groups_pb2.ListGroupsResponse(
+            # While a group moves, two brokers may know it for a moment.
+            groups=sorted({row.id: row for part in parts for row in part.groups}.values(), key=lambda row: row.id)
+        )
+        if forwarded:
+            response.positions.extend(parts[0].positions)
+        return response
+
+    async def _own_groups(self) -> groups_pb2.ListGroupsResponse:
+        """Those that this broker holds, in order, and their positions."""
         response = groups_pb2.ListGroupsResponse()
         for number, row in enumerate(sorted(self._groups.list_groups())):
-            response.groups.append(self._summary(row))
+            positions = self._groups.positions(row.group_id)
+            response.groups.append(_summary(row, len(positions)))
+            for topic, partition, value in positions:
+                response.positions.add(group=number, topic=topic, partition=partition, offset=value.offset)
             if number % SLICE_GROUPS == SLICE_GROUPS - 1:
                 await asyncio.sleep(0)
         return response
@@ -45,7 +77,31 @@ class GroupsService:
     ) -> groups_pb2.DescribeGroupsResponse:
         if len(request.ids) > IDS_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many ids. ids=`{len(request.ids)}` max=`{IDS_MAX}`")
-        return groups_pb2.DescribeGroupsResponse(groups=[self._describe(group_id) for group_id in request.ids])
+        if is_forwarded(context):
+            return groups_pb2.DescribeGroupsResponse(groups=[self._describe(group_id) for group_id in request.ids])
+        found: dict[str, groups_pb2.GroupDescription] = {}
+        elsewhere: dict[str, tuple[Incarnation, list[str]]] = {}
+        for group_id in request.ids:
+            holder = self._holder(group_id)
+            if holder is None:
+                found[group_id] = self._describe(group_id)
+            else:
+                elsewhere.setdefault(holder.id, (holder, []))[1].append(group_id)
+        asked = [(broker, groups_pb2.DescribeGroupsRequest(ids=ids)) for broker, ids in elsewhere.values()]
+        answers = await self._peers.ask(asked, GROUPS["DescribeGroups"])
+        for (_, ids), answer in zip(elsewhere.values(), answers, strict=True):
+            for number, group_id in enumerate(ids):
+                found[group_id] = (
+                    groups_pb2.GroupDescription(group=groups_pb2.Group(id=group_id), error=error_message(answer.error))
+                    if answer.error is not None
+                    else answer.response.groups[number]
+                )
+        bounds = await find_bounds(
+            self._engine, self._peers, {row.topic for description in found.values() for row in description.positions}
+        )
+        for description in found.values():
+            _add_bounds(description, bounds)
+        return groups_pb2.DescribeGroupsResponse(groups=[found[group_id] for group_id in request.ids])
 
     async def alter_positions(
         self, request: groups_pb2.AlterPositionsRequest, context: Context
@@ -54,16 +110,23 @@ class GroupsService:
             raise InvalidError(Reason.INVALID_GROUP_ID, "group id is empty")
         if len(request.rows) > ROWS_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many rows. rows=`{len(request.rows)}` max=`{ROWS_MAX}`")
+        holder = None if is_forwarded(context) else self._holder(request.group)
+        if holder is not None:
+            answer: groups_pb2.AlterPositionsResponse = await self._peers.call(
+                holder, GROUPS["AlterPositions"], request, CHANGE_TIMEOUT_S
+            )
+            return answer
         group = self._groups.find(request.group)
         if group is not None and group.state is not State.EMPTY:
             raise _has_members(request.group)
+        bounds = await find_bounds(self._engine, self._peers, {row.topic for row in request.rows})
         response = groups_pb2.AlterPositionsResponse()
         positions: list[Position] = []
         accepted: list[groups_pb2.AlterPositionsResponse.Result] = []
         for row in request.rows:
             result = response.results.add(topic=row.topic, partition=row.partition)
             try:
-                positions.append(self._position(row))
+                positions.append(self._position(row, bounds))
             except HeadgateError as error:
                 result.error.CopyFrom(error_message(error))
                 continue
@@ -83,6 +146,12 @@ class GroupsService:
         return response
 
     async def delete_group(self, request: groups_pb2.DeleteGroupRequest, context: Context) -> groups_pb2.DeleteGroupResponse:
+        holder = None if is_forwarded(context) else self._holder(request.id)
+        if holder is not None:
+            answer: groups_pb2.DeleteGroupResponse = await self._peers.call(
+                holder, GROUPS["DeleteGroup"], request, CHANGE_TIMEOUT_S
+            )
+            return answer
         match (await self._groups.delete_group(request.id)).error:
             case None:
                 return groups_pb2.DeleteGroupResponse()
@@ -95,19 +164,14 @@ class GroupsService:
 
     # -- the small steps
 
-    def _summary(self, group: GroupListing) -> groups_pb2.Group:
-        rows = self._groups.positions(group.group_id)
-        lags = (self._groups.lag(topic, partition, value.offset) for topic, partition, value in rows)
-        return groups_pb2.Group(
-            id=group.group_id,
-            state=group.state.value,
-            protocol_type=group.protocol_type,
-            members=group.members,
-            positions=len(rows),
-            lag_records=sum(lag or 0 for lag in lags),
-        )
+    def _holder(self, group_id: str) -> Incarnation | None:
+        """The other broker that holds a group; None: this one does, or would say why it cannot be asked."""
+        topic = self._engine.manifest.topics.get(TOPIC)
+        lead = None if topic is None else self._engine.lead(topic.id, shard_of(group_id, topic.partitions))
+        return None if lead is None or lead[0].id == self._engine.incarnation_id else lead[0]
 
     def _describe(self, group_id: str) -> groups_pb2.GroupDescription:
+        """A group that this broker holds, without the ends of partitions."""
         try:
             group = self._groups.find(group_id)
             if group is None:
@@ -115,8 +179,9 @@ class GroupsService:
         except HeadgateError as error:
             return groups_pb2.GroupDescription(group=groups_pb2.Group(id=group_id), error=error_message(error))
         shown = group.describe()
+        committed = {(topic, partition): value for topic, partition, value in self._groups.positions(group_id)}
         description = groups_pb2.GroupDescription(
-            group=self._summary(GroupListing(group_id, shown.protocol_type, shown.state, len(shown.members))),
+            group=_summary(GroupListing(group_id, shown.protocol_type, shown.state, len(shown.members)), len(committed)),
             protocol=shown.protocol,
             generation=group.generation,
         )
@@ -131,36 +196,66 @@ class GroupsService:
                 client_host=member.client_host.removeprefix("/"),
                 partitions=len(owned),
             )
-        committed = {(topic, partition): value for topic, partition, value in self._groups.positions(group_id)}
         for topic, partition in sorted(committed.keys() | owners.keys()):
-            log = self._log(topic, partition)
-            if log is None:
+            if not self._exists(topic, partition):
                 continue
             row = description.positions.add(
                 topic=topic,
                 partition=partition,
                 leader_epoch=-1,
-                log_start=log.log_start,
-                high_watermark=log.high_watermark,
+                log_start=-1,
+                high_watermark=-1,
                 member_id=owners.get((topic, partition), ""),
             )
             value = committed.get((topic, partition))
             if value is not None:
                 row.offset, row.leader_epoch, row.metadata = value.offset, value.leader_epoch, value.metadata
                 row.committed_ms = value.commit_ms
-                row.lag_records = self._groups.lag(topic, partition, value.offset) or 0
         return description
 
-    def _log(self, topic: str, partition: int) -> PartitionLog | None:
-        """None where there is no such partition: a garbled assignment may name any."""
-        logs = self._engine.logs.get(topic, ())
-        return logs[partition] if 0 <= partition < len(logs) else None
+    def _exists(self, topic: str, partition: int) -> bool:
+        """Whether there is such a partition: a garbled assignment may name any."""
+        known = self._engine.manifest.topics.get(topic)
+        return known is not None and 0 <= partition < known.partitions
 
-    def _position(self, row: groups_pb2.AlterPositionsRequest.Row) -> Position:
+    def _position(self, row: groups_pb2.AlterPositionsRequest.Row, bounds: Bounds) -> Position:
         topic = self._engine.topic(row.topic)
-        log = self._engine.partition(topic, row.partition)
-        self._engine.check_range(log, row.offset)
+        if not self._exists(row.topic, row.partition):
+            raise InvalidError(Reason.UNKNOWN_TOPIC, f"partition does not exist. topic=`{row.topic}` partition=`{row.partition}`")
+        bound = bounds.get((row.topic, row.partition))
+        if bound is None:
+            raise RetryError(
+                Reason.NOT_LEADER, f"the partition's lead does not answer. topic=`{row.topic}` partition=`{row.partition}`"
+            )
+        if not bound.log_start <= row.offset <= bound.high_watermark:
+            raise InvalidError(
+                Reason.OFFSET_OUT_OF_RANGE,
+                f"offset is out of range. topic=`{row.topic}` partition=`{row.partition}` offset=`{row.offset}` "
+                f"first=`{bound.log_start}` end=`{bound.high_watermark}`",
+            )
         return Position(topic=topic.name, partition=row.partition, offset=row.offset, topic_id=topic.id)
+
+
+def _summary(group: GroupListing, positions: int) -> groups_pb2.Group:
+    return groups_pb2.Group(
+        id=group.group_id,
+        state=group.state.value,
+        protocol_type=group.protocol_type,
+        members=group.members,
+        positions=positions,
+    )
+
+
+def _add_bounds(description: groups_pb2.GroupDescription, bounds: Bounds) -> None:
+    """Say how far a group is behind, where that is known."""
+    for row in description.positions:
+        bound = bounds.get((row.topic, row.partition))
+        if bound is None:
+            continue
+        row.log_start, row.high_watermark = bound.log_start, bound.high_watermark
+        if row.HasField("offset"):
+            row.lag_records = bound.lag(row.offset)
+            description.group.lag_records += row.lag_records
 
 
 def _owned(assignment: bytes) -> Iterator[tuple[str, int]]:

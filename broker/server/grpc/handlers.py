@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError, Message
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.runtime.metrics import Labels
-from broker.server.grpc.errors import REASON_KEY, STATUS, shown
+from broker.server.grpc.errors import LEADER_KEY, REASON_KEY, STATUS, leader_of, shown
 from broker.wire.grpc.methods import Method, methods
 
 log = get_logger(__name__)
@@ -157,7 +157,9 @@ async def _abort(method: Method, context: Context, error: Exception) -> None:
         error = HeadgateError(Reason.INTERNAL, "unexpected error, see the broker's log")
     try:
         # Of a stream whose client does not read this returns only when it does, or is gone: by now we hold nothing for it.
-        await context.abort(STATUS[error.reason], shown(error), ((REASON_KEY, error.reason.value),))
+        leader = leader_of(error)
+        metadata = ((REASON_KEY, error.reason.value), *(((LEADER_KEY, leader),) if leader else ()))
+        await context.abort(STATUS[error.reason], shown(error), metadata)
     except grpc.aio.InternalError as failure:
         raise asyncio.CancelledError from failure
 

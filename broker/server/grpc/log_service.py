@@ -38,15 +38,14 @@ class LogService:
 
     async def fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
         engine, settings, budget = self._engine, self._shared.settings, self._shared.budget
-        partition = engine.partition(engine.topic(request.topic), request.partition)
+        partition = self._shared.partition(engine.topic(request.topic), request.partition)
         engine.check_range(partition, request.offset)
         max_bytes = min(request.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max)
         wait_ms = min(request.max_wait_ms, settings.fetch_wait_max_ms)
         if wait_ms:
             await self._wait(partition, request.offset, min(max(request.min_bytes, 1), max_bytes), wait_ms)
         await budget.room()
-        if partition.closed is not None:
-            raise partition.closed
+        self._shared.open(partition)
         # Reserved before the read, which may take time; given back when the answer is on the wire.
         reserved = max_bytes
         budget.take(reserved)
@@ -90,7 +89,7 @@ class LogService:
         for query in request.queries:
             row = response.results.add(partition=query.partition, offset=-1, timestamp_ms=-1, leader_epoch=-1)
             try:
-                partition = self._engine.partition(topic, query.partition)
+                partition = self._shared.partition(topic, query.partition)
                 row.offset, row.timestamp_ms = await resolve(self._engine, partition, query.position)
                 row.leader_epoch = partition.leader_epoch
             except HeadgateError as error:

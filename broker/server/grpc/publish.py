@@ -21,7 +21,7 @@ import grpc
 from broker.cluster.topic_config import is_internal
 from broker.engine.engine import ADOPT_BYTES_MIN
 from broker.engine.partition import Appended, PartitionLog
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.server.grpc.errors import error_message
 from broker.server.grpc.handlers import Call, StalledError, decode
 from broker.server.grpc.shared import Budget, Shared
@@ -134,7 +134,10 @@ class Publisher:
         self._undecided.append(entry)
         try:
             partition = self._partition(self._topic, request.partition)
-            appended = self._append(partition, batch)
+            try:
+                appended = self._append(partition, batch)
+            except RetryError as error:
+                raise self._shared.moved(error, partition.topic, partition.number) from error
         except HeadgateError as error:
             entry.error = error
             self._decide()
@@ -168,7 +171,7 @@ class Publisher:
         if partition is None or partition.closed is not None:
             if is_internal(topic):
                 raise InvalidError(Reason.INVALID_TOPIC, f"topic is the cluster's own and cannot be written to. topic=`{topic}`")
-            partition = self._engine.partition(self._engine.topic(topic), number)
+            partition = self._shared.partition(self._engine.topic(topic), number)
             if len(self._known) >= KNOWN_PARTITIONS_MAX:
                 self._known.clear()
             self._known[topic, number] = partition

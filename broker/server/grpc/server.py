@@ -121,7 +121,10 @@ class GrpcServer:
         await server.start()
         self._server = server
         self._admin.addresses = Addresses(
-            host=self._addresses.host, kafka_port=self._addresses.kafka_port, grpc_port=port, http_port=self._addresses.http_port
+            host=self._addresses.host,
+            kafka_port=self._addresses.kafka_port,
+            grpc_port=settings.advertised_grpc_port or port,
+            http_port=self._addresses.http_port,
         )
         return port
 
@@ -150,6 +153,7 @@ class GrpcServer:
             self._shared.stop()
             await self._server.stop(grace_s)
             await self._forwarder.close()
+            await self._shared.peers.close()
 
 
 def _advertised_host(settings: Settings) -> str:

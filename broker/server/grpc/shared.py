@@ -6,8 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from broker.cluster.manifest import Topic
 from broker.engine.engine import Engine
+from broker.engine.partition import PartitionLog
 from broker.runtime.config import Settings
+from broker.runtime.errors import HeadgateError, Reason, RetryError
+from broker.server.grpc.errors import MovedError
+from broker.server.grpc.peers import Peers, address_of
 
 
 class Budget:
@@ -54,8 +59,30 @@ class Shared:
         self.engine = engine
         self.settings = settings
         self.budget = Budget(settings.inflight_bytes_max)
+        self.peers = Peers(engine)
         self.stopping = False
         self._on_stop: set[Callable[[], None]] = set()
+
+    def partition(self, topic: Topic, number: int) -> PartitionLog:
+        """A partition that this broker leads. Raises InvalidError(UNKNOWN_TOPIC), MovedError."""
+        try:
+            return self.engine.partition(topic, number)
+        except RetryError as error:
+            raise self.moved(error, topic, number) from error
+
+    def open(self, partition: PartitionLog) -> PartitionLog:
+        """The same, if this broker leads it still. Raises as `partition`."""
+        if partition.closed is not None:
+            raise self.moved(partition.closed, partition.topic, partition.number)
+        return partition
+
+    def moved(self, error: HeadgateError, topic: Topic, number: int) -> HeadgateError:
+        """An error that says where the partition is led now, if it is one of that kind."""
+        if error.reason is not Reason.NOT_LEADER or isinstance(error, MovedError):
+            return error
+        lead = self.engine.lead(topic.id, number)
+        elsewhere = lead is not None and lead[0].id != self.engine.incarnation_id
+        return MovedError(error.message, address_of(lead[0]) if lead is not None and elsewhere else "")
 
     def on_stop(self, callback: Callable[[], None]) -> None:
         """Call back when the server stops; at once where it has."""

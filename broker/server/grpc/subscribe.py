@@ -154,7 +154,7 @@ class Subscriber:
 
     async def _start(self, subscription: _Subscription) -> None:
         request = subscription.request
-        partition = self._engine.partition(self._engine.topic(request.topic), request.partition)
+        partition = self._shared.partition(self._engine.topic(request.topic), request.partition)
         offset, _ = await resolve(self._engine, partition, request.position)
         if not self._current(subscription):
             return
@@ -165,8 +165,7 @@ class Subscriber:
         subscription.wake()
 
     async def _give(self, subscription: _Subscription, partition: PartitionLog) -> None:
-        if partition.closed is not None:
-            raise partition.closed
+        self._shared.open(partition)
         await self._shared.budget.room()
         slices = await self._engine.read(partition, subscription.offset, self._response_bytes)
         if not slices or not self._current(subscription):

@@ -152,6 +152,8 @@ class Life:
                 assert faulty, "a start without faults failed"
         broker = self.broker
         assert broker is not None
+        if self._ended():
+            return  # it died while it opened its partitions
         if "t" not in broker.engine.logs:
             try:
                 await broker.engine.create_topic("t", self.partitions, {})
@@ -235,7 +237,8 @@ class Life:
 
     def _note_ends(self, broker: Incarnation) -> None:
         for partition, log in enumerate(broker.engine.logs.get("t", [])):
-            self.ends[partition] = max(self.ends.get(partition, 0), log.high_watermark)
+            if log is not None:
+                self.ends[partition] = max(self.ends.get(partition, 0), log.high_watermark)
 
     async def _read(self, broker: Incarnation) -> None:
         """A consumer reads from anywhere: what it gets is what was acked there."""

@@ -40,7 +40,7 @@ INCARNATION = uuid.UUID(int=77).hex
 
 def make_log(number: int = 0) -> PartitionLog:
     topic = Topic(id=uuid.UUID(int=5), name="t", partitions=8)
-    return PartitionLog(topic, number, TopicConfig.parse({}), 0, BufferPool(1 << 20))
+    return PartitionLog(topic, number, TopicConfig.parse({}), 1, 0, BufferPool(1 << 20))
 
 
 LOGS = [make_log(number) for number in range(3)]

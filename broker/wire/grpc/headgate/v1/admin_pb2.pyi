@@ -90,10 +90,12 @@ class Topic(_message.Message):
     def __init__(self, name: _Optional[str] = ..., id: _Optional[bytes] = ..., partitions: _Optional[int] = ..., created_ms: _Optional[int] = ...) -> None: ...
 
 class DescribeTopicsRequest(_message.Message):
-    __slots__ = ("names",)
+    __slots__ = ("names", "leads_only")
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    LEADS_ONLY_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+    leads_only: bool
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., leads_only: _Optional[bool] = ...) -> None: ...
 
 class DescribeTopicsResponse(_message.Message):
     __slots__ = ("topics", "brokers", "broker_id")

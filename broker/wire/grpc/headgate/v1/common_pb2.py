@@ -23,7 +23,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headgate/v1/common.proto\x12\x0bheadgate.v1\";\n\x05\x45rror\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretriable\x18\x03 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headgate/v1/common.proto\x12\x0bheadgate.v1\"K\n\x05\x45rror\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretriable\x18\x03 \x01(\x08\x12\x0e\n\x06leader\x18\x04 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -31,5 +31,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broker.wire.grpc.headgate.v
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ERROR']._serialized_start=41
-  _globals['_ERROR']._serialized_end=100
+  _globals['_ERROR']._serialized_end=116
 # @@protoc_insertion_point(module_scope)

@@ -79,18 +79,18 @@ class SegmentReport(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., bytes_in: _Optional[_Iterable[int]] = ..., bytes_out: _Optional[_Iterable[int]] = ..., requests: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("welcome", "edits", "resign", "alive", "drained")
+    __slots__ = ("welcome", "edits", "resign", "alive", "drain")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     EDITS_FIELD_NUMBER: _ClassVar[int]
     RESIGN_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
-    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     edits: Edits
     resign: ResignOrder
     alive: Alive
-    drained: DrainedOrder
-    def __init__(self, welcome: _Optional[Welcome] = ..., edits: _Optional[Edits] = ..., resign: _Optional[ResignOrder] = ..., alive: _Optional[Alive] = ..., drained: _Optional[DrainedOrder] = ...) -> None: ...
+    drain: DrainOrder
+    def __init__(self, welcome: _Optional[Welcome] = ..., edits: _Optional[Edits] = ..., resign: _Optional[ResignOrder] = ..., alive: _Optional[Alive] = ..., drain: _Optional[DrainOrder] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("snapshot", "version", "leader_incarnation_id", "leader_broker_id")
@@ -132,7 +132,7 @@ class Alive(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class DrainedOrder(_message.Message):
+class DrainOrder(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 from broker.wire.grpc.headgate.v1 import common_pb2 as headgate_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headgate/v1/groups.proto\x12\x0bheadgate.v1\x1a\x18headgate/v1/common.proto\"\x13\n\x11ListGroupsRequest\"8\n\x12ListGroupsResponse\x12\"\n\x06groups\x18\x01 \x03(\x0b\x32\x12.headgate.v1.Group\"r\n\x05Group\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rprotocol_type\x18\x03 \x01(\t\x12\x0f\n\x07members\x18\x04 \x01(\r\x12\x11\n\tpositions\x18\x05 \x01(\r\x12\x13\n\x0blag_records\x18\x06 \x01(\x03\"$\n\x15\x44\x65scribeGroupsRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\"G\n\x16\x44\x65scribeGroupsResponse\x12-\n\x06groups\x18\x01 \x03(\x0b\x32\x1d.headgate.v1.GroupDescription\"\xd3\x01\n\x10GroupDescription\x12!\n\x05group\x18\x01 \x01(\x0b\x32\x12.headgate.v1.Group\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.headgate.v1.Error\x12\x10\n\x08protocol\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x05\x12$\n\x07members\x18\x05 \x03(\x0b\x32\x13.headgate.v1.Member\x12-\n\tpositions\x18\x06 \x03(\x0b\x32\x1a.headgate.v1.GroupPosition\"e\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x13\n\x0b\x63lient_host\x18\x04 \x01(\t\x12\x12\n\npartitions\x18\x05 \x01(\r\"\xf7\x01\n\rGroupPosition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x13\n\x06offset\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12\x14\n\x0c\x63ommitted_ms\x18\x06 \x01(\x03\x12\x11\n\tlog_start\x18\x07 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x03\x12\x18\n\x0blag_records\x18\t \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tmember_id\x18\n \x01(\tB\t\n\x07_offsetB\x0e\n\x0c_lag_records\"\xac\x01\n\x15\x41lterPositionsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x34\n\x04rows\x18\x02 \x03(\x0b\x32&.headgate.v1.AlterPositionsRequest.Row\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x1a\x37\n\x03Row\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"\xd2\x01\n\x16\x41lterPositionsResponse\x12;\n\x07results\x18\x01 \x03(\x0b\x32*.headgate.v1.AlterPositionsResponse.Result\x1a{\n\x06Result\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x1a\n\roffset_before\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12!\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.headgate.v1.ErrorB\x10\n\x0e_offset_before\" \n\x12\x44\x65leteGroupRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse2\xdf\x02\n\x06Groups\x12M\n\nListGroups\x12\x1e.headgate.v1.ListGroupsRequest\x1a\x1f.headgate.v1.ListGroupsResponse\x12Y\n\x0e\x44\x65scribeGroups\x12\".headgate.v1.DescribeGroupsRequest\x1a#.headgate.v1.DescribeGroupsResponse\x12Y\n\x0e\x41lterPositions\x12\".headgate.v1.AlterPositionsRequest\x1a#.headgate.v1.AlterPositionsResponse\x12P\n\x0b\x44\x65leteGroup\x12\x1f.headgate.v1.DeleteGroupRequest\x1a .headgate.v1.DeleteGroupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headgate/v1/groups.proto\x12\x0bheadgate.v1\x1a\x18headgate/v1/common.proto\"\x13\n\x11ListGroupsRequest\"\xc2\x01\n\x12ListGroupsResponse\x12\"\n\x06groups\x18\x01 \x03(\x0b\x32\x12.headgate.v1.Group\x12;\n\tpositions\x18\x02 \x03(\x0b\x32(.headgate.v1.ListGroupsResponse.Position\x1aK\n\x08Position\x12\r\n\x05group\x18\x01 \x01(\r\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"r\n\x05Group\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x15\n\rprotocol_type\x18\x03 \x01(\t\x12\x0f\n\x07members\x18\x04 \x01(\r\x12\x11\n\tpositions\x18\x05 \x01(\r\x12\x13\n\x0blag_records\x18\x06 \x01(\x03\"$\n\x15\x44\x65scribeGroupsRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\"G\n\x16\x44\x65scribeGroupsResponse\x12-\n\x06groups\x18\x01 \x03(\x0b\x32\x1d.headgate.v1.GroupDescription\"\xd3\x01\n\x10GroupDescription\x12!\n\x05group\x18\x01 \x01(\x0b\x32\x12.headgate.v1.Group\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.headgate.v1.Error\x12\x10\n\x08protocol\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x05\x12$\n\x07members\x18\x05 \x03(\x0b\x32\x13.headgate.v1.Member\x12-\n\tpositions\x18\x06 \x03(\x0b\x32\x1a.headgate.v1.GroupPosition\"e\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x13\n\x0b\x63lient_host\x18\x04 \x01(\t\x12\x12\n\npartitions\x18\x05 \x01(\r\"\xf7\x01\n\rGroupPosition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x13\n\x06offset\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12\x14\n\x0c\x63ommitted_ms\x18\x06 \x01(\x03\x12\x11\n\tlog_start\x18\x07 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x03\x12\x18\n\x0blag_records\x18\t \x01(\x03H\x01\x88\x01\x01\x12\x11\n\tmember_id\x18\n \x01(\tB\t\n\x07_offsetB\x0e\n\x0c_lag_records\"\xac\x01\n\x15\x41lterPositionsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x34\n\x04rows\x18\x02 \x03(\x0b\x32&.headgate.v1.AlterPositionsRequest.Row\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\x1a\x37\n\x03Row\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"\xd2\x01\n\x16\x41lterPositionsResponse\x12;\n\x07results\x18\x01 \x03(\x0b\x32*.headgate.v1.AlterPositionsResponse.Result\x1a{\n\x06Result\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x1a\n\roffset_before\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12!\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.headgate.v1.ErrorB\x10\n\x0e_offset_before\" \n\x12\x44\x65leteGroupRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteGroupResponse2\xdf\x02\n\x06Groups\x12M\n\nListGroups\x12\x1e.headgate.v1.ListGroupsRequest\x1a\x1f.headgate.v1.ListGroupsResponse\x12Y\n\x0e\x44\x65scribeGroups\x12\".headgate.v1.DescribeGroupsRequest\x1a#.headgate.v1.DescribeGroupsResponse\x12Y\n\x0e\x41lterPositions\x12\".headgate.v1.AlterPositionsRequest\x1a#.headgate.v1.AlterPositionsResponse\x12P\n\x0b\x44\x65leteGroup\x12\x1f.headgate.v1.DeleteGroupRequest\x1a .headgate.v1.DeleteGroupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,32 +33,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LISTGROUPSREQUEST']._serialized_start=67
   _globals['_LISTGROUPSREQUEST']._serialized_end=86
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=88
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=144
-  _globals['_GROUP']._serialized_start=146
-  _globals['_GROUP']._serialized_end=260
-  _globals['_DESCRIBEGROUPSREQUEST']._serialized_start=262
-  _globals['_DESCRIBEGROUPSREQUEST']._serialized_end=298
-  _globals['_DESCRIBEGROUPSRESPONSE']._serialized_start=300
-  _globals['_DESCRIBEGROUPSRESPONSE']._serialized_end=371
-  _globals['_GROUPDESCRIPTION']._serialized_start=374
-  _globals['_GROUPDESCRIPTION']._serialized_end=585
-  _globals['_MEMBER']._serialized_start=587
-  _globals['_MEMBER']._serialized_end=688
-  _globals['_GROUPPOSITION']._serialized_start=691
-  _globals['_GROUPPOSITION']._serialized_end=938
-  _globals['_ALTERPOSITIONSREQUEST']._serialized_start=941
-  _globals['_ALTERPOSITIONSREQUEST']._serialized_end=1113
-  _globals['_ALTERPOSITIONSREQUEST_ROW']._serialized_start=1058
-  _globals['_ALTERPOSITIONSREQUEST_ROW']._serialized_end=1113
-  _globals['_ALTERPOSITIONSRESPONSE']._serialized_start=1116
-  _globals['_ALTERPOSITIONSRESPONSE']._serialized_end=1326
-  _globals['_ALTERPOSITIONSRESPONSE_RESULT']._serialized_start=1203
-  _globals['_ALTERPOSITIONSRESPONSE_RESULT']._serialized_end=1326
-  _globals['_DELETEGROUPREQUEST']._serialized_start=1328
-  _globals['_DELETEGROUPREQUEST']._serialized_end=1360
-  _globals['_DELETEGROUPRESPONSE']._serialized_start=1362
-  _globals['_DELETEGROUPRESPONSE']._serialized_end=1383
-  _globals['_GROUPS']._serialized_start=1386
-  _globals['_GROUPS']._serialized_end=1737
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=89
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=283
+  _globals['_LISTGROUPSRESPONSE_POSITION']._serialized_start=208
+  _globals['_LISTGROUPSRESPONSE_POSITION']._serialized_end=283
+  _globals['_GROUP']._serialized_start=285
+  _globals['_GROUP']._serialized_end=399
+  _globals['_DESCRIBEGROUPSREQUEST']._serialized_start=401
+  _globals['_DESCRIBEGROUPSREQUEST']._serialized_end=437
+  _globals['_DESCRIBEGROUPSRESPONSE']._serialized_start=439
+  _globals['_DESCRIBEGROUPSRESPONSE']._serialized_end=510
+  _globals['_GROUPDESCRIPTION']._serialized_start=513
+  _globals['_GROUPDESCRIPTION']._serialized_end=724
+  _globals['_MEMBER']._serialized_start=726
+  _globals['_MEMBER']._serialized_end=827
+  _globals['_GROUPPOSITION']._serialized_start=830
+  _globals['_GROUPPOSITION']._serialized_end=1077
+  _globals['_ALTERPOSITIONSREQUEST']._serialized_start=1080
+  _globals['_ALTERPOSITIONSREQUEST']._serialized_end=1252
+  _globals['_ALTERPOSITIONSREQUEST_ROW']._serialized_start=1197
+  _globals['_ALTERPOSITIONSREQUEST_ROW']._serialized_end=1252
+  _globals['_ALTERPOSITIONSRESPONSE']._serialized_start=1255
+  _globals['_ALTERPOSITIONSRESPONSE']._serialized_end=1465
+  _globals['_ALTERPOSITIONSRESPONSE_RESULT']._serialized_start=1342
+  _globals['_ALTERPOSITIONSRESPONSE_RESULT']._serialized_end=1465
+  _globals['_DELETEGROUPREQUEST']._serialized_start=1467
+  _globals['_DELETEGROUPREQUEST']._serialized_end=1499
+  _globals['_DELETEGROUPRESPONSE']._serialized_start=1501
+  _globals['_DELETEGROUPRESPONSE']._serialized_end=1522
+  _globals['_GROUPS']._serialized_start=1525
+  _globals['_GROUPS']._serialized_end=1876
 # @@protoc_insertion_point(module_scope)

@@ -12,10 +12,23 @@ class ListGroupsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListGroupsResponse(_message.Message):
-    __slots__ = ("groups",)
+    __slots__ = ("groups", "positions")
+    class Position(_message.Message):
+        __slots__ = ("group", "topic", "partition", "offset")
+        GROUP_FIELD_NUMBER: _ClassVar[int]
+        TOPIC_FIELD_NUMBER: _ClassVar[int]
+        PARTITION_FIELD_NUMBER: _ClassVar[int]
+        OFFSET_FIELD_NUMBER: _ClassVar[int]
+        group: int
+        topic: str
+        partition: int
+        offset: int
+        def __init__(self, group: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[Group]
-    def __init__(self, groups: _Optional[_Iterable[Group]] = ...) -> None: ...
+    positions: _containers.RepeatedCompositeFieldContainer[ListGroupsResponse.Position]
+    def __init__(self, groups: _Optional[_Iterable[Group]] = ..., positions: _Optional[_Iterable[ListGroupsResponse.Position]] = ...) -> None: ...
 
 class Group(_message.Message):
     __slots__ = ("id", "state", "protocol_type", "members", "positions", "lag_records")

@@ -1,0 +1,229 @@
+"""Floods from YAML. Every mistake is named with its line, its field and what was expected."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import cast
+from zoneinfo import ZoneInfo
+
+import yaml
+
+from assets.floods.cron import Cron
+from assets.floods.document import DocumentError, Notes, Problem, Section, compose, describe, duration_ms, moment
+from assets.floods.model import HOUR_MS, MINUTE_MS, Brokers, By, Flood, Occurrences, Partitions, Place, Source
+
+FLOODS_MAX = 1000
+AT_MAX = 1000
+BROKERS_MAX = 64
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TTL_MS_MIN = 10_000
+
+
+def parse(text: str, file: str) -> list[Flood]:
+    """The floods of one file.
+
+    Args:
+        file: its name, for messages.
+
+    Raises:
+        DocumentError: all that is wrong with it.
+    """
+    notes = Notes(file)
+    root = Section(compose(text, file), "", notes)
+    floods: list[Flood] = []
+    names: dict[str, str] = {}
+    found = root.items("floods", "a list of floods")
+    if root.has("floods") and not found and not notes.problems:
+        root.wrong("floods", "at least one flood")
+    if len(found) > FLOODS_MAX:
+        root.wrong("floods", f"at most {FLOODS_MAX} floods")
+    for path, node in found[:FLOODS_MAX]:
+        flood = _flood(Section(node, path, notes))
+        if flood is None:
+            continue
+        if flood.name in names:
+            notes.add(node, f"{path}.name", f"expected a name of its own, found `{flood.name}`, which {names[flood.name]} has too")
+        names.setdefault(flood.name, path)
+        floods.append(flood)
+    root.close()
+    notes.check()
+    return floods
+
+
+def parse_all(documents: Iterable[tuple[str, str]]) -> list[Flood]:
+    """The floods of several files, each (text, file). Raises DocumentError, with the problems of all files."""
+    floods: list[Flood] = []
+    problems: list[Problem] = []
+    owners: dict[str, str] = {}
+    for text, file in documents:
+        try:
+            found = parse(text, file)
+        except DocumentError as error:
+            problems += error.problems
+            continue
+        for flood in found:
+            if flood.name in owners:
+                problems.append(
+                    Problem(file, 1, "name", f"expected names used once, found `{flood.name}` in {owners[flood.name]} too")
+                )
+            owners.setdefault(flood.name, file)
+        floods += found
+    if problems:
+        raise DocumentError(problems)
+    return floods
+
+
+def _flood(section: Section) -> Flood | None:
+    before = len(section.notes.problems)
+    name = section.text("name", "a name such as `clicks`")
+    if name is not None and not _NAME.fullmatch(name):
+        section.wrong("name", "letters, digits and `_`, a letter first, at most 63")
+    topic = section.text("topic", "the topic's name")
+    if topic is not None and (not _TOPIC.fullmatch(topic) or topic in (".", "..")):
+        section.wrong("topic", "a Kafka topic name: letters, digits, `.`, `_`, `-`, at most 249")
+    source = _source(section)
+    key = section.text("key")
+    value = section.text("value") or "to_json(struct(*))"
+    event_time = section.text("event_time", "the column that says when it happened")
+    where = section.text("where")
+    topic_partitions = section.integer("topic_partitions", 1, 10_000, None)
+    partitions = _partitions(section)
+    occurrences = _occurrences(section)
+    lead_time_ms = section.duration_ms("lead_time", 10 * MINUTE_MS)
+    deadline = _deadline(section)
+    catch_up_ms = section.duration_ms("catch_up", 5 * MINUTE_MS, low=1000)
+    brokers = _brokers(section)
+    place = cast(Place, section.choice("place", ("now", "front"), "now"))
+    reservation_ttl_ms = section.duration_ms("reservation_ttl", 2 * MINUTE_MS, low=_TTL_MS_MIN, high=24 * HOUR_MS)
+    gate_ttl_ms = section.duration_ms("gate_ttl", 10 * MINUTE_MS, low=_TTL_MS_MIN, high=7 * 24 * HOUR_MS)
+    section.close()
+    if len(section.notes.problems) > before:
+        return None
+    assert name and topic and source and event_time and partitions, "what is missing was noted"
+    return Flood(
+        name=name, topic=topic, source=source, key=key, value=value, event_time=event_time, where=where,
+        topic_partitions=topic_partitions, partitions=partitions, occurrences=occurrences, lead_time_ms=lead_time_ms,
+        deadline=deadline, catch_up_ms=catch_up_ms, brokers=brokers, place=place,
+        reservation_ttl_ms=reservation_ttl_ms, gate_ttl_ms=gate_ttl_ms,
+    )  # fmt: skip
+
+
+def _source(parent: Section) -> Source | None:
+    node = parent.take("source", "a path, or `path`, `format` and `options`")
+    if node is None:
+        return None
+    if isinstance(node, yaml.ScalarNode):
+        path = parent.text("source")
+        return None if path is None else Source(path=path)
+    section = Section(node, parent.at("source"), parent.notes)
+    path = section.text("path", "where the data is")
+    format = section.text("format") or "parquet"
+    options = section.texts("options")
+    section.close()
+    return None if path is None else Source(path=path, format=format, options=options)
+
+
+def _partitions(parent: Section) -> Partitions | None:
+    section = parent.section("partitions", "`by` and `start`")
+    if section is None:
+        return None
+    by = cast(By, section.choice("by", ("day", "hour"), "day"))
+    zone = _zone(section)
+    start = _local(section, "start", zone, "the first day, such as `2013-01-01`")
+    end = _local(section, "end", zone, None)
+    if start is not None and end is not None and end <= start:
+        section.wrong("end", f"a time after {start.isoformat()}")
+    for name, when in (("start", start), ("end", end)):
+        if when is not None and (when.minute or when.second or when.microsecond or (by == "day" and when.hour)):
+            section.wrong(name, f"a whole {by}")
+    section.close()
+    return None if start is None else Partitions(by=by, start=start, end=end, timezone=zone)
+
+
+def _occurrences(parent: Section) -> Occurrences:
+    section = parent.section("schedule")
+    if section is None:
+        return Occurrences()
+    zone = _zone(section)
+    cron = None
+    text = section.text("cron")
+    if text is not None:
+        try:
+            cron = Cron.parse(text)
+        except ValueError as error:
+            section.wrong("cron", str(error))
+    at: list[datetime] = []
+    listed = section.items("at", None)
+    for path, node in listed[:AT_MAX]:
+        when = moment(node.value) if isinstance(node, yaml.ScalarNode) else None
+        if when is None:
+            section.notes.add(node, path, f"expected a time such as `2026-12-01T06:00:00Z`, found {describe(node)}")
+            continue
+        at.append(when.astimezone(UTC))
+    if len(listed) > AT_MAX:
+        section.wrong("at", f"at most {AT_MAX} times")
+    if text is None and not section.has("at"):
+        section.notes.add(section.node, section.path, "expected `cron` or `at`, found neither")
+    if text is not None and section.has("at"):
+        section.notes.add(section.node, section.path, "expected `cron` or `at`, found both")
+    section.close()
+    return Occurrences(cron=cron, at=tuple(sorted(set(at))), timezone=zone)
+
+
+def _deadline(section: Section) -> int | datetime:
+    text = section.text("deadline")
+    if text is None:
+        return 2 * HOUR_MS
+    span = duration_ms(text)
+    if span:
+        return span
+    when = moment(text)
+    if when is None:
+        section.wrong("deadline", "a duration such as `2h`, or a time such as `2026-12-01T08:00:00Z`")
+        return 2 * HOUR_MS
+    return when.astimezone(UTC)
+
+
+def _brokers(parent: Section) -> Brokers:
+    section = parent.section("brokers")
+    if section is None:
+        return Brokers()
+    default = Brokers()
+    minimum = section.integer("min", 1, BROKERS_MAX, default.minimum) or default.minimum
+    maximum = section.integer("max", 1, BROKERS_MAX, max(default.maximum, minimum)) or default.maximum
+    if maximum < minimum:
+        section.wrong("max", f"at least `min`, which is {minimum}")
+    bytes_per_s = section.size("bytes_per_s", default.bytes_per_s)
+    wait_ms = section.duration_ms("wait", default.wait_ms, low=1000)
+    short = section.choice("short", ("run", "fail"), default.short)
+    section.close()
+    return Brokers(
+        minimum=minimum, maximum=maximum, bytes_per_s=bytes_per_s, wait_ms=wait_ms, short="fail" if short == "fail" else "run"
+    )
+
+
+def _zone(section: Section) -> str:
+    text = section.text("timezone") or "UTC"
+    try:
+        ZoneInfo(text)
+    except (KeyError, ValueError, OSError):
+        section.wrong("timezone", "a time zone such as `Europe/Berlin`")
+        return "UTC"
+    return text
+
+
+def _local(section: Section, name: str, zone: str, expected: str | None) -> datetime | None:
+    """A time in a zone: one without an offset is local there."""
+    text = section.text(name, expected)
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        section.wrong(name, expected or "a day such as `2014-01-01`")
+        return None
+    place = ZoneInfo(zone)
+    return found.replace(tzinfo=place) if found.tzinfo is None else found.astimezone(place)

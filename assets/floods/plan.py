@@ -1,0 +1,143 @@
+"""The plan of a flood: what comes, how many brokers for how long, and whether the deadline holds. Pure.
+
+What Spark writes by reference costs the brokers next to nothing. They are there for those who read it: so the number of brokers is
+what it takes to hand the flood to its readers within `catch_up`, and the time is what runs of the same flood took per row before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from assets.floods.model import Flood
+
+SETUP_S = 15.0
+"""Start of Spark and of brokers, where nothing was measured yet."""
+ROWS_PER_S = 100_000.0
+"""Rows that one Spark machine moves per second, where nothing was measured yet."""
+PAST_RUNS_MAX = 20
+TOLERANCE = 0.5
+"""An estimate of rows may be off by this share before the check of plan against actual says so; an exact count not at all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionSize:
+    """What one partition's source holds. `exact`: counted, not estimated."""
+
+    key: str
+    rows: int
+    size_bytes: int
+    exact: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastRun:
+    """What a run took: rows and bytes that it added, and the seconds in which brokers were up for it."""
+
+    rows: int
+    size_bytes: int
+    seconds: float
+    broker_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a flood will take. An artifact: its JSON is kept with the run."""
+
+    flood: str
+    topic: str
+    partitions: tuple[PartitionSize, ...]
+    rows: int
+    size_bytes: int
+    exact: bool
+    brokers: int
+    seconds: float
+    broker_seconds: float
+    deadline: datetime
+    basis: str
+    """What the forecast rests on, for a person."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "partitions": [asdict(one) for one in self.partitions], "deadline": self.deadline.isoformat()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        """Raises KeyError, TypeError, ValueError for what `to_json` did not make."""
+        partitions = tuple(PartitionSize(**one) for one in data["partitions"])
+        return cls(**{**data, "partitions": partitions, "deadline": datetime.fromisoformat(data["deadline"])})
+
+
+def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRun], now: datetime, deadline: datetime) -> Plan:
+    """Make the plan.
+
+    Args:
+        sizes: the source's, by partition; partitions that are in the topic already are left out by the caller.
+        past: finished runs of this flood, the newest first.
+    """
+    rows = sum(one.rows for one in sizes)
+    size_bytes = sum(one.size_bytes for one in sizes)
+    useful = [one for one in past if one.rows > 0 and one.seconds > 0][:PAST_RUNS_MAX]
+    if rows == 0:
+        seconds, basis = 0.0, "nothing to add"
+    elif useful:
+        setup_s, rows_per_s = _fit(useful)
+        seconds = setup_s + rows / rows_per_s
+        basis = f"{len(useful)} earlier run{'s' if len(useful) > 1 else ''}: {setup_s:.0f} s + {rows_per_s:,.0f} rows/s"
+    else:
+        seconds = SETUP_S + rows / ROWS_PER_S
+        basis = f"no earlier run: {SETUP_S:.0f} s + {ROWS_PER_S:,.0f} rows/s are assumed"
+    limits = flood.brokers
+    needed = math.ceil(size_bytes / (limits.bytes_per_s * flood.catch_up_ms / 1000))
+    brokers = max(limits.minimum, min(limits.maximum, needed))
+    return Plan(
+        flood=flood.name,
+        topic=flood.topic,
+        partitions=tuple(sizes),
+        rows=rows,
+        size_bytes=size_bytes,
+        exact=all(one.exact for one in sizes),
+        brokers=brokers,
+        seconds=round(seconds, 1),
+        broker_seconds=round(seconds * brokers, 1),
+        deadline=deadline,
+        basis=basis,
+    )
+
+
+def too_late(plan: Plan, now: datetime) -> str | None:
+    """Why the deadline cannot be kept; None where it can."""
+    if plan.rows == 0:
+        return None
+    if plan.deadline <= now:
+        return f"the deadline is over. deadline=`{plan.deadline.isoformat()}` now=`{now.isoformat(timespec='seconds')}`"
+    if now + timedelta(seconds=plan.seconds) > plan.deadline:
+        return (
+            f"the deadline cannot be kept: the flood takes longer. deadline=`{plan.deadline.isoformat()}` "
+            f"now=`{now.isoformat(timespec='seconds')}` forecast_s=`{plan.seconds}`"
+        )
+    return None
+
+
+def deviation(plan: Plan, actual_rows: int) -> tuple[bool, float]:
+    """Plan against actual: whether it was good enough, and by which share the rows were off (0.1: 10 % more than planned)."""
+    off = (actual_rows - plan.rows) / plan.rows if plan.rows else float(actual_rows > 0)
+    return (off == 0 if plan.exact else abs(off) <= TOLERANCE), off
+
+
+def _fit(past: Sequence[PastRun]) -> tuple[float, float]:
+    """Seconds of setup, and rows per second: a line through what was measured; where that makes no sense, the ratio of the sums."""
+    count = len(past)
+    mean_rows = sum(one.rows for one in past) / count
+    mean_s = sum(one.seconds for one in past) / count
+    spread = sum((one.rows - mean_rows) ** 2 for one in past)
+    if count >= 2 and spread > (0.1 * mean_rows) ** 2 * count:
+        s_per_row = sum((one.rows - mean_rows) * (one.seconds - mean_s) for one in past) / spread
+        setup_s = mean_s - s_per_row * mean_rows
+        if s_per_row > 0 and setup_s >= 0:
+            return setup_s, 1 / s_per_row
+    setup_s = min(SETUP_S, 0.5 * mean_s)
+    return setup_s, mean_rows / (mean_s - setup_s)

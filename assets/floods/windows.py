@@ -1,0 +1,106 @@
+"""Partitions as spans of time: keys, windows, and the occurrence that a partition belongs to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+from assets.floods.model import Flood, Partitions
+
+KEY_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H:%M"}
+"""Dagster's own formats of partition keys."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """One partition: its key, and the span [start, end) of event times, in UTC."""
+
+    start: datetime
+    end: datetime
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One time at which a flood comes. `partition`: the newest that is complete by then."""
+
+    at: datetime
+    partition: str
+
+    def run_key(self, flood: str, what: str) -> str:
+        """The same for the same occurrence: Dagster starts one run for it, however often it is asked."""
+        return f"{flood}/{what}/{self.at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def window(partitions: Partitions, key: str) -> Window:
+    """The span of a partition. Raises ValueError for what is not a key."""
+    local = datetime.strptime(key, KEY_FORMATS[partitions.by])
+    place = ZoneInfo(partitions.timezone)
+    start = local.replace(tzinfo=place)
+    # A day is from midnight to midnight, whatever the clock does in between; an hour is 60 minutes.
+    if partitions.by == "day":
+        end = (local + timedelta(days=1)).replace(tzinfo=place).astimezone(UTC)
+    else:
+        end = start.astimezone(UTC) + timedelta(hours=1)
+    return Window(start.astimezone(UTC), end, key)
+
+
+def windows(partitions: Partitions, keys: Sequence[str]) -> list[Window]:
+    """The spans of several partitions, oldest first."""
+    return sorted({window(partitions, key) for key in keys})
+
+
+def newest_key(partitions: Partitions, by: datetime) -> str | None:
+    """The newest partition that is over by a time; None where there is none yet."""
+    limit = by if partitions.end is None else min(by, partitions.end)
+    local = limit.astimezone(ZoneInfo(partitions.timezone))
+    if partitions.by == "day":
+        first = local.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
+    else:
+        first = (limit.astimezone(UTC) - timedelta(hours=1)).astimezone(local.tzinfo).replace(minute=0, second=0, microsecond=0)
+    if first.astimezone(UTC) < partitions.start.astimezone(UTC):
+        return None
+    return first.strftime(KEY_FORMATS[partitions.by])
+
+
+def occurrences(flood: Flood, after: datetime, until: datetime, most: int = 100) -> list[Occurrence]:
+    """When the flood comes in (after, until], in order, at most `most`; those for which there is no partition yet are left out."""
+    declared = flood.occurrences
+    times: Iterator[datetime]
+    if declared.cron is not None:
+        times = islice(declared.cron.after(after, declared.timezone), most)
+    else:
+        times = islice((one for one in declared.at if one > after), most)
+    found = []
+    for at in times:
+        if at > until:
+            break
+        key = newest_key(flood.partitions, at)
+        if key is not None:
+            found.append(Occurrence(at, key))
+    return found
+
+
+def deadline_at(flood: Flood, started: datetime) -> datetime:
+    """When a flood that started then is to be over."""
+    if isinstance(flood.deadline, datetime):
+        return flood.deadline
+    return started + timedelta(milliseconds=flood.deadline)
+
+
+def predicate(flood: Flood, span: Window) -> str:
+    """Spark SQL: the rows of a partition."""
+    column = flood.event_time if flood.event_time.isidentifier() else f"({flood.event_time})"
+    rows = f"{column} >= timestamp '{span.start:%Y-%m-%d %H:%M:%S}+00:00' and {column} < timestamp '{span.end:%Y-%m-%d %H:%M:%S}+00:00'"
+    return f"({flood.where}) and {rows}" if flood.where else rows
+
+
+def source_path(flood: Flood, span: Window) -> str:
+    """Where the rows of a partition are: the path, with the partition's own time in it."""
+    path = flood.source.path
+    if "%" not in path:
+        return path
+    return span.start.astimezone(ZoneInfo(flood.partitions.timezone)).strftime(path)

@@ -1,0 +1,313 @@
+"""Gates: room in a topic for history that is committed by reference, and where a topic's records are."""
+
+from __future__ import annotations
+
+import builtins
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Self
+
+from broker.client.cluster import Cluster
+from broker.client.types import DEFAULT_CLUSTER, Start, TopicPartition
+from broker.wire.grpc.headgate.v1 import gates_pb2
+from broker.wire.grpc.methods import methods
+
+GATES = methods(gates_pb2.DESCRIPTOR.services_by_name["Gates"])
+TTL_MS = 3_600_000
+
+
+class Place(StrEnum):
+    """Where a gate's window is.
+
+    Behind what is there (`NOW`: live records go on behind it; `END`: opened and filled in one step), or in front of everything
+    (`FRONT`), within the topic's `history.room`.
+    """
+
+    NOW = "now"
+    FRONT = "front"
+    END = "end"
+
+
+class GateState(StrEnum):
+    """`OPEN`: readers stop at its window. `FILLED`: they read it. `RELEASED`: they step over it."""
+
+    OPEN = "open"
+    FILLED = "filled"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Offsets [base_offset, end_offset) of one partition."""
+
+    partition: int
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """A gate. Its files go to `store_url` under keys that begin with `prefix`, which ends with a slash.
+
+    `windows` has one for each partition, by number; it may be empty. `filled_ms`, `rows`, `size_bytes`, `files` are 0 and `digest`
+    is "" until it is filled. `released_by`: ``asked``, ``expired`` or "".
+    """
+
+    topic: str
+    id: str
+    place: Place
+    state: GateState
+    windows: tuple[Window, ...]
+    store_url: str
+    prefix: str
+    opened_ms: int
+    expires_in_ms: int
+    ttl_ms: int = TTL_MS
+    filled_ms: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    files: int = 0
+    digest: str = ""
+    released_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRef:
+    """One Parquet file with rows of one partition, sorted by offset without a gap.
+
+    `path`: a key in the store under the gate's prefix, or a URL under a prefix that the brokers allow. `base_offset`: of the first
+    row; for `GateAdmin.publish` it counts from 0 in each partition. `footer_crc32c`: CRC-32C from the Parquet metadata to the end
+    of the file, with its length and the magic behind it.
+    """
+
+    partition: int
+    path: str
+    base_offset: int
+    rows: int
+    size_bytes: int
+    footer_crc32c: int
+    timestamp_min_ms: int
+    timestamp_max_ms: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hole:
+    """Offsets [base_offset, end_offset) of a gate in which there is nothing: `open`: nothing yet, readers wait there."""
+
+    gate_id: str
+    base_offset: int
+    end_offset: int
+    open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLayout:
+    """One partition: what may be read is [log_start, high_watermark). Records that are not in `extents` are read through the lead.
+
+    `grpc_address` and `kafka_address` are the lead's ``host:port``, "" where there is none at the moment.
+    """
+
+    partition: int
+    log_start: int
+    high_watermark: int
+    grpc_address: str
+    kafka_address: str
+    extents: tuple[FileRef, ...] = ()
+    holes: tuple[Hole, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where a topic's records are. Keys of its own files begin with `prefix`, which ends with a slash."""
+
+    topic: str
+    topic_id: uuid.UUID
+    store_url: str
+    prefix: str
+    partitions: tuple[PartitionLayout, ...] = field(default=())
+
+
+class GateAdmin:
+    """Opens, fills and looks after gates. An async context manager.
+
+    Args:
+        cluster: ``host:grpc_port`` of any broker, or several with commas between them.
+        timeout_ms: longest wait for one call, with its retries.
+
+    Every call may be repeated: the same call with the same content answers as the first time. Methods raise HeadgateError:
+    InvalidError (UNKNOWN_TOPIC; UNKNOWN_GATE; GATE_CONFLICT: another content under the same id, or a state that does not allow it;
+    INVALID_REFERENCE: a file is not as its reference says), RetryError when the cluster did not answer in time.
+    """
+
+    def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 60_000) -> None:
+        self._cluster = Cluster(cluster, timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._cluster.close()
+
+    async def open(self, topic: str, rows: Sequence[int], *, gate_id: str, place: Place = Place.NOW, ttl_ms: int = TTL_MS) -> Gate:
+        """Keep room for `rows` records in each partition, by number, in one atomic step.
+
+        From the moment that it returns, whoever reads from the beginning waits at the window; live producers and readers at the end
+        do not notice. Unless it is filled, released or renewed the gate is released by itself after `ttl_ms`.
+        """
+        request = gates_pb2.OpenGateRequest(topic=topic, gate_id=gate_id, place=_PLACES[place], rows=rows, ttl_ms=ttl_ms)
+        response: gates_pb2.OpenGateResponse = await self._cluster.call(GATES["OpenGate"], request, retry=True)
+        return _gate(response.gate)
+
+    async def publish(self, topic: str, files: Sequence[FileRef], *, gate_id: str) -> Gate:
+        """Append files at the end of the topic: a gate that is opened and filled in one step. Their offsets count from 0."""
+        request = gates_pb2.OpenGateRequest(
+            topic=topic, gate_id=gate_id, place=gates_pb2.GATE_PLACE_END, ttl_ms=TTL_MS, files=[_message(one) for one in files]
+        )
+        response: gates_pb2.OpenGateResponse = await self._cluster.call(GATES["OpenGate"], request, retry=True)
+        return _gate(response.gate)
+
+    async def fill(self, topic: str, gate_id: str, files: Sequence[FileRef]) -> Gate:
+        """Commit the files of all partitions in one atomic step: they are readable when it returns. Fewer rows than the window has
+        room for leave a gap that readers step over."""
+        request = gates_pb2.FillGateRequest(topic=topic, gate_id=gate_id, files=[_message(one) for one in files])
+        response: gates_pb2.FillGateResponse = await self._cluster.call(GATES["FillGate"], request, retry=True)
+        return _gate(response.gate)
+
+    async def renew(self, topic: str, gate_id: str, ttl_ms: int | None = None) -> Gate:
+        """Start the time-to-live of an open gate again. Raises InvalidError(GATE_CONFLICT) where it is not open any more."""
+        request = gates_pb2.RenewGateRequest(topic=topic, gate_id=gate_id, ttl_ms=ttl_ms or 0)
+        response: gates_pb2.RenewGateResponse = await self._cluster.call(GATES["RenewGate"], request, retry=True)
+        return _gate(response.gate)
+
+    async def release(self, topic: str, gate_id: str) -> Gate:
+        """Give an open gate up; its window stays empty. Raises InvalidError(GATE_CONFLICT) where it was filled."""
+        request = gates_pb2.ReleaseGateRequest(topic=topic, gate_id=gate_id)
+        response: gates_pb2.ReleaseGateResponse = await self._cluster.call(GATES["ReleaseGate"], request, retry=True)
+        return _gate(response.gate)
+
+    async def list(self, topic: str | None = None) -> builtins.list[Gate]:
+        """All gates, of one topic or of all."""
+        response: gates_pb2.ListGatesResponse = await self._cluster.call(
+            GATES["ListGates"], gates_pb2.ListGatesRequest(topic=topic or ""), retry=True
+        )
+        return [_gate(row) for row in response.gates]
+
+    async def describe(self, topic: str, gate_id: str) -> Gate:
+        """One gate. Raises InvalidError(UNKNOWN_GATE)."""
+        return (await self.describe_files(topic, gate_id))[0]
+
+    async def describe_files(self, topic: str, gate_id: str) -> tuple[Gate, builtins.list[FileRef]]:
+        """One gate, and the files that filled it."""
+        response: gates_pb2.DescribeGateResponse = await self._cluster.call(
+            GATES["DescribeGate"], gates_pb2.DescribeGateRequest(topic=topic, gate_id=gate_id), retry=True
+        )
+        return _gate(response.gate), [_file(row) for row in response.files]
+
+    async def layout(self, topic: str) -> Layout:
+        """Where the records of a topic are. The high watermarks are asked for after the files: no file is missing below them."""
+        response: gates_pb2.LayoutResponse = await self._cluster.call(
+            GATES["Layout"], gates_pb2.LayoutRequest(topic=topic), retry=True
+        )
+        wanted: dict[TopicPartition, Start] = {TopicPartition(topic, row.partition): "latest" for row in response.partitions}
+        ends = await self._cluster.offsets(wanted)
+        return Layout(
+            topic=topic,
+            topic_id=uuid.UUID(bytes=response.topic_id),
+            store_url=response.store_url,
+            prefix=response.prefix,
+            partitions=tuple(
+                PartitionLayout(
+                    partition=row.partition,
+                    log_start=row.log_start,
+                    high_watermark=ends[TopicPartition(topic, row.partition)].offset,
+                    grpc_address=row.grpc_address,
+                    kafka_address=row.kafka_address,
+                    extents=tuple(_file(one) for one in row.files),
+                    holes=tuple(
+                        Hole(
+                            gate_id=hole.gate_id,
+                            base_offset=hole.base_offset,
+                            end_offset=hole.end_offset,
+                            open=hole.state == gates_pb2.GATE_STATE_OPEN,
+                        )
+                        for hole in row.holes
+                    ),
+                )
+                for row in response.partitions
+            ),
+        )
+
+
+_PLACES = {
+    Place.NOW: gates_pb2.GATE_PLACE_NOW,
+    Place.FRONT: gates_pb2.GATE_PLACE_FRONT,
+    Place.END: gates_pb2.GATE_PLACE_END,
+}
+_PLACE_OF = {number: place for place, number in _PLACES.items()}
+_STATE_OF = {
+    gates_pb2.GATE_STATE_OPEN: GateState.OPEN,
+    gates_pb2.GATE_STATE_FILLED: GateState.FILLED,
+    gates_pb2.GATE_STATE_RELEASED: GateState.RELEASED,
+}
+
+
+def _message(file: FileRef) -> gates_pb2.FileRef:
+    return gates_pb2.FileRef(
+        partition=file.partition,
+        path=file.path,
+        base_offset=file.base_offset,
+        rows=file.rows,
+        size_bytes=file.size_bytes,
+        footer_crc32c=file.footer_crc32c,
+        timestamp_min_ms=file.timestamp_min_ms,
+        timestamp_max_ms=file.timestamp_max_ms,
+    )
+
+
+def _file(row: gates_pb2.FileRef) -> FileRef:
+    return FileRef(
+        partition=row.partition,
+        path=row.path,
+        base_offset=row.base_offset,
+        rows=row.rows,
+        size_bytes=row.size_bytes,
+        footer_crc32c=row.footer_crc32c,
+        timestamp_min_ms=row.timestamp_min_ms,
+        timestamp_max_ms=row.timestamp_max_ms,
+    )
+
+
+def _gate(row: gates_pb2.Gate) -> Gate:
+    return Gate(
+        topic=row.topic,
+        id=row.id,
+        place=_PLACE_OF[row.place],
+        state=_STATE_OF[row.state],
+        windows=tuple(
+            Window(partition=one.partition, base_offset=one.base_offset, end_offset=one.end_offset) for one in row.windows
+        ),
+        store_url=row.store_url,
+        prefix=row.prefix,
+        opened_ms=row.opened_ms,
+        expires_in_ms=row.expires_in_ms,
+        ttl_ms=row.ttl_ms,
+        filled_ms=row.filled_ms,
+        rows=row.rows,
+        size_bytes=row.size_bytes,
+        files=row.files,
+        digest=row.digest,
+        released_by=row.released_by,
+    )

@@ -1,0 +1,135 @@
+"""A sum over rows that does not depend on their order, so that two copies of a history can be compared without sorting either.
+
+All arithmetic is modulo 2^64. The hash of some bytes: pad them with zeros to 8-byte little-endian words ``w``, then
+
+    poly  = sum of stir(w[j]) * R**j            stir(w) = v ^ v >> 29 where v = (w ^ w >> 32) * S
+    hash  = finish(poly + length * L)           finish = the finalizer of MurmurHash3 (64 bits); null has a fixed hash
+
+and of a row: ``h = finish(time_ms + T)``, then ``h = finish(h * M + hash(part))`` for key, value and headers, these as the bytes
+of the record's header section without the count. The sum of these is the checksum. It tells accidents, not forgers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from broker.log.column_encoder import Sources, Uint64s, header_bytes
+from broker.log.column_schema import ArrowArray, Columns, Int64s, from_arrow, lengths, take_apart
+
+_MASK = (1 << 64) - 1
+_R = 0x9E3779B97F4A7C15
+_R_INVERSE = pow(_R, -1, 1 << 64)
+_S = np.uint64(0xD6E8FEB86659FD93)
+_L = np.uint64(0xA24BAED4963EE407)
+_T = np.uint64(0x9FB21C651E98DF25)
+_M = np.uint64(0xC2B2AE3D27D4EB4F)
+_NULL = np.uint64(0x7FB5D329728EA185)
+_NO_HEADERS = np.uint64(0x2545F4914F6CDD1D)
+
+_29, _32, _33 = np.uint64(29), np.uint64(32), np.uint64(33)
+_F1, _F2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+
+_BLOCK_WORDS = 1 << 15
+"""Words that are summed in one go: what fits the cache of a core."""
+
+
+def checksum(rows: pa.RecordBatch | pa.Table) -> int:
+    """The sum of the hashes of all rows, in [0, 2^64). Sums of parts add up (modulo 2^64); `offset` does not count.
+
+    Raises InvalidError as `take_apart` does.
+    """
+    total = 0
+    for part in rows.to_batches() if isinstance(rows, pa.Table) else [rows]:
+        if part.num_rows:
+            total += int(row_hashes(take_apart(part)).sum(dtype=np.uint64))
+    return total & _MASK
+
+
+def row_hashes(columns: Columns) -> Uint64s:
+    """One hash per row."""
+    hashes = _finish(columns.timestamps.astype(np.uint64) + _T)
+    for column in (columns.key, columns.value):
+        hashes = _finish(hashes * _M + _hash(column))
+    if columns.headers is None:
+        return _finish(hashes * _M + _NO_HEADERS)
+    counts, blobs = header_bytes(columns.headers)
+    return _finish(hashes * _M + np.where(counts > 0, _hash(blobs), _NO_HEADERS))
+
+
+def _finish(values: Uint64s) -> Uint64s:
+    values = values ^ (values >> _33)
+    values *= _F1
+    values ^= values >> _33
+    values *= _F2
+    values ^= values >> _33
+    return values
+
+
+def _hash(array: ArrowArray) -> Uint64s:
+    sizes = lengths(array)
+    null = sizes < 0
+    sizes = np.maximum(sizes, 0)
+    hashes = np.empty(len(sizes), np.uint64)
+    ends = np.cumsum((sizes + 7) >> 3)
+    row = 0
+    while row < len(sizes):
+        before = int(ends[row - 1]) if row else 0
+        end = max(int(np.searchsorted(ends, before + _BLOCK_WORDS, side="right")), row + 1)
+        hashes[row:end] = _sums(array.slice(row, end - row), sizes[row:end])
+        row = end
+    hashes = _finish(hashes + sizes.astype(np.uint64) * _L)
+    if null.any():
+        hashes[null] = _NULL
+    return hashes
+
+
+def _sums(array: ArrowArray, sizes: Int64s) -> Uint64s:
+    """`poly` of each value. They have at most `_BLOCK_WORDS` words together, or there is one value only."""
+    words = _padded_words(array, sizes)
+    total = np.zeros(len(words) + 1, np.uint64)
+    scale, carry = 1, np.uint64(0)
+    for start in range(0, len(words), _BLOCK_WORDS):
+        block = words[start : start + _BLOCK_WORDS]
+        stirred = block ^ (block >> _32)
+        stirred *= _S
+        stirred ^= stirred >> _29
+        stirred *= _POWERS[: len(block)]
+        if scale != 1:
+            stirred *= np.uint64(scale)
+        sums = total[start + 1 : start + 1 + len(block)]
+        np.cumsum(stirred, out=sums)
+        if start:
+            sums += carry
+        carry = sums[-1]
+        scale = scale * _BLOCK_SCALE & _MASK
+    ends = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum((sizes + 7) >> 3, out=ends[1:])
+    if len(sizes) == 1:
+        return total[ends[1:]]
+    return (total[ends[1:]] - total[ends[:-1]]) * _INVERSE_POWERS[ends[:-1]]
+
+
+def _padded_words(array: ArrowArray, sizes: Int64s) -> Uint64s:
+    sources = Sources()
+    laid = np.zeros((len(sizes), 2, 2), np.uint64)
+    laid[:, 0] = sources.views(array)
+    laid[:, 1, 0] = -sizes & 7
+    joined = sources.join(laid.reshape(-1, 2))
+    data = joined.buffers()[2]
+    words = int(((sizes + 7) >> 3).sum())
+    if data is None or not words:
+        return np.zeros(0, np.uint64)
+    return from_arrow(data, np.uint64, words)
+
+
+def _powers(base: int) -> Uint64s:
+    values: npt.NDArray[np.uint64] = np.ones(_BLOCK_WORDS + 1, np.uint64)
+    values[1:] = np.uint64(base)
+    return np.multiply.accumulate(values)
+
+
+_POWERS = _powers(_R)
+_INVERSE_POWERS = _powers(_R_INVERSE)
+_BLOCK_SCALE = pow(_R, _BLOCK_WORDS, 1 << 64)

@@ -1,0 +1,377 @@
+"""RecordBatch v2 to columns, with no Python per row but for one jump from record to record.
+
+Where a record begins is known only from the length of the one before it. That chain is followed first: for many batches at once
+in lock-step by numpy, for few batches in Python, one step per record. Then all records are parsed together, field by field: eight
+bytes are gathered at each record's position, and varints are taken out of these words. Keys and values leave as binary views into
+the batches, which one cast copies together.
+
+What does not look as expected anywhere (a varint of nine bytes, lengths that contradict each other) sends the batches to
+`records.iter_records`, which is the judge of what is corrupt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from broker.log.batch import (
+    CODEC_MASK,
+    CODEC_MAX,
+    CONTROL,
+    CRC_START,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    Buffer,
+    parse_header,
+    split,
+)
+from broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, Int64s, to_arrow
+from broker.log.compression import Codec, decompress
+from broker.log.records import DECOMPRESSED_BYTES_MAX, Record, iter_records
+from broker.runtime.errors import InvalidError, Reason
+
+Uint64s: TypeAlias = npt.NDArray[np.uint64]
+
+GROUP_BYTES = 16 << 20
+"""Decompressed bytes that are decoded in one go, but for a single larger batch."""
+LOCK_STEP_BATCHES_MIN = 96
+"""From so many batches on, one step of numpy over all of them costs less than as many steps of Python."""
+
+_SLACK_BYTES = 16
+_IN_PLACE_BYTES = 12
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ONE = np.uint64(1)
+_32 = np.uint64(32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    header: BatchHeader
+    whole: memoryview
+    records: memoryview
+
+
+class _UnusualError(Exception):
+    """Something that the fast path does not do, or that nobody may do."""
+
+
+def decode_batches(
+    buffers: Iterable[Buffer],
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> pa.RecordBatch:
+    """The records of batches, in `column_schema.SCHEMA`. Control batches are skipped; a record without headers has null there.
+
+    Args:
+        buffers: each with one or more whole batches, back to back.
+        start, end: only offsets in [start, end).
+        decompressed_bytes_max: of one batch.
+
+    Raises:
+        InvalidError: CORRUPT_MESSAGE (also where a CRC is wrong) or UNSUPPORTED_COMPRESSION, for any bytes whatever; MESSAGE_TOO_LARGE
+            above 2 GB.
+    """
+    low = start if start is not None else -(1 << 62)
+    high = end if end is not None else 1 << 62
+    parts: list[pa.RecordBatch] = []
+    group: list[_Batch] = []
+    size = 0
+    for buffer in buffers:
+        for whole in split(memoryview(buffer).cast("B")):
+            batch = _open(whole, low, high, decompressed_bytes_max)
+            if batch is None:
+                continue
+            if group and size + len(batch.records) > GROUP_BYTES:
+                parts.append(_decode_group(group, low, high, decompressed_bytes_max))
+                group, size = [], 0
+            group.append(batch)
+            size += len(batch.records)
+    if group:
+        parts.append(_decode_group(group, low, high, decompressed_bytes_max))
+    if not parts:
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
+    if len(parts) > 1:
+        parts = pa.Table.from_batches(parts).combine_chunks().to_batches()
+    if len(parts) > 1:
+        raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"more than 2 GB of keys or values cannot be one table. parts=`{len(parts)}`")
+    return parts[0]
+
+
+def _open(whole: memoryview, low: int, high: int, decompressed_bytes_max: int) -> _Batch | None:
+    header = parse_header(whole)
+    if header.magic != 2:
+        raise _corrupt("has an unknown magic", header.magic)
+    if crc32c(whole[CRC_START:]) != header.crc:
+        raise _corrupt("does not match its CRC-32C", header.crc)
+    if header.attributes & CODEC_MASK > CODEC_MAX:
+        codec = header.attributes & CODEC_MASK
+        raise InvalidError(Reason.UNSUPPORTED_COMPRESSION, f"record batch has an unknown codec. codec=`{codec}`")
+    if header.attributes & CONTROL or header.next_offset <= low or header.base_offset >= high or not header.record_count:
+        return None
+    return _Batch(header, whole, decompress(Codec(header.attributes & CODEC_MASK), whole[HEADER_BYTES:], decompressed_bytes_max))
+
+
+def _decode_group(group: list[_Batch], low: int, high: int, decompressed_bytes_max: int) -> pa.RecordBatch:
+    try:
+        return _Group(group).decode(low, high)
+    except _UnusualError:
+        return _decode_slowly(group, low, high, decompressed_bytes_max)
+
+
+def _decode_slowly(group: list[_Batch], low: int, high: int, decompressed_bytes_max: int) -> pa.RecordBatch:
+    records: list[Record] = []
+    for batch in group:
+        records += iter_records(batch.whole, decompressed_bytes_max=decompressed_bytes_max)
+    records = [record for record in records if low <= record.offset < high]
+    headers = [
+        [
+            {"key": name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), "value": value}
+            for name, value in record.headers
+        ]
+        or None
+        for record in records
+    ]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([record.offset for record in records], pa.int64()),
+            pa.array([record.timestamp_ms for record in records], pa.int64()).cast(SCHEMA.field("timestamp").type),
+            pa.array([record.key for record in records], pa.binary()),
+            pa.array([record.value for record in records], pa.binary()),
+            pa.array(headers, HEADERS_TYPE),
+        ],
+        schema=SCHEMA,
+    )
+
+
+class _Group:
+    """The records of some batches in one buffer."""
+
+    def __init__(self, group: list[_Batch]) -> None:
+        self._batches = group
+        self._data = b"".join([*(batch.records for batch in group), bytes(_SLACK_BYTES)])
+        self._end = len(self._data) - _SLACK_BYTES
+        # Eight bytes from every position; gathering from it is what makes the rest fast.
+        self._words: Uint64s = np.ndarray((self._end + _SLACK_BYTES - 7,), "<u8", self._data, 0, (1,))
+        sizes = np.array([len(batch.records) for batch in group], np.int64)
+        self._batch_ends = np.cumsum(sizes)
+        self._batch_starts = self._batch_ends - sizes
+        self._counts = np.array([batch.header.record_count for batch in group], np.int64)
+        if int(self._counts.min()) < 0 or bool((self._counts * 7 > sizes).any()):
+            raise _UnusualError("a record takes seven bytes or more")
+
+    def decode(self, low: int, high: int) -> pa.RecordBatch:
+        starts = self._chain()
+        first_rows = np.cumsum(self._counts) - self._counts
+        size, body = self._varint(starts)
+        ends = body + size
+        # Record by record the chain is right if each ends where the next begins, and the last of a batch at the batch's end.
+        following = np.empty_like(starts)
+        following[:-1] = starts[1:]
+        following[first_rows + self._counts - 1] = self._batch_ends
+        if not np.array_equal(ends, following):
+            raise _UnusualError("records and their lengths disagree")
+        time_delta, at = self._varint(body + 1)
+        offset_delta, at = self._varint(at)
+        key_start, key_size, at = self._bytes(at, ends)
+        value_start, value_size, at = self._bytes(at, ends)
+        header_count, at = self._varint(at)
+        if bool((at > ends).any()):
+            raise _UnusualError("fields do not fit")
+        offsets = self._offsets(offset_delta, first_rows)
+        times = self._times(time_delta)
+        bare = not header_count.any()
+        if bare and not np.array_equal(at, ends):
+            raise _UnusualError("records have bytes behind their fields")
+        headers = None if bare else self._headers(header_count, at, ends)
+        columns: list[ArrowArray] = [
+            pa.array(offsets),
+            pa.Array.from_buffers(SCHEMA.field("timestamp").type, len(times), [None, to_arrow(times)]),
+        ]
+        keep: Int64s | None = None
+        if int(offsets.min()) < low or int(offsets.max()) >= high:
+            keep = np.flatnonzero((offsets >= low) & (offsets < high))
+            key_start, key_size, value_start, value_size = key_start[keep], key_size[keep], value_start[keep], value_size[keep]
+            columns = [column.take(pa.array(keep)) for column in columns]
+        columns.append(self._array(key_start, key_size))
+        columns.append(self._array(value_start, value_size))
+        if headers is None:
+            columns.append(pa.nulls(len(key_size), HEADERS_TYPE))
+        else:
+            columns.append(headers if keep is None else headers.take(pa.array(keep)))
+        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+    def _offsets(self, deltas: Int64s, first_rows: Int64s) -> Int64s:
+        steps = np.diff(deltas)
+        steps[first_rows[1:] - 1] = 1
+        last = np.array([batch.header.last_offset_delta for batch in self._batches], np.int64)
+        if (
+            bool((steps < 1).any())
+            or bool((deltas[first_rows] < 0).any())
+            or bool((deltas[first_rows + self._counts - 1] > last).any())
+        ):
+            raise _UnusualError("offsets do not grow")
+        return deltas + np.repeat(np.array([batch.header.base_offset for batch in self._batches], np.int64), self._counts)
+
+    def _times(self, deltas: Int64s) -> Int64s:
+        bases = np.array([batch.header.base_timestamp for batch in self._batches], np.int64)
+        times = deltas + np.repeat(bases, self._counts)
+        appended = [batch.header.attributes & LOG_APPEND_TIME for batch in self._batches]
+        if any(appended):
+            stamps = np.array([batch.header.max_timestamp for batch in self._batches], np.int64)
+            times = np.where(np.repeat(np.array(appended) != 0, self._counts), np.repeat(stamps, self._counts), times)
+        return times
+
+    def _chain(self) -> Int64s:
+        """Where each record begins."""
+        starts = np.empty(int(self._counts.sum()), np.int64)
+        rows = np.cumsum(self._counts) - self._counts
+        positions = self._batch_starts.copy()
+        done = 0
+        order = np.argsort(-self._counts, kind="stable")
+        left = self._counts[order]
+        if len(order) >= LOCK_STEP_BATCHES_MIN:
+            done = self._lock_step(starts, rows, positions, order, left)
+        for batch in order[left > done].tolist():
+            first = int(rows[batch]) + done
+            count = int(self._counts[batch]) - done
+            starts[first : first + count] = self._walk(int(positions[batch]), count)
+        return starts
+
+    def _lock_step(self, starts: Int64s, rows: Int64s, positions: Int64s, order: Int64s, left: Int64s) -> int:
+        """Go on in all batches at once while enough of them have records left; returns the records done in each."""
+        at, row = positions[order], rows[order]
+        done = 0
+        while True:
+            active = int(np.searchsorted(-left, -done, side="left"))
+            if active < LOCK_STEP_BATCHES_MIN:
+                break
+            # All of these have at least as many records left as the last one.
+            steps = int(left[active - 1]) - done
+            current, target = at[:active], row[:active] + done
+            for _ in range(steps):
+                starts[target] = current
+                size, body = self._varint(current)
+                current = body + size
+                target += 1
+            at[:active] = current
+            done += steps
+        positions[order] = at
+        return done
+
+    def _walk(self, position: int, count: int) -> list[int]:
+        data = self._data
+        starts: list[int] = []
+        note = starts.append
+        try:
+            for _ in range(count):
+                note(position)
+                byte = data[position]
+                if byte < 0x80:
+                    position += (byte >> 1) + 1
+                    continue
+                second = data[position + 1]
+                if second < 0x80:
+                    position += ((byte & 0x7F | second << 7) >> 1) + 2
+                    continue
+                size, shift, position = byte & 0x7F | (second & 0x7F) << 7, 14, position + 2
+                while True:
+                    byte = data[position]
+                    position += 1
+                    size |= (byte & 0x7F) << shift
+                    if byte < 0x80:
+                        break
+                    shift += 7
+                position += size >> 1
+        except IndexError as error:
+            raise _UnusualError("a record is cut off") from error
+        return starts
+
+    def _gather(self, positions: Int64s) -> Uint64s:
+        if int(positions.min()) < 0 or int(positions.max()) > self._end:
+            raise _UnusualError("a field is cut off")
+        return self._words[positions]
+
+    def _varint(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """The zigzag varints at some positions, and the positions behind them."""
+        words = self._gather(positions)
+        stops = ~words & _HIGH_BITS
+        lowest = stops & (~stops + _ONE)
+        mask = lowest | (lowest - _ONE)
+        widths = np.bitwise_count(mask) >> 3
+        width_max = int(widths.max())
+        if width_max > 8 or not stops.all():
+            raise _UnusualError("a varint has more than eight bytes")
+        groups = words & mask & _LOW_BITS
+        values = groups & np.uint64(0x7F)
+        for index in range(1, width_max):
+            values |= (groups >> np.uint64(index)) & np.uint64(0x7F << 7 * index)
+        signed = values.view(np.int64)
+        return (signed >> 1) ^ -(signed & 1), positions + widths
+
+    def _bytes(self, positions: Int64s, ends: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """(start, length or -1 for null, position behind it) of bytes with their length before them."""
+        sizes, starts = self._varint(positions)
+        if int(sizes.min()) < -1:
+            raise _UnusualError("a length is negative")
+        behind = starts + np.maximum(sizes, 0)
+        if bool((behind > ends).any()):
+            raise _UnusualError("a field does not fit")
+        return starts, sizes, behind
+
+    def _array(self, starts: Int64s, sizes: Int64s) -> ArrowArray:
+        """A binary array of the bytes there; null where the size is -1."""
+        count = len(starts)
+        present = None if not count or int(sizes.min()) >= 0 else sizes >= 0
+        used = sizes if present is None else np.maximum(sizes, 0)
+        views = np.empty((count, 2), np.uint64)
+        views[:, 0] = used
+        views[:, 1] = starts.astype(np.uint64) << _32
+        small = np.flatnonzero(used <= _IN_PLACE_BYTES)
+        if len(small):
+            first = self._words[starts[small]]
+            views[small, 0] |= first << _32
+            views[small, 1] = first >> _32 | self._words[np.minimum(starts[small] + 8, self._end)] << _32
+        bitmap = None if present is None else to_arrow(np.packbits(present, bitorder="little"))
+        data = pa.py_buffer(self._data)
+        return pa.Array.from_buffers(pa.binary_view(), count, [bitmap, to_arrow(views), data], -1).cast(pa.binary())
+
+    def _headers(self, counts: Int64s, at: Int64s, ends: Int64s) -> ArrowArray:
+        if int(counts.min()) < 0 or bool((counts > (ends - at) // 2).any()):
+            raise _UnusualError("a header count does not fit")
+        list_offsets = np.zeros(len(counts) + 1, np.int64)
+        np.cumsum(counts, out=list_offsets[1:])
+        total = int(list_offsets[-1])
+        name_start, name_size, value_start, value_size = (np.empty(total, np.int64) for _ in range(4))
+        at = at.copy()
+        rows = np.flatnonzero(counts)
+        for number in range(int(counts.max())):
+            rows = rows[counts[rows] > number]
+            items = list_offsets[rows] + number
+            name_start[items], name_size[items], at[rows] = self._bytes(at[rows], ends[rows])
+            value_start[items], value_size[items], at[rows] = self._bytes(at[rows], ends[rows])
+        if not np.array_equal(at, ends) or int(name_size.min()) < 0:
+            raise _UnusualError("headers and the record's length disagree")
+        try:
+            names = self._array(name_start, name_size).cast(pa.string())
+        except pa.ArrowInvalid as error:
+            raise _UnusualError("a header's name is not UTF-8") from error
+        items_array = pa.StructArray.from_arrays(
+            [names, self._array(value_start, value_size)], fields=list(HEADERS_TYPE.value_type)
+        )
+        bitmap = to_arrow(np.packbits(counts > 0, bitorder="little"))
+        buffers: list[pa.Buffer | None] = [bitmap, to_arrow(list_offsets.astype(np.int32))]
+        return pa.Array.from_buffers(HEADERS_TYPE, len(counts), buffers, children=[items_array])
+
+
+def _corrupt(what: str, value: int) -> InvalidError:
+    return InvalidError(Reason.CORRUPT_MESSAGE, f"record batch {what}. value=`{value}`")

@@ -1,0 +1,395 @@
+"""Rows of columns to RecordBatch v2, with no Python per row.
+
+A record is a handful of varints between the bytes of its key and its value (records.py has the layout). Arrow's *binary view*
+is (length, up to 12 bytes in place) or (length, buffer, position), so a record is a few views: the varints in place, the key and
+the value by reference. numpy computes the views, and one cast from binary view to binary copies everything together, each byte
+once, into what is already the batches with room for their 61-byte headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, NO_PRODUCER_ID, pack_header, stamp_crc
+from broker.log.column_schema import ArrowArray, Columns, Int64s, from_arrow, lengths, take_apart, to_arrow
+from broker.log.compression import Codec, compress
+from broker.runtime.errors import InvalidError, Reason
+
+Uint64s: TypeAlias = npt.NDArray[np.uint64]
+Views: TypeAlias = npt.NDArray[np.uint64]
+"""Shape (n, 2): binary views, little-endian. First: length, then 4 bytes in place. Then: 8 bytes in place, or buffer, position."""
+
+BATCH_BYTES_MAX = 1 << 20
+BATCH_ROWS_MAX = 1 << 16
+GROUP_ROWS = 32 << 10
+"""Rows that are encoded in one go: as many as keep numpy busy and its arrays within the cache of a core."""
+GROUP_BYTES = 8 << 20
+RECORD_BYTES_MAX = 1 << 30
+"""A record's own bytes at the most. Arrow's positions are 31 bits."""
+
+_IN_PLACE_BYTES = 12
+_ZERO = np.uint64(0)
+_ONE = np.uint64(1)
+_THREE = np.uint64(3)
+_SEVEN = np.uint64(0x7F)
+_32 = np.uint64(32)
+_64 = np.uint64(64)
+
+
+def encode_batches(
+    rows: pa.RecordBatch | pa.Table,
+    base_offset: int,
+    *,
+    leader_epoch: int = 0,
+    compression: Codec | int | str = Codec.NONE,
+    batch_bytes_max: int = BATCH_BYTES_MAX,
+    batch_rows_max: int = BATCH_ROWS_MAX,
+) -> list[memoryview]:
+    """The rows as batches of consecutive offsets, CreateTime, without producer.
+
+    Args:
+        rows: columns as in `column_schema.SCHEMA`.
+        base_offset: of the first row. A column `offset` must agree with it.
+        compression: a codec, its number or its name. A batch that does not shrink is left uncompressed.
+        batch_bytes_max: of one batch before compression, header included. A row that is larger is a batch of its own.
+        batch_rows_max: rows of one batch.
+
+    Returns:
+        One buffer per batch. Several share memory, so that a part of them keeps it all.
+
+    Raises:
+        InvalidError: see `take_apart`; INVALID_RECORD where `offset` is not consecutive; MESSAGE_TOO_LARGE above 1 GiB.
+    """
+    codec = Codec.named(compression) if isinstance(compression, str) else Codec(compression)
+    assert batch_bytes_max > 0 and batch_rows_max > 0, "a batch has room for one row"
+    columns = take_apart(rows)
+    if not len(columns):
+        return []
+    if columns.offsets is not None:
+        _check_offsets(columns.offsets, base_offset)
+    record = _Records(columns)
+    batches: list[memoryview] = []
+    bounds = _split(record.bytes_max(), batch_bytes_max - HEADER_BYTES, min(batch_rows_max, len(columns)))
+    for group in _groups(bounds, record.payload):
+        batches += _encode_group(record, group, base_offset, leader_epoch, codec)
+    return batches
+
+
+def _check_offsets(offsets: Int64s, base_offset: int) -> None:
+    expected = np.arange(base_offset, base_offset + len(offsets), dtype=np.int64)
+    if not np.array_equal(offsets, expected):
+        row = int(np.flatnonzero(offsets != expected)[0])
+        raise InvalidError(
+            Reason.INVALID_RECORD,
+            f"offsets are not consecutive. row=`{row}` offset=`{offsets[row]}` expected=`{expected[row]}`",
+        )
+
+
+class Sources:
+    """The buffers that views refer to, and the views of arrays that have their bytes there."""
+
+    def __init__(self, *buffers: pa.Buffer) -> None:
+        self.buffers: list[pa.Buffer] = list(buffers)
+
+    def views(self, array: ArrowArray) -> Views:
+        """One view for each value of a binary array; an empty one for null."""
+        cast = array.cast(pa.binary_view())
+        _, views, *data = cast.buffers()
+        assert views is not None
+        at: Views = from_arrow(views, np.uint64, 2 * len(cast), 16 * cast.offset).reshape(len(cast), 2)
+        first = len(self.buffers)
+        self.buffers += [buffer for buffer in data if buffer is not None]
+        if array.null_count:
+            # What stands in the view of a null is nobody's business; here it must be empty.
+            at = at * array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint64)[:, None]
+        by_reference = (at[:, 0] & np.uint64(0xFFFFFFFF)) > _IN_PLACE_BYTES
+        if by_reference.all():
+            return at + np.array([0, first], np.uint64)
+        if by_reference.any():
+            at = at.copy()
+            at[:, 1] += by_reference * np.uint64(first)
+        return at
+
+    def join(self, views: Views) -> ArrowArray:
+        """One binary array whose data are the bytes of all views, one behind the other."""
+        array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, to_arrow(views), *self.buffers], 0)
+        return array.cast(pa.binary())
+
+
+class _Records:
+    """What is known of all rows before they are laid out: the sizes of their parts, and the views of their bytes."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.timestamps = columns.timestamps
+        self.sources = Sources(pa.py_buffer(bytes(HEADER_BYTES)))
+        """The first buffer is the room for a batch's header."""
+        self.key_lengths = lengths(columns.key)
+        self.value_lengths = lengths(columns.value)
+        self.key_views = None if _no_bytes(self.key_lengths) else self.sources.views(columns.key)
+        self.value_views = None if _no_bytes(self.value_lengths) else self.sources.views(columns.value)
+        self.payload = np.maximum(self.key_lengths, 0) + np.maximum(self.value_lengths, 0)
+        self.header_counts: Int64s | None = None
+        self.header_lengths: Int64s | None = None
+        self.header_views: Views | None = None
+        if columns.headers is not None:
+            self.header_counts, blobs = header_bytes(columns.headers)
+            self.header_lengths = lengths(blobs)
+            self.header_views = self.sources.views(blobs)
+            self.payload = self.payload + self.header_lengths
+        largest = int(self.payload.max())
+        if largest > RECORD_BYTES_MAX:
+            raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"a record is too large. bytes=`{largest}` max=`{RECORD_BYTES_MAX}`")
+
+    def bytes_max(self) -> Int64s:
+        """At most how many bytes each row takes in an uncompressed batch."""
+        span = int(self.timestamps.max()) - int(self.timestamps.min())
+        overhead = 2 + 5 + _width(2 * span) + _width(2 * len(self.timestamps))
+        overhead += _width(2 * int(self.key_lengths.max(initial=0))) + _width(2 * int(self.value_lengths.max(initial=0)))
+        if self.header_counts is not None:
+            overhead += _width(2 * int(self.header_counts.max()))
+        return self.payload + overhead
+
+
+def _no_bytes(sizes: Int64s) -> bool:
+    return int(sizes.max()) <= 0
+
+
+def header_bytes(headers: ArrowArray) -> tuple[Int64s, ArrowArray]:
+    """How many headers each row has, and their bytes as they stand in a record behind the count."""
+    counts: Int64s = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    items = headers.flatten()
+    if items.null_count or items.field(0).null_count:
+        raise InvalidError(Reason.INVALID_RECORD, "a header has no name")
+    names, values = items.flatten()
+    names, values = names.cast(pa.binary()), values.cast(pa.binary())
+    sources = Sources()
+    laid = np.empty((len(items), 4, 2), np.uint64)
+    for column, array in enumerate((names, values)):
+        prefix = _Entries()
+        prefix.add(_Varint(lengths(array)))
+        (laid[:, 2 * column],) = prefix.views()
+        laid[:, 2 * column + 1] = sources.views(array)
+    joined = sources.join(laid.reshape(-1, 2))
+    ends = from_arrow(joined.buffers()[1], np.int32, len(joined) + 1)
+    rows = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=rows[1:])
+    blobs = pa.Array.from_buffers(pa.binary(), len(counts), [None, to_arrow(ends[4 * rows]), joined.buffers()[2]], 0)
+    return counts, blobs
+
+
+def _split(sizes: Int64s, bytes_max: int, rows_max: int) -> list[int]:
+    """The first rows of the batches, and the end."""
+    ends = np.cumsum(sizes)
+    bounds = [0]
+    count = len(sizes)
+    start, before = 0, 0
+    while start < count:
+        end = int(np.searchsorted(ends, before + bytes_max, side="right"))
+        end = min(max(end, start + 1), start + rows_max, count)
+        bounds.append(end)
+        start, before = end, int(ends[end - 1])
+    return bounds
+
+
+def _groups(bounds: list[int], payload: Int64s) -> Iterator[list[int]]:
+    """Runs of whole batches that are encoded in one go; each a list of bounds."""
+    total = np.zeros(len(payload) + 1, np.int64)
+    np.cumsum(payload, out=total[1:])
+    first = 0
+    for index in range(1, len(bounds)):
+        last = index == len(bounds) - 1
+        if last or (
+            bounds[index + 1] - bounds[first] > GROUP_ROWS or total[bounds[index + 1]] - total[bounds[first]] > GROUP_BYTES
+        ):
+            yield bounds[first : index + 1]
+            first = index
+
+
+def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_epoch: int, codec: Codec) -> list[memoryview]:
+    start, end = bounds[0], bounds[-1]
+    firsts = np.array(bounds[:-1], np.int64)
+    counts = np.array(bounds[1:], np.int64) - firsts
+    timestamps = record.timestamps[start:end]
+    columns = _lay_out(record, start, end, firsts, counts)
+    width = len(columns)
+    laid = np.empty(((end - start) * width + 2 * len(counts), 2), np.uint64)
+    position = 0
+    bare = record.header_counts is None
+    room = np.array([HEADER_BYTES, 0], np.uint64)
+    # Each record brings the empty header list of the one before it, so that it needs no view of its own. The first of a batch does
+    # not, and the last of a batch is given one.
+    closing = np.array([1 if bare else 0, 0], np.uint64)
+    marks = np.empty(len(counts) + 1, np.int64)
+    for number, (first, count) in enumerate(zip((firsts - start).tolist(), counts.tolist(), strict=True)):
+        marks[number] = position
+        laid[position] = room
+        stop = position + 1 + count * width
+        target = laid[position + 1 : stop].reshape(count, width, 2)
+        for column, views in enumerate(columns):
+            target[:, column] = views[first : first + count]
+        if bare:
+            _drop_first_byte(laid, position + 1)
+        laid[stop] = closing
+        position = stop + 1
+    marks[-1] = position
+    joined = record.sources.join(laid)
+    data = joined.buffers()[2]
+    assert data is not None
+    ends = from_arrow(joined.buffers()[1], np.int32, position + 1)[marks].tolist()
+    out = from_arrow(data, np.uint8).data
+    assert not out.readonly, "what Arrow made for us is ours to write to"
+    base_times = timestamps[firsts - start].tolist()
+    max_times = np.maximum.reduceat(timestamps, firsts - start).tolist()
+    batches = []
+    for number, (first, count) in enumerate(zip(firsts.tolist(), counts.tolist(), strict=True)):
+        batch = out[ends[number] : ends[number + 1]]
+        used = Codec.NONE
+        if codec is not Codec.NONE:
+            packed = compress(codec, batch[HEADER_BYTES:])
+            if len(packed) < len(batch) - HEADER_BYTES:
+                used, batch = codec, memoryview(bytearray(HEADER_BYTES) + packed)
+        pack_header(
+            batch, 0,
+            base_offset + first, len(batch) - LENGTH_OVERHEAD_BYTES, leader_epoch, 2, 0, int(used), count - 1,
+            base_times[number], max_times[number], NO_PRODUCER_ID, -1, -1, count,
+        )  # fmt: skip
+        stamp_crc(batch)
+        batches.append(batch)
+    return batches
+
+
+def _drop_first_byte(laid: Views, at: int) -> None:
+    """Shorten a view in place by its first byte."""
+    low, high = int(laid[at, 0]), int(laid[at, 1])
+    size, body = low & 0xFFFFFFFF, (low >> 32 | high << 32) >> 8
+    laid[at, 0] = (size - 1) | (body & 0xFFFFFFFF) << 32
+    laid[at, 1] = body >> 32
+
+
+def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int64s) -> list[Views]:
+    """The views that make up one record each, column by column, for the rows [start, end)."""
+    timestamps = record.timestamps[start:end]
+    time_deltas = timestamps - np.repeat(timestamps[firsts - start], counts)
+    offset_deltas = np.arange(start, end, dtype=np.int64) - np.repeat(firsts, counts)
+    key_lengths, value_lengths = record.key_lengths[start:end], record.value_lengths[start:end]
+    fixed = [_Varint(time_deltas), _Varint(offset_deltas), _Varint(key_lengths), _Varint(value_lengths)]
+    sizes = record.payload[start:end] + 1
+    if record.header_counts is None:
+        sizes += 1
+    else:
+        fixed.append(_Varint(record.header_counts[start:end]))
+    for varint in fixed:
+        sizes += varint.widths.astype(np.int64)
+    columns: list[Views] = []
+    entries = _Entries()
+    if record.header_counts is None:
+        entries.zero()
+    entries.add(_Varint(sizes))
+    entries.zero()
+    for varint in fixed[:3]:
+        entries.add(varint)
+    if record.key_views is not None:
+        columns += entries.views()
+        columns.append(record.key_views[start:end])
+        entries = _Entries()
+    entries.add(fixed[3])
+    if record.value_views is not None:
+        columns += entries.views()
+        columns.append(record.value_views[start:end])
+        entries = _Entries()
+    if record.header_views is not None:
+        entries.add(fixed[4])
+        columns += entries.views()
+        columns.append(record.header_views[start:end])
+    elif not entries.empty:
+        columns += entries.views()
+    return columns
+
+
+class _Varint:
+    """Zigzag varints of a column: their bytes as little-endian words, and how many bytes each has."""
+
+    __slots__ = ("width_max", "widths", "words")
+
+    def __init__(self, values: Int64s) -> None:
+        low, high = int(values.min()), int(values.max())
+        signs = values << 1 if low >= 0 else (values << 1) ^ (values >> 63)
+        zigzag = signs.view(np.uint64)
+        self.width_max = _width(max(2 * high, -2 * low - 1, 0))
+        assert self.width_max <= 8, "the schema bounds what can be written"
+        if self.width_max == 1:
+            self.words: Uint64s = zigzag
+            self.widths: Uint64s | np.uint64 = _ONE
+            return
+        words = zigzag & _SEVEN
+        widths: Uint64s | None = None
+        for index in range(1, self.width_max):
+            shift = np.uint64(7 * index)
+            rest = zigzag >> shift
+            more = (rest != _ZERO).astype(np.uint64)
+            words |= (rest & _SEVEN) << np.uint64(8 * index)
+            words |= more << np.uint64(8 * index - 1)
+            widths = more + _ONE if widths is None else widths + more
+        assert widths is not None
+        self.words, self.widths = words, widths
+
+
+class _Entries:
+    """Varints of a row, one behind the other, as views of up to 12 bytes in place."""
+
+    def __init__(self) -> None:
+        self._done: list[Views] = []
+        self._room = _IN_PLACE_BYTES
+        self._low: Uint64s | None = None
+        self._high: Uint64s | np.uint64 = _ZERO
+        self._size: Uint64s | np.uint64 = _ZERO
+
+    @property
+    def empty(self) -> bool:
+        return not self._done and self._room == _IN_PLACE_BYTES
+
+    def zero(self) -> None:
+        """One byte 0."""
+        self._make_room(1)
+        self._size = self._size + _ONE
+
+    def add(self, varint: _Varint) -> None:
+        """One varint per row."""
+        self._make_room(varint.width_max)
+        words = varint.words
+        if self._low is None:
+            self._low = np.zeros(len(words), np.uint64)
+            self._size = np.full(len(words), self._size)
+        shift = self._size << _THREE
+        self._low |= words << shift
+        if _IN_PLACE_BYTES - self._room > 8:
+            # Some of it may stand behind the eighth byte. A shift by 64 or more, or by a difference that wrapped, gives 0 in numpy.
+            self._high = self._high | (words >> (_64 - shift)) | (words << (shift - _64))
+        self._size = self._size + varint.widths
+
+    def views(self) -> list[Views]:
+        self._close()
+        return self._done
+
+    def _make_room(self, size: int) -> None:
+        if size > self._room:
+            self._close()
+        self._room -= size
+
+    def _close(self) -> None:
+        assert self._low is not None, "a view has a varint"
+        views = np.empty((len(self._low), 2), np.uint64)
+        views[:, 0] = self._size | (self._low << _32)
+        views[:, 1] = (self._low >> _32) | (self._high << _32)
+        self._done.append(views)
+        self._room, self._low, self._high, self._size = _IN_PLACE_BYTES, None, _ZERO, _ZERO
+
+
+def _width(value: int) -> int:
+    """Bytes of an unsigned varint."""
+    return max(-(-value.bit_length() // 7), 1)

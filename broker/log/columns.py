@@ -1,0 +1,24 @@
+"""History as columns: rows of a table to batches and back, and the sum that tells whether two copies hold the same rows.
+
+This is the door to `column_schema.py`, `column_encoder.py`, `column_decoder.py` and `column_checksum.py`. It imports numpy and
+pyarrow: import it where it is used, not at the top of a module on the way to a broker's first answer.
+"""
+
+from __future__ import annotations
+
+from broker.log.column_checksum import checksum
+from broker.log.column_decoder import decode_batches
+from broker.log.column_encoder import BATCH_BYTES_MAX, BATCH_ROWS_MAX, encode_batches
+from broker.log.column_schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, check_columns
+
+__all__ = [
+    "BATCH_BYTES_MAX",
+    "BATCH_ROWS_MAX",
+    "HEADERS_TYPE",
+    "SCHEMA",
+    "TIMESTAMP_MS_MAX",
+    "check_columns",
+    "checksum",
+    "decode_batches",
+    "encode_batches",
+]

@@ -1,0 +1,74 @@
+"""Where partitions begin and end, whoever leads them: from this broker's logs, and from the other leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from broker.cluster.manifest import Incarnation
+from broker.engine.engine import Engine
+from broker.server.grpc.peers import Peers
+from broker.wire.grpc.headgate.v1 import admin_pb2
+from broker.wire.grpc.methods import methods
+
+ADMIN = methods(admin_pb2.DESCRIPTOR.services_by_name["Admin"])
+
+
+class Bound(NamedTuple):
+    """Records in [log_start, high_watermark) can be read."""
+
+    log_start: int
+    high_watermark: int
+    size_bytes: int
+
+    def lag(self, offset: int) -> int:
+        """Records from `offset` to the end."""
+        return max(self.high_watermark - max(offset, self.log_start), 0)
+
+
+NAMES_MAX = 1000
+"""Topics that one request may be about."""
+
+Bounds = dict[tuple[str, int], Bound]
+"""By topic name and partition. What is not in it has no lead that answers."""
+
+
+def own_bounds(engine: Engine, topics: Iterable[str]) -> Bounds:
+    """Of what this broker leads."""
+    return {
+        (name, log.number): Bound(log.log_start, log.high_watermark, log.size_bytes)
+        for name in topics
+        for log in engine.logs.get(name, ())
+        if log is not None
+    }
+
+
+def batched(names: list[str], size: int) -> Iterator[list[str]]:
+    """Slices of `size`, the last one may be shorter."""
+    return (names[start : start + size] for start in range(0, len(names), size))
+
+
+async def find_bounds(engine: Engine, peers: Peers, topics: Iterable[str]) -> Bounds:
+    """Of all partitions of some topics. Topics that do not exist are left out."""
+    names = [name for name in dict.fromkeys(topics) if name in engine.manifest.topics]
+    found = own_bounds(engine, names)
+    wanted: dict[str, tuple[Incarnation, dict[str, None]]] = {}
+    for name in names:
+        topic = engine.manifest.topics[name]
+        for lead_id in {segment.incarnation_id for segment in engine.manifest.leads[topic.id] if segment is not None}:
+            if lead_id != engine.incarnation_id:
+                broker = engine.manifest.incarnations[lead_id]
+                wanted.setdefault(lead_id, (broker, {}))[1][name] = None
+    requests = [
+        (broker, admin_pb2.DescribeTopicsRequest(names=some))
+        for broker, asked in wanted.values()
+        for some in batched(list(asked), NAMES_MAX)
+    ]
+    for answer in await peers.ask(requests, ADMIN["DescribeTopics"]):
+        if answer.error is None:
+            for row in answer.response.topics:
+                for part in row.partitions:
+                    # Of what it does not lead (any more) it says nothing.
+                    if part.high_watermark >= 0:
+                        found[row.topic.name, part.partition] = Bound(part.log_start, part.high_watermark, part.size_bytes)
+    return found

@@ -1,0 +1,431 @@
+"""A flood: history that Spark reads from anywhere enters a topic by reference, wholly or not at all. `run(Backfill(...), spark)`.
+
+The rows of each partition are counted first, which sizes the gate; from then on live records go on behind its window. Then Spark's
+executors write each partition, sorted by event time, to Parquet files in the topic's own store, where nobody sees them, and this
+process commits their list in one step. No record passes a broker.
+
+The gate's id is the flood's id: the same flood again finds the gate filled, adds nothing, and says so. Of two runs at once one fills
+the gate. A run that fails releases its gate; one that dies lets it expire. A flood whose gate was released can be tried again: its
+next gate is called `<flood id>.2`, and so on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from broker.client import DEFAULT_CLUSTER
+from broker.client.gates import FileRef, Gate, GateState, Place
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from pipelines.certificate import Certificate, PartitionCertificate, Tally
+from pipelines.connection import Connection
+from pipelines.plan import Counts, Rows, count, load, placed, records, spark_errors
+from pipelines.progress import Listener, Phase, Progress, Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TTL_MS = 600_000
+"""How long the gate of a driver that died keeps readers waiting. It is renewed three times as often."""
+CALL_MS = 120_000
+FILE_BYTES = 64 << 20
+FILE_BYTES_MIN = 64 << 10
+FILE_BYTES_MAX = 1 << 30
+TRIES_MAX = 1000
+"""Gates that one flood may have had released."""
+
+_FLOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backfill:
+    """What a flood is made of. Expressions are a column's name or Spark SQL.
+
+    Args:
+        cluster: ``host:grpc_port`` of any broker, or several with commas between them.
+        topic: where the records go.
+        source: a path for `format`, a SQL query where that is ``query``, or a DataFrame.
+        format, options: as of ``spark.read``: parquet, csv, json, orc, jdbc ...
+        key: decides on the partition as Kafka's Java client does. Rows whose key is null are spread by their content; None: all are.
+        value: default: the row as a JSON object.
+        event_time: a timestamp or date; becomes the record's time, and the order within a partition. None: the time of the run, and
+            the order of the source.
+        headers: a map, or an array of structs of a name and a value.
+        order_by: what orders rows of one event time; after that their content does, so that every run gives the same order.
+        where: which rows.
+        flood_id: letters, digits, ``.``, ``_``, ``-``. Default: made of everything above, so that the same flood has the same id.
+        place: `Place.NOW`: behind what is there, before what comes from now on. `Place.FRONT`: before everything, within the topic's
+            `history.room`. `Place.END`: behind everything, at the moment of the commit.
+        partitions: make the topic with so many if there is none.
+        file_bytes: size that a Parquet file is to have.
+        ttl_ms: how long the gate outlives a driver that died.
+        verify: read everything back as a client does, and compare; the certificate has both sides then.
+    """
+
+    topic: str
+    source: str | DataFrame
+    cluster: str = DEFAULT_CLUSTER
+    format: str = "parquet"
+    options: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+    value: str | None = None
+    event_time: str | None = None
+    headers: str | None = None
+    order_by: tuple[str, ...] = ()
+    where: str | None = None
+    flood_id: str | None = None
+    place: Place = Place.NOW
+    partitions: int | None = None
+    file_bytes: int = FILE_BYTES
+    ttl_ms: int = TTL_MS
+    verify: bool = False
+
+    def id(self) -> str:
+        """The flood's id. Raises InvalidError where it cannot be one, or a DataFrame has none."""
+        if self.flood_id is not None:
+            if _FLOOD_ID.fullmatch(self.flood_id) is None:
+                raise InvalidError(
+                    Reason.INVALID_REQUEST, f"flood id is 1 to 80 letters, digits, `.`, `_` and `-`. flood_id=`{self.flood_id[:100]}`"
+                )
+            return self.flood_id
+        if not isinstance(self.source, str):
+            raise InvalidError(Reason.INVALID_REQUEST, "a flood from a DataFrame needs a flood_id: the same flood again must have the same")
+        parts = [self.topic, self.source, self.format, sorted(self.options.items()), self.key, self.value, self.event_time]
+        parts += [self.headers, list(self.order_by), self.where, str(self.place)]
+        return f"flood-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
+
+
+def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = None) -> Certificate:
+    """Run a flood to its end.
+
+    Args:
+        spark: any session; `pipelines.session.session()` makes one that is set up for this.
+        progress: told of each phase, and twice a second while Spark works; from another thread then.
+
+    Raises:
+        InvalidError: the flood cannot be what it is asked to be: no such topic, column or source; null event times; another content
+            under the same id. RetryError: the cluster, the store or Spark failed; the same flood may be run again.
+    """
+    if not FILE_BYTES_MIN <= backfill.file_bytes <= FILE_BYTES_MAX:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            f"files are of {FILE_BYTES_MIN} to {FILE_BYTES_MAX} bytes. file_bytes=`{backfill.file_bytes}`",
+        )
+    flood_id = backfill.id()
+    with Connection(backfill.cluster, timeout_ms=CALL_MS) as connection:
+        return _Run(backfill, flood_id, spark, connection, progress).run()
+
+
+class _Run:
+    """One run of one flood."""
+
+    def __init__(
+        self, backfill: Backfill, flood_id: str, spark: SparkSession, connection: Connection, listener: Listener | None
+    ) -> None:
+        self._backfill = backfill
+        self._flood_id = flood_id
+        self._spark = spark
+        self._connection = connection
+        self._listener = listener
+        self._group = f"headgate-{flood_id}-{uuid.uuid4().hex[:8]}"
+        self._seconds: dict[str, float] = {}
+
+    def run(self) -> Certificate:
+        partitions = self._partitions()
+        gate_id, seen = self._gate_id()
+        if seen is not None and seen.state is GateState.FILLED:
+            return self._filled_before(gate_id)
+        with self._phase(Phase.COUNTING):
+            rows = self._rows()
+            with self._job():
+                counts = count(self._spark, rows, partitions)
+        if counts.total == 0:
+            self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
+            return self._certificate(gate_id, partitions=_empty(partitions))
+        if self._backfill.place is Place.END:
+            return self._verified(self._at_the_end(gate_id, rows, counts))
+        with self._phase(Phase.OPENING, counts.total):
+            gate = self._open(gate_id, counts)
+        return self._verified(self._through(gate, rows, counts, opened_here=seen is None))
+
+    # -- the topic and its gate
+
+    def _partitions(self) -> int:
+        admin, topic = self._connection.admin, self._backfill.topic
+        wanted = self._backfill.partitions
+        try:
+            found = len(self._connection.call(admin.describe_topic(topic)).partitions)
+        except InvalidError as error:
+            if error.reason is not Reason.UNKNOWN_TOPIC or wanted is None:
+                raise
+            try:
+                return self._connection.call(admin.create_topic(topic, wanted)).partitions
+            except InvalidError as raced:
+                if raced.reason is not Reason.TOPIC_EXISTS:
+                    raise
+            found = len(self._connection.call(admin.describe_topic(topic)).partitions)
+        if wanted is not None and wanted != found:
+            raise InvalidError(
+                Reason.INVALID_PARTITIONS,
+                f"topic has another number of partitions. topic=`{topic}` partitions=`{found}` wanted=`{wanted}`",
+            )
+        return found
+
+    def _gate_id(self) -> tuple[str, Gate | None]:
+        """The id of this flood's gate, and the gate if there is one: the first that was not released."""
+        for number in range(1, TRIES_MAX + 1):
+            gate_id = self._flood_id if number == 1 else f"{self._flood_id}.{number}"
+            try:
+                gate = self._connection.call(self._connection.gates.describe(self._backfill.topic, gate_id))
+            except InvalidError as error:
+                if error.reason is not Reason.UNKNOWN_GATE:
+                    raise
+                return gate_id, None
+            if gate.state is not GateState.RELEASED:
+                return gate_id, gate
+        raise InvalidError(Reason.GATE_CONFLICT, f"flood was given up too often: choose another id. flood_id=`{self._flood_id}`")
+
+    def _open(self, gate_id: str, counts: Counts) -> Gate:
+        gates, topic = self._connection.gates, self._backfill.topic
+        try:
+            gate = self._connection.call(
+                gates.open(topic, counts.rows, gate_id=gate_id, place=self._backfill.place, ttl_ms=self._backfill.ttl_ms)
+            )
+        except InvalidError as error:
+            if error.reason is not Reason.GATE_CONFLICT:
+                raise
+            raise InvalidError(
+                Reason.GATE_CONFLICT,
+                f"another run of this flood, with other rows, holds its gate: wait for its end, release the gate, or choose another "
+                f"flood id. gate=`{gate_id}` error=`{error.message}`",
+            ) from error
+        if gate.state is GateState.RELEASED:
+            raise RetryError(Reason.GATE_CONFLICT, f"the flood's gate was released just now: run the flood again. gate=`{gate_id}`")
+        return gate
+
+    def _filled_before(self, gate_id: str) -> Certificate:
+        gate, files = self._connection.call(self._connection.gates.describe_files(self._backfill.topic, gate_id))
+        self._tell(
+            Progress(phase=Phase.DONE, rows_done=0, rows_total=gate.rows, message=f"the flood was committed before: {gate.rows:,} records, 0 added")
+        )
+        return self._verified(self._of_gate(gate, files, None, added=False))
+
+    # -- the rows
+
+    def _rows(self) -> Rows:
+        one = self._backfill
+        frame = load(self._spark, one.source, one.format, one.options)
+        return records(
+            frame,
+            key=one.key,
+            value=one.value,
+            event_time=one.event_time,
+            headers=one.headers,
+            order_by=one.order_by,
+            where=one.where,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+
+    def _through(self, gate: Gate, rows: Rows, counts: Counts, *, opened_here: bool) -> Certificate:
+        """Write and commit the rows through an open gate; release it if that fails."""
+        topic = self._backfill.topic
+        gates = self._connection.gates
+
+        async def renew() -> None:
+            try:
+                await gates.renew(topic, gate.id, self._backfill.ttl_ms)
+            except InvalidError:
+                # Somebody released it, or filled it: what this job still writes could not be committed.
+                self._cancel()
+                raise
+
+        renewing = self._connection.every(self._backfill.ttl_ms / 3000, renew)
+        try:
+            if gate.state is GateState.FILLED:
+                return self._filled_before(gate.id)
+            bases = {window.partition: window.base_offset for window in gate.windows}
+            try:
+                written = self._write(gate.store_url, gate.prefix, gate.id, bases, rows, counts)
+            except HeadgateError as error:
+                if renewing.error is not None:
+                    raise self._lost(gate, renewing.error) from error
+                raise
+            files = [file for one in written for file in one.files]
+            with self._phase(Phase.COMMITTING, counts.total):
+                try:
+                    filled = self._connection.call(gates.fill(topic, gate.id, files))
+                except InvalidError as error:
+                    if error.reason is not Reason.GATE_CONFLICT:
+                        raise
+                    return self._other_run_filled(gate, counts, error)
+        except BaseException:
+            renewing.stop()
+            if opened_here:
+                self._give_up(gate)
+            raise
+        renewing.stop()
+        self._tell(Progress(phase=Phase.DONE, rows_done=counts.total, rows_total=counts.total, message=f"{counts.total:,} records were added"))
+        return self._of_gate(filled, files, written, added=True, keyless=counts.keyless)
+
+    def _at_the_end(self, gate_id: str, rows: Rows, counts: Counts) -> Certificate:
+        """Write the rows, and append them all in one step."""
+        layout = self._connection.call(self._connection.gates.layout(self._backfill.topic))
+        written = self._write(layout.store_url, layout.prefix + "data/", gate_id, {}, rows, counts)
+        files = [file for one in written for file in one.files]
+        with self._phase(Phase.COMMITTING, counts.total):
+            gate = self._connection.call(self._connection.gates.publish(self._backfill.topic, files, gate_id=gate_id))
+        self._tell(Progress(phase=Phase.DONE, rows_done=counts.total, rows_total=counts.total, message=f"{counts.total:,} records were added"))
+        return self._of_gate(gate, files, written, added=True, keyless=counts.keyless)
+
+    def _write(self, store_url: str, prefix: str, gate_id: str, bases: dict[int, int], rows: Rows, counts: Counts) -> list[Any]:
+        """Have Spark write the files. Returns what was written of each partition; nothing of it can be seen yet."""
+        from pipelines.extents import FORMAT, ExtentSink, Job, Written
+
+        self._spark.dataSource.register(ExtentSink)
+        with tempfile.TemporaryDirectory(prefix="headgate-flood-") as directory, self._phase(Phase.SHUFFLING, counts.total):
+            path = os.path.join(directory, "written.json")
+            job = Job(store_url, prefix, f"{gate_id}-{uuid.uuid4().hex[:8]}", self._backfill.file_bytes, bases, path)
+            frame = placed(self._spark, rows, len(counts.rows), counts.keyless > 0)
+            with self._job(), Watch(self._spark, self._group, counts.total, self._listener), spark_errors("the job failed."):
+                frame.write.format(FORMAT).option("job", job.to_json()).mode("append").save()
+            with open(path) as file:
+                written = sorted((Written.from_dict(row) for row in json.load(file)), key=lambda one: one.partition)
+        self._check(written, counts)
+        return written
+
+    def _check(self, written: Sequence[Any], counts: Counts) -> None:
+        """What was written is what was counted, each partition by one task."""
+        found = {one.partition: one.tally.rows for one in written}
+        assert len(found) == len(written), "two tasks wrote one partition"
+        wanted = {partition: rows for partition, rows in enumerate(counts.rows) if rows}
+        if found != wanted:
+            differing = sorted(set(found.items()) ^ set(wanted.items()))[0][0]
+            raise RetryError(
+                Reason.INVALID_RECORD,
+                "source gave other rows when it was read the second time: it must not change while the flood runs. "
+                f"partition=`{differing}` first=`{wanted.get(differing, 0)}` second=`{found.get(differing, 0)}`",
+            )
+
+    # -- ends
+
+    def _other_run_filled(self, gate: Gate, counts: Counts, error: InvalidError) -> Certificate:
+        now = self._connection.call(self._connection.gates.describe(self._backfill.topic, gate.id))
+        if now.state is GateState.FILLED and now.rows == counts.total:
+            return self._filled_before(gate.id)
+        raise error
+
+    def _lost(self, gate: Gate, error: BaseException) -> RetryError:
+        return RetryError(Reason.GATE_CONFLICT, f"the flood's gate was lost while the job ran: run the flood again. gate=`{gate.id}` error=`{error}`")
+
+    def _give_up(self, gate: Gate) -> None:
+        """Release the gate, so that readers need not wait for it to expire. What went wrong before is what matters."""
+        try:
+            self._connection.call(self._connection.gates.release(self._backfill.topic, gate.id))
+        except HeadgateError as error:
+            self._tell(Progress(phase=Phase.DONE, message=f"the gate could not be released, it will expire: {error.message}"))
+
+    def _of_gate(self, gate: Gate, files: Sequence[FileRef], written: Sequence[Any] | None, *, added: bool, keyless: int = 0) -> Certificate:
+        sources = None if written is None else {one.partition: one.tally for one in written}
+        spans: dict[int, list[int]] = {}
+        for file in files:
+            spans.setdefault(file.partition, []).extend((file.timestamp_min_ms, file.timestamp_max_ms))
+        parts = tuple(
+            PartitionCertificate(
+                partition=window.partition,
+                base_offset=window.base_offset,
+                end_offset=window.end_offset,
+                source=None if sources is None else sources.get(window.partition, Tally()),
+                timestamp_min_ms=min(spans.get(window.partition, []), default=None),
+                timestamp_max_ms=max(spans.get(window.partition, []), default=None),
+            )
+            for window in gate.windows
+        )
+        return self._certificate(
+            gate.id,
+            added_rows=gate.rows if added else 0,
+            already_filled=not added,
+            files=gate.files,
+            size_bytes=gate.size_bytes,
+            digest=gate.digest,
+            keyless_rows=keyless,
+            partitions=parts,
+        )
+
+    def _certificate(self, gate_id: str, **known: Any) -> Certificate:
+        one = self._backfill
+        return Certificate(
+            cluster=one.cluster,
+            topic=one.topic,
+            flood_id=self._flood_id,
+            gate_id=gate_id,
+            place=str(one.place),
+            seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},
+            **known,
+        )
+
+    def _verified(self, certificate: Certificate) -> Certificate:
+        if not self._backfill.verify:
+            return certificate
+        from pipelines.verify import verify
+
+        began = time.monotonic()
+        done = verify(self._backfill.cluster, self._backfill.topic, certificate=certificate, progress=self._listener)
+        done.seconds[str(Phase.VERIFYING)] = round(time.monotonic() - began, 3)
+        return done
+
+    # -- Spark
+
+    @contextmanager
+    def _job(self) -> Iterator[None]:
+        """Jobs that are begun inside can be watched and cancelled. On Ctrl-C they are."""
+        if not self._classic:
+            yield
+            return
+        context = self._spark.sparkContext
+        context.setJobGroup(self._group, f"flood {self._flood_id} to {self._backfill.topic}", interruptOnCancel=True)
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            self._cancel()
+            raise
+        finally:
+            for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+    def _cancel(self) -> None:
+        if self._classic:
+            self._spark.sparkContext.cancelJobGroup(self._group)
+
+    @property
+    def _classic(self) -> bool:
+        """Whether the session has a Spark context of its own: not with Spark Connect."""
+        return getattr(self._spark, "_jsparkSession", None) is not None
+
+    # -- progress
+
+    @contextmanager
+    def _phase(self, phase: Phase, rows_total: int = 0) -> Iterator[None]:
+        self._tell(Progress(phase=phase, rows_total=rows_total))
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            name = str(Phase.WRITING if phase is Phase.SHUFFLING else phase)
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+
+    def _tell(self, progress: Progress) -> None:
+        if self._listener is not None:
+            self._listener(progress)
+
+
+def _empty(partitions: int) -> tuple[PartitionCertificate, ...]:
+    return tuple(PartitionCertificate(partition=number, base_offset=0, end_offset=0, source=Tally()) for number in range(partitions))

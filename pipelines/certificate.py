@@ -1,0 +1,209 @@
+"""The completeness certificate of a flood: what the source had, what the topic has, and whether they are the same.
+
+Sums are order-independent (`broker.log.columns.checksum`: time in ms, key, value, headers of every record), so that two sides are
+compared without ever standing in one place. The certificate is plain JSON that can be kept beside the data, and compared with the
+topic again at any later time (`pipelines.verify`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from broker.runtime.errors import InvalidError, Reason
+
+FORMAT_VERSION = 1
+MASK = (1 << 64) - 1
+PROBLEMS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Some records, counted. `data_bytes`: of keys, values and headers. `checksum`: None where it was not computed."""
+
+    rows: int = 0
+    data_bytes: int = 0
+    checksum: int | None = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        sums = None if self.checksum is None or other.checksum is None else (self.checksum + other.checksum) & MASK
+        return Tally(rows=self.rows + other.rows, data_bytes=self.data_bytes + other.data_bytes, checksum=sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCertificate:
+    """One partition: its window, and both sides.
+
+    `source`: the rows that the job gave to this partition; None where only the topic was looked at. `topic`: what a client reads from
+    the window; None until `verify` looked. `gap_rows`, `duplicate_rows`, `disordered_rows`: offsets of the window that no record has,
+    offsets that came twice, records with a time before that of the record in front; None until `verify` looked.
+    """
+
+    partition: int
+    base_offset: int
+    end_offset: int
+    source: Tally | None = None
+    topic: Tally | None = None
+    timestamp_min_ms: int | None = None
+    timestamp_max_ms: int | None = None
+    gap_rows: int | None = None
+    duplicate_rows: int | None = None
+    disordered_rows: int | None = None
+
+    def problems(self) -> list[str]:
+        """What is wrong, one sentence each."""
+        found = []
+        at = f"partition=`{self.partition}`"
+        if self.source is not None and self.source.rows != self.end_offset - self.base_offset:
+            found.append(f"the window has another size than the source. {at} window=`{self.end_offset - self.base_offset}` source=`{self.source.rows}`")
+        if self.topic is not None and self.source is not None:
+            for name in ("rows", "data_bytes", "checksum"):
+                ours, theirs = getattr(self.source, name), getattr(self.topic, name)
+                if ours != theirs and ours is not None and theirs is not None:
+                    found.append(f"{name} of the topic are not those of the source. {at} source=`{ours}` topic=`{theirs}`")
+        for name, count in (("missing", self.gap_rows), ("duplicate", self.duplicate_rows), ("out of time order", self.disordered_rows)):
+            if count:
+                found.append(f"offsets are {name}. {at} rows=`{count}`")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What is known of one flood in one topic.
+
+    `added_rows`: what this run added; 0 where the flood had been committed before. `already_filled`: that was so. `size_bytes`,
+    `files`: of the Parquet files. `seconds`: how long each phase took.
+    """
+
+    cluster: str
+    topic: str
+    flood_id: str
+    gate_id: str
+    place: str
+    added_rows: int = 0
+    already_filled: bool = False
+    files: int = 0
+    size_bytes: int = 0
+    digest: str = ""
+    keyless_rows: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    partitions: tuple[PartitionCertificate, ...] = ()
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def rows(self) -> int:
+        """Records of the flood, whoever added them."""
+        return sum(one.end_offset - one.base_offset for one in self.partitions)
+
+    @property
+    def source(self) -> Tally | None:
+        """All of the source; None where it was not looked at."""
+        return _sum([one.source for one in self.partitions])
+
+    @property
+    def in_topic(self) -> Tally | None:
+        """All of what a client reads; None where nobody looked."""
+        return _sum([one.topic for one in self.partitions])
+
+    @property
+    def timestamp_min_ms(self) -> int | None:
+        """The earliest record; None where there is none."""
+        return min((one.timestamp_min_ms for one in self.partitions if one.timestamp_min_ms is not None), default=None)
+
+    @property
+    def timestamp_max_ms(self) -> int | None:
+        """The latest record; None where there is none."""
+        return max((one.timestamp_max_ms for one in self.partitions if one.timestamp_max_ms is not None), default=None)
+
+    @property
+    def gap_rows(self) -> int | None:
+        return _count([one.gap_rows for one in self.partitions])
+
+    @property
+    def duplicate_rows(self) -> int | None:
+        return _count([one.duplicate_rows for one in self.partitions])
+
+    @property
+    def disordered_rows(self) -> int | None:
+        return _count([one.disordered_rows for one in self.partitions])
+
+    @property
+    def complete(self) -> bool:
+        """Nothing that was looked at is missing, twice, or other than in the source."""
+        return not self.problems()
+
+    @property
+    def verified(self) -> bool:
+        """Complete, and all of it was read from the topic and compared with the source."""
+        return self.complete and all(one.source is not None and one.topic is not None for one in self.partitions)
+
+    def problems(self) -> list[str]:
+        """What is wrong, at most twenty sentences; empty: nothing."""
+        return [problem for one in self.partitions for problem in one.problems()][:PROBLEMS_MAX]
+
+    def with_partitions(self, partitions: tuple[PartitionCertificate, ...]) -> Certificate:
+        """The same certificate with other partitions."""
+        return replace(self, partitions=partitions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it. Checksums are text, for most readers of JSON cannot hold 64 bits."""
+        row = asdict(self)
+        row["partitions"] = [_checksums_as_text(one) for one in row["partitions"]]
+        for name in ("source", "in_topic"):
+            total = getattr(self, name)
+            row[name] = None if total is None else _text(asdict(total))
+        row |= {name: getattr(self, name) for name in _COMPUTED}
+        row["problems"] = self.problems()
+        return row
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Certificate:
+        """A certificate that `to_json` wrote. Raises InvalidError where it is none."""
+        try:
+            row = json.loads(text)
+            if row["format_version"] != FORMAT_VERSION:
+                raise InvalidError(Reason.UNSUPPORTED, f"certificate is of another version. version=`{row['format_version']}`")
+            for name in (*_COMPUTED, "source", "in_topic", "problems"):
+                row.pop(name, None)
+            parts = tuple(
+                PartitionCertificate(**{**part, "source": _tally(part["source"]), "topic": _tally(part["topic"])})
+                for part in row.pop("partitions")
+            )
+            return cls(**row, partitions=parts)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidError(Reason.INVALID_REQUEST, f"not a certificate: {error}") from error
+
+
+_COMPUTED = ("rows", "timestamp_min_ms", "timestamp_max_ms", "gap_rows", "duplicate_rows", "disordered_rows", "complete", "verified")
+
+
+def _sum(parts: list[Tally | None]) -> Tally | None:
+    total = Tally()
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total
+
+
+def _count(parts: list[int | None]) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _checksums_as_text(part: dict[str, Any]) -> dict[str, Any]:
+    return {**part, **{side: None if part[side] is None else _text(part[side]) for side in ("source", "topic")}}
+
+
+def _text(tally: dict[str, Any]) -> dict[str, Any]:
+    return {**tally, "checksum": None if tally["checksum"] is None else f"{tally['checksum']:016x}"}
+
+
+def _tally(row: dict[str, Any] | None) -> Tally | None:
+    if row is None:
+        return None
+    return Tally(**{**row, "checksum": None if row["checksum"] is None else int(row["checksum"], 16)})

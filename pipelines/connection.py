@@ -1,0 +1,95 @@
+"""The asyncio client, for code that is not asyncio: `Connection` runs it on a loop in a thread of its own.
+
+Spark jobs, Dagster assets and notebooks call from threads that may have a running loop or none; both work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from broker.client import Admin, GateAdmin
+
+_T = TypeVar("_T")
+
+
+class Connection:
+    """A cluster's `Admin` and `GateAdmin`, to be called from any thread. A context manager.
+
+    Args:
+        cluster: ``host:grpc_port`` of any broker, or several with commas between them.
+        timeout_ms: longest wait for one call, with its retries.
+    """
+
+    def __init__(self, cluster: str, *, timeout_ms: int = 30_000) -> None:
+        self.cluster = cluster
+        self._timeout_ms = timeout_ms
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="headgate-client", daemon=True)
+        self.admin: Admin
+        self.gates: GateAdmin
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self.call(self._open())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.call(self._close())
+        finally:
+            self._stop()
+
+    def call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run one coroutine to its end. Raises what it raises."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> Repeated:
+        """Run `work` again and again, with pauses, until it fails or is stopped."""
+        return Repeated(self._loop, seconds, work)
+
+    async def _open(self) -> None:
+        self.admin = Admin(self.cluster, timeout_ms=self._timeout_ms)
+        self.gates = GateAdmin(self.cluster, timeout_ms=self._timeout_ms)
+
+    async def _close(self) -> None:
+        await self.gates.close()
+        await self.admin.close()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Repeated:
+    """Something that a connection does at intervals. `error` is what ended it, if anything did."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.error: BaseException | None = None
+        self._loop = loop
+        self._future = asyncio.run_coroutine_threadsafe(self._run(seconds, work), loop)
+
+    async def _run(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            while True:
+                await asyncio.sleep(seconds)
+                await work()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            # Kept for whoever waits for the work that this was to protect.
+            self.error = error
+
+    def stop(self) -> None:
+        """End it; what is under way is cancelled."""
+        self._future.cancel()

@@ -1,0 +1,292 @@
+"""A flood's rows as a DataFrame, and how many there are for each partition. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+QUERY = "query"
+"""The format of a source that is a SQL query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many rows each partition gets, by number, and the time that they span (ms since 1970; None where there are no rows).
+
+    `keyless`: rows without a key, which are spread by their content.
+    """
+
+    rows: tuple[int, ...]
+    keyless: int
+    timestamp_min_ms: int | None
+    timestamp_max_ms: int | None
+
+    @property
+    def total(self) -> int:
+        return sum(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A source's rows as records: `frame` has `timestamp`, `key`, `value`, perhaps `headers`, and columns to order ties by."""
+
+    frame: DataFrame
+    has_key: bool
+    has_headers: bool
+    has_time: bool
+    ties: tuple[str, ...] = field(default=())
+
+
+def load(spark: SparkSession, source: str | DataFrame, format: str, options: Mapping[str, str]) -> DataFrame:
+    """The source as Spark reads it. Raises InvalidError where there is none, or Spark cannot read it."""
+    if not isinstance(source, str):
+        return source
+    with spark_errors(f"source cannot be read. source=`{source[:200]}` format=`{format}`"):
+        if format == QUERY:
+            return spark.sql(source)
+        return spark.read.format(format).options(**dict(options)).load(source)
+
+
+def records(
+    frame: DataFrame,
+    *,
+    key: str | None,
+    value: str | None,
+    event_time: str | None,
+    headers: str | None,
+    order_by: tuple[str, ...],
+    where: str | None,
+    now_ms: int,
+) -> Rows:
+    """The rows as records. Raises InvalidError: a column that is not there, an expression that is none, a type that cannot be written.
+
+    Args:
+        key, value, event_time, headers: columns or SQL expressions. No key: records without one. No value: the row as JSON. No event
+            time: `now_ms`, and the order of the source.
+        order_by: what orders records of one event time; in the end their content does.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    names = frame.columns
+    if where is not None:
+        with spark_errors(f"where is not a condition on this source. where=`{where}`"):
+            frame = frame.where(where)
+    columns: list[Column] = []
+    with spark_errors(f"event time is no expression of this source. event_time=`{event_time}` columns=`{', '.join(names)}`"):
+        if event_time is None:
+            columns.append((F.lit(now_ms) / 1000).cast("timestamp").alias("timestamp"))
+        else:
+            found = column_type(frame, event_time)
+            if not isinstance(found, T.TimestampType | T.TimestampNTZType | T.DateType):
+                raise InvalidError(
+                    Reason.INVALID_REQUEST,
+                    "event time must be a timestamp or a date: write to_timestamp(...) for text, timestamp_millis(...) for a number. "
+                    f"event_time=`{event_time}` type=`{found.simpleString()}`",
+                )
+            columns.append(expression(frame, event_time).cast("timestamp").alias("timestamp"))
+    with spark_errors(f"key is no expression of this source. key=`{key}` columns=`{', '.join(names)}`"):
+        columns.append((F.lit(None).cast("binary") if key is None else as_bytes(frame, key, "key")).alias("key"))
+    with spark_errors(f"value is no expression of this source. value=`{value}` columns=`{', '.join(names)}`"):
+        whole = F.to_json(F.struct(*[F.col(quoted(name)) for name in names])).cast("binary")
+        columns.append((whole if value is None else as_bytes(frame, value, "value")).alias("value"))
+    if headers is not None:
+        with spark_errors(f"headers are no expression of this source. headers=`{headers}` columns=`{', '.join(names)}`"):
+            columns.append(_headers(frame, headers).alias("headers"))
+    ties: list[str] = []
+    if event_time is None:
+        # Where nothing says when a record was, the source's own order is the best there is.
+        columns.append(F.monotonically_increasing_id().alias("_tie_source"))
+        ties.append("_tie_source")
+    for number, text in enumerate(order_by):
+        with spark_errors(f"order is no expression of this source. order_by=`{text}` columns=`{', '.join(names)}`"):
+            columns.append(expression(frame, text).alias(f"_tie_{number}"))
+            ties.append(f"_tie_{number}")
+    with spark_errors("rows cannot be made into records"):
+        return Rows(frame.select(*columns), key is not None, headers is not None, event_time is not None, tuple(ties))
+
+
+def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
+    """How many rows each partition gets: one pass over the columns that this needs; another over the rows without a key.
+
+    Raises InvalidError where an event time is null, or out of what a record can carry; what Spark says where it cannot read the source.
+    """
+    from pyspark.sql import functions as F
+
+    from pipelines.murmur2 import has_jvm, java_partition, numpy_partition
+
+    milliseconds = F.unix_millis("timestamp")
+    known: Column = F.lit(None).cast("int")
+    if rows.has_key:
+        known = java_partition(spark, F.col("key"), partitions) if has_jvm(spark) else numpy_partition(F.col("key"), partitions)
+    totals = [0] * partitions
+    spans: list[int] = []
+    nulls = keyless = 0
+    if rows.has_key:
+        first = rows.frame.select(known.alias("p"), "timestamp").groupBy("p")
+        for row in _collect(first.agg(*_aggregates(milliseconds)), "source cannot be counted"):
+            if row["p"] is None:
+                keyless = row["n"]
+            else:
+                totals[row["p"]] = row["n"]
+            nulls += row["nulls"]
+            spans.extend(at for at in (row["first"], row["last"]) if at is not None)
+    if keyless or not rows.has_key:
+        spread = F.pmod(F.xxhash64("timestamp", "value"), F.lit(partitions)).cast("int")
+        second = rows.frame.where(F.col("key").isNull()).select(spread.alias("p"), "timestamp").groupBy("p")
+        nulls_again = 0
+        for row in _collect(second.agg(*_aggregates(milliseconds)), "source cannot be counted"):
+            totals[row["p"]] += row["n"]
+            nulls_again += row["nulls"]
+            if not rows.has_key:
+                keyless += row["n"]
+                spans.extend(at for at in (row["first"], row["last"]) if at is not None)
+        nulls = nulls if rows.has_key else nulls_again
+    if nulls:
+        raise InvalidError(
+            Reason.INVALID_RECORD,
+            "event time of some rows is null: leave them out with where, or give them a time with coalesce(column, ...). "
+            f"rows=`{nulls}` of=`{sum(totals)}`",
+        )
+    return Counts(tuple(totals), keyless, min(spans, default=None), max(spans, default=None))
+
+
+def placed(spark: SparkSession, rows: Rows, partitions: int, keyless: bool) -> DataFrame:
+    """The rows with their `partition`: task n of it holds partition n, sorted by event time.
+
+    Ties are in the order of `Rows.ties`, then of the records' content: two runs give the same order.
+
+    Args:
+        keyless: there are rows without a key.
+    """
+    from pyspark.sql import functions as F
+
+    from pipelines.murmur2 import has_jvm, java_partition, numpy_partition
+
+    number: Column = F.pmod(F.xxhash64("timestamp", "value"), F.lit(partitions)).cast("int")
+    if rows.has_key:
+        known = java_partition(spark, F.col("key"), partitions) if has_jvm(spark) else numpy_partition(F.col("key"), partitions)
+        number = F.coalesce(known, number) if keyless else known
+    fields = ["timestamp", "key", "value", *(["headers"] if rows.has_headers else [])]
+    frame = rows.frame.withColumn("partition", number)
+    frame = frame.repartitionById(partitions, F.col("partition"))
+    frame = frame.sortWithinPartitions("timestamp", *rows.ties, *fields[1:])
+    return frame.select("partition", *fields)
+
+
+def expression(frame: DataFrame, text: str) -> Column:
+    """A column by its name, whatever is in the name, else a SQL expression."""
+    from pyspark.sql import functions as F
+
+    return F.col(quoted(text)) if text in frame.columns else F.expr(text)
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark reads it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column_type(frame: DataFrame, text: str) -> Any:
+    """The type of a column or an expression."""
+    return frame.select(expression(frame, text).alias("it")).schema[0].dataType
+
+
+def as_bytes(frame: DataFrame, text: str, what: str) -> Column:
+    """A column or expression as bytes: text in UTF-8, numbers and times as Spark writes them."""
+    from pyspark.sql import types as T
+
+    found = column_type(frame, text)
+    column = expression(frame, text)
+    if isinstance(found, T.BinaryType):
+        return column
+    if isinstance(found, T.StructType | T.ArrayType | T.MapType | T.VariantType):
+        raise InvalidError(
+            Reason.INVALID_REQUEST, f"{what} must be bytes or text: write to_json(...). {what}=`{text}` type=`{found.simpleString()}`"
+        )
+    return column.cast("string").cast("binary")
+
+
+def _headers(frame: DataFrame, text: str) -> Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    found = column_type(frame, text)
+    column = expression(frame, text)
+    if isinstance(found, T.MapType):
+        column = F.map_entries(column)
+        found = T.ArrayType(T.StructType([T.StructField("key", found.keyType), T.StructField("value", found.valueType)]))
+    shape = found.elementType if isinstance(found, T.ArrayType) else None
+    if not isinstance(shape, T.StructType) or len(shape) != 2:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            "headers must be a map, or an array of structs of a key and a value. "
+            f"headers=`{text}` type=`{found.simpleString()}`",
+        )
+    name, content = shape.names
+    return F.transform(
+        column,
+        lambda one: F.struct(one[name].cast("string").alias("key"), one[content].cast("string").cast("binary").alias("value"))
+        if not isinstance(shape[content].dataType, T.BinaryType)
+        else F.struct(one[name].cast("string").alias("key"), one[content].alias("value")),
+    )
+
+
+def _aggregates(milliseconds: Column) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    return [
+        F.count(F.lit(1)).alias("n"),
+        F.count_if(F.col("timestamp").isNull()).alias("nulls"),
+        F.min(milliseconds).alias("first"),
+        F.max(milliseconds).alias("last"),
+    ]
+
+
+def _collect(frame: DataFrame, what: str) -> list[Any]:
+    with spark_errors(what):
+        return frame.collect()
+
+
+class spark_errors:
+    """Spark's errors as ours, on one line: what the user wrote is wrong, or the job failed.
+
+    Args:
+        what: what was tried.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None or isinstance(error, HeadgateError) or not isinstance(error, Exception):
+            return
+        from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+        if isinstance(error, AnalysisException | ParseException):
+            raise InvalidError(Reason.INVALID_REQUEST, f"{self._what} spark=`{first_line(error)}`") from error
+        if isinstance(error, PySparkException) or type(error).__module__.split(".")[0] == "py4j":
+            raise RetryError(Reason.INTERNAL, f"{self._what} spark=`{first_line(error)}`") from error
+
+
+def first_line(error: Exception) -> str:
+    """What Spark has to say in one line: its messages bring a plan and a stack trace along."""
+    from pyspark.errors import PySparkException
+
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # The last exception that a Python worker named is what went wrong there.
+    named = [line for line in lines if line.startswith(("broker.", "pyarrow.", "OSError", "FileNotFoundError", "PermissionError"))]
+    if named:
+        return named[-1][:500]
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    found = next((line for line in lines if not condition or condition in line), lines[0] if lines else type(error).__name__)
+    return found[:500]

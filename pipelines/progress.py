@@ -1,0 +1,98 @@
+"""How far a flood is: phases, and the rows that Spark's tasks have handled while they run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INTERVAL_S = 0.5
+
+
+class Phase(StrEnum):
+    """What a flood goes through, in this order."""
+
+    COUNTING = "counting"
+    OPENING = "opening"
+    SHUFFLING = "shuffling"
+    WRITING = "writing"
+    COMMITTING = "committing"
+    VERIFYING = "verifying"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One look. `rows_total` is 0 while it is not known; `rows_done` is of the phase."""
+
+    phase: Phase
+    rows_done: int = 0
+    rows_total: int = 0
+    message: str = ""
+
+
+Listener: TypeAlias = Callable[[Progress], None]
+
+
+class Watch:
+    """Looks at a Spark job from a thread of its own while the caller waits for it, and tells a listener.
+
+    Args:
+        group: the job group that the job runs under.
+        rows_total: rows that go through the job, once through its shuffle and once into files.
+    """
+
+    def __init__(self, spark: SparkSession, group: str, rows_total: int, listener: Listener | None) -> None:
+        self._spark = spark
+        self._group = group
+        self._rows_total = rows_total
+        self._listener = listener
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headgate-progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._listener is not None and getattr(self._spark, "_jsparkSession", None) is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        assert self._listener is not None
+        last = None
+        while not self._stop.wait(INTERVAL_S):
+            seen = self._look()
+            if seen is not None and seen != last:
+                self._listener(seen)
+                last = seen
+
+    def _look(self) -> Progress | None:
+        from py4j.protocol import Py4JError
+
+        context: Any = self._spark.sparkContext
+        shuffled = written = 0
+        try:
+            tracker = context.statusTracker()
+            store = context._jsc.sc().statusStore()
+            for job in tracker.getJobIdsForGroup(self._group):
+                info = tracker.getJobInfo(job)
+                for stage in info.stageIds if info is not None else ():
+                    if tracker.getStageInfo(stage) is None:
+                        continue  # not begun
+                    data = store.lastStageAttempt(stage)
+                    shuffled += data.shuffleWriteRecords()
+                    written += data.shuffleReadRecords()
+        except Py4JError:
+            # The job is over, or Spark is: whoever waits for it will hear.
+            return None
+        if written:
+            return Progress(phase=Phase.WRITING, rows_done=min(written, self._rows_total), rows_total=self._rows_total)
+        return Progress(phase=Phase.SHUFFLING, rows_done=min(shuffled, self._rows_total), rows_total=self._rows_total)

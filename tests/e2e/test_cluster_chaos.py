@@ -1,0 +1,82 @@
+"""Brokers of a cluster are killed, paused and cut off, round after round, under foreign clients; nothing that was acked may suffer.
+
+Runs: three real brokers over one directory, or over one S3 (a moto server). They reach each other and S3 through doors that can be
+cut (`tests/support/network.py`). Idempotent producers and consumers of librdkafka and aiokafka run all the time. In each round one
+broker, the cluster's leader in every other one, is killed (SIGKILL), drained (SIGTERM), paused for up to 20 s and resumed, cut off
+from the other brokers while clients and the store still reach it, cut off from the store, or from both. Whoever was replaced meanwhile
+must end with exit code 3, and is started again; nobody may end otherwise.
+Compared, at the end: the whole topic with every ack and with what the consumers were shown (`tests/support/history.py`). A mismatch
+means that an acked record was lost, repeated, reordered, moved, or shown before it was safe.
+
+HEADGATE_CHAOS_ROUNDS sets the number of rounds of the long forms, HEADGATE_CHAOS_SEED replays a run's choices.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.compat.topics import create_topic
+from tests.conftest import BrokerFactory
+from tests.support.cluster import Brokers, Clients, Trouble, s3_doors
+from tests.support.network import Network
+from tests.support.s3_server import S3Server
+
+SEED = int(os.environ.get("HEADGATE_CHAOS_SEED", time.time_ns() % 1_000_000))
+ROUNDS = int(os.environ.get("HEADGATE_CHAOS_ROUNDS", "30"))
+PARTITIONS = 6
+QUICK_S = 3.5
+"""Length of a pause or cut in the short form: enough that the victim is replaced."""
+
+Report = Callable[[str], None]
+
+
+def run(
+    make: BrokerFactory, report: Report, ways: list[str], rounds: int, *, label: str, s3: S3Server | Path, seconds: float | None
+) -> None:
+    draw = random.Random(f"{SEED}-{label}")
+    brokers: Brokers
+    with Network(lambda: brokers.pids()) as network:
+        store = s3_doors(network, s3, "chaos") if isinstance(s3, S3Server) else s3
+        env = s3.environment if isinstance(s3, S3Server) else None
+        brokers = Brokers(make, store, env=env, network=network)
+        try:
+            brokers.start()
+            create_topic(brokers.bootstrap, "t", PARTITIONS)
+            clients = Clients(brokers, "t", PARTITIONS)
+            clients.start()
+            clients.acked_in_all(5)
+            trouble = Trouble(brokers, clients, draw, network)
+            for number in range(rounds):
+                trouble.round(ways[number % len(ways)], on_leader=number // len(ways) % 2 == 0, seconds=seconds)
+            wrong = clients.judge()
+        finally:
+            network.heal()
+            for broker in brokers.all:
+                broker.kill()
+    report(f"chaos {label}: {clients.acked:,} acked; {trouble.line()}; HEADGATE_CHAOS_SEED={SEED}")
+    assert not wrong, f"seed=`{SEED}` complaints=`{len(wrong)}`\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.timeout(300)
+def test_some_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report) -> None:
+    run(make_broker, report, ["kill", "peers", "store"], 3, label="S3", s3=s3_server, seconds=QUICK_S)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("how", ["kill", "drain", "pause", "peers"])
+def test_rounds_on_a_directory(make_broker: BrokerFactory, tmp_path: Path, report: Report, how: str) -> None:
+    run(make_broker, report, [how], ROUNDS, label=f"{how} directory", s3=tmp_path / "store", seconds=None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("how", ["kill", "drain", "pause", "peers", "store", "alone"])
+def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report, how: str) -> None:
+    run(make_broker, report, [how], ROUNDS, label=f"{how} S3", s3=s3_server, seconds=None)

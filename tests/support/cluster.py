@@ -1,0 +1,280 @@
+"""A cluster of real brokers for tests, the clients that run on it, and what may happen to one of its brokers.
+
+`Brokers` are processes of one cluster, on a directory or on S3; `Clients` are foreign producers and consumers that run all the time
+and are judged at the end. `Trouble` ends, stops, pauses or cuts off one broker.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+from confluent_kafka.admin import AdminClient
+
+from broker.wire.grpc.headgate.v1 import control_pb2
+from broker.wire.grpc.methods import methods
+from tests.conftest import BrokerFactory
+from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.clients.all import CLIENTS
+from tests.support.history import check_log, check_reader, check_writer
+from tests.support.network import Network
+from tests.support.s3_server import S3Server
+from tests.support.writers import AiokafkaReader, AiokafkaWriter, ConfluentReader, ConfluentWriter, Reader, Writer
+
+PATIENCE_S = 60.0
+"""Ends a hang; nothing is judged by it."""
+EXIT_FENCED = 3
+CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
+
+
+def eventually(question: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Ask until it is true."""
+    deadline = time.monotonic() + timeout_s
+    while not question():
+        assert time.monotonic() < deadline, f"it does not come true: {what}"
+        time.sleep(0.05)
+
+
+class Brokers:
+    """Brokers 1, 2, 3 of one cluster.
+
+    Args:
+        store: of each broker: a directory, or a URL.
+        network: where given, brokers reach each other through its doors.
+    """
+
+    def __init__(
+        self,
+        make: BrokerFactory,
+        store: Path | Callable[[int], str],
+        *,
+        env: Mapping[str, str] | None = None,
+        network: Network | None = None,
+        count: int = 3,
+    ) -> None:
+        self.all: list[BrokerProcess] = []
+        for number in range(1, count + 1):
+            where = store(number) if callable(store) else store
+            broker = make(where, env=env, arguments=("--broker-id", str(number)))
+            if network is not None:
+                broker.arguments += ("--advertised-grpc-port", str(network.door(str(number), broker.grpc_port, watched=True)))
+            self.all.append(broker)
+
+    def start(self) -> None:
+        for broker in self.all:
+            broker.spawn()
+        for broker in self.all:
+            broker.wait_serving()
+        eventually(lambda: len(self.metadata().brokers) == len(self.all), "all brokers are known")
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.bootstrap for broker in self.all)
+
+    def pids(self) -> dict[str, int]:
+        """Of those that run, by number."""
+        return {str(self.number(broker)): broker.pid for broker in self.all if broker.running}
+
+    def number(self, broker: BrokerProcess) -> int:
+        return self.all.index(broker) + 1
+
+    def others(self, victim: BrokerProcess) -> str:
+        """The bootstrap servers but one."""
+        return ",".join(broker.bootstrap for broker in self.all if broker is not victim)
+
+    def metadata(self, bootstrap: str | None = None) -> Any:
+        return AdminClient({"bootstrap.servers": bootstrap or self.bootstrap, "log_level": 0}).list_topics(timeout=10)
+
+    def leader(self) -> BrokerProcess:
+        return self.all[self.metadata().controller_id - 1]
+
+    def leads(self, topic: str, bootstrap: str | None = None) -> dict[int, int]:
+        """The lead of every partition, as some of the brokers say."""
+        partitions = self.metadata(bootstrap).topics[topic].partitions
+        return {number: partition.leader for number, partition in partitions.items()}
+
+    def control(self, method: str, request: Any) -> Any:
+        """Ask the leader's `Control` service."""
+        found = CONTROL[method]
+        with grpc.insecure_channel(f"{HOST}:{self.leader().grpc_port}") as channel:
+            return found.response.FromString(channel.unary_unary(found.path)(request.SerializeToString(), timeout=30))
+
+    def describe(self) -> Any:
+        return self.control("Describe", control_pb2.DescribeRequest())
+
+    def segments(self, topic: str) -> list[Any]:
+        """The open segments of a topic, in order."""
+        return sorted((row for row in self.describe().segments if row.topic == topic), key=lambda row: row.first_partition)
+
+    def revive(self) -> int:
+        """Start again whoever was replaced; nobody may have ended for another reason. Returns how many."""
+        revived = 0
+        for broker in self.all:
+            if not broker.running:
+                code = broker.exit_code()
+                assert code == EXIT_FENCED, f"a broker ended by itself. exit=`{code}`\n{broker.log_tail()}"
+                broker.spawn()
+                revived += 1
+        return revived
+
+
+class Clients:
+    """Idempotent producers and consumers of librdkafka and aiokafka, with all brokers as bootstrap servers."""
+
+    def __init__(self, brokers: Brokers, topic: str, partitions: int) -> None:
+        self._brokers, self.topic, self.partitions = brokers, topic, partitions
+        bootstrap = brokers.bootstrap
+        self.writers: list[Writer] = [
+            ConfluentWriter(bootstrap, topic, partitions, 0, idempotent=True, codec="lz4"),
+            AiokafkaWriter(bootstrap, topic, partitions, 1, idempotent=True, codec="none"),
+        ]
+        self.readers: list[Reader] = [reader(bootstrap, topic, partitions) for reader in (ConfluentReader, AiokafkaReader)]
+
+    def start(self) -> None:
+        for one in (*self.writers, *self.readers):
+            one.start()
+
+    @property
+    def acked(self) -> int:
+        return sum(writer.sent.acked_count for writer in self.writers)
+
+    def counts(self) -> dict[tuple[int, int], int]:
+        """Acks so far, by writer and partition."""
+        return {
+            (writer.sent.number, number): len(writer.sent.acks.get(number, ()))
+            for writer in self.writers
+            for number in range(self.partitions)
+        }
+
+    def check(self) -> None:
+        for one in (*self.writers, *self.readers):
+            one.check()
+
+    def acked_in_all(self, more: int, *, revive: bool = False, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until every writer has `more` records acked in every partition. `revive`: brokers may be replaced meanwhile."""
+        before = self.counts()
+
+        def more_came() -> bool:
+            self.check()
+            if revive:
+                self._brokers.revive()
+            now = self.counts()
+            return all(now[key] >= count + more for key, count in before.items())
+
+        eventually(more_came, "every partition acks again", timeout_s)
+
+    def judge(self) -> list[str]:
+        """Stop everything, read the whole topic, and say what is wrong."""
+        for writer in self.writers:
+            writer.stop()
+        for writer in self.writers:
+            writer.join(PATIENCE_S)
+        shown = CLIENTS["confluent"].consume(self._brokers.bootstrap, self.topic, range(self.partitions))
+        log = {partition: [(read.offset, read.value or b"") for read in reads] for partition, reads in shown.items()}
+        for reader in self.readers:
+            reader.finish({partition: records[-1][0] for partition, records in log.items() if records}, PATIENCE_S)
+        wrong = check_log(log)
+        for writer in self.writers:
+            wrong += check_writer(writer.sent, log)
+        for reader in self.readers:
+            wrong += check_reader(type(reader).__name__, reader.seen, log)
+        return wrong
+
+
+class Trouble:
+    """What happens to one broker in one round.
+
+    Args:
+        network: where brokers, and the store by the name "store", can be cut off; None: they cannot.
+    """
+
+    def __init__(self, brokers: Brokers, clients: Clients, draw: random.Random, network: Network | None = None) -> None:
+        self._brokers, self._clients, self._draw, self._network = brokers, clients, draw, network
+        self.took: dict[str, list[float]] = {}
+        """Seconds from the beginning of a trouble until every partition acks again, by kind."""
+        self.replaced = 0
+        """Brokers that were replaced while they lived."""
+
+    def round(self, how: str, *, on_leader: bool, seconds: float | None = None) -> None:
+        """One trouble for one broker; afterwards all brokers run and every partition acks.
+
+        Args:
+            how: "kill", "drain", "pause", "peers" (cut off from the other brokers), "store" (from the store), "alone" (from both).
+            seconds: of what lasts; None: a random while.
+        """
+        brokers = self._brokers
+        victim = brokers.leader() if on_leader else self._draw.choice(brokers.all)
+        began = time.monotonic()
+        if how in ("kill", "drain"):
+            getattr(self, f"_{how}")(victim)
+            self._clients.acked_in_all(1)
+        else:
+            lasts_s = self._draw.choice([self._draw.uniform(1, 4), self._draw.uniform(1, 20)]) if seconds is None else seconds
+            (self._pause if how == "pause" else self._cut)(victim, how, lasts_s)
+            self._clients.acked_in_all(1, revive=True)
+        self.took.setdefault(how, []).append(time.monotonic() - began)
+        if how in ("kill", "drain"):
+            victim.start()
+        eventually(self._all_there, "all brokers are members")
+        self._clients.acked_in_all(5, revive=True)
+
+    def _kill(self, victim: BrokerProcess) -> None:
+        victim.kill()
+
+    def _drain(self, victim: BrokerProcess) -> None:
+        code = victim.terminate()
+        assert code == 0, f"SIGTERM did not end the broker cleanly. exit=`{code}`\n{victim.log_tail()}"
+
+    def _pause(self, victim: BrokerProcess, how: str, seconds: float) -> None:
+        victim.signal(signal.SIGSTOP)
+        try:
+            self._wait(seconds)
+        finally:
+            victim.signal(signal.SIGCONT)
+
+    def _cut(self, victim: BrokerProcess, how: str, seconds: float) -> None:
+        assert self._network is not None
+        mine = str(self._brokers.number(victim))
+        peers = [str(self._brokers.number(broker)) for broker in self._brokers.all if broker is not victim]
+        ends = {"peers": peers, "store": ["store"], "alone": [*peers, "store"]}[how]
+        self._network.cut(*((mine, end) for end in ends))
+        try:
+            self._wait(seconds)
+        finally:
+            self._network.heal()
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._clients.check()
+            for broker in self._brokers.all:
+                code = broker.exit_code()
+                assert code in (None, EXIT_FENCED), f"a broker ended by itself. exit=`{code}`\n{broker.log_tail()}"
+            time.sleep(0.05)
+
+    def _all_there(self) -> bool:
+        self.replaced += self._brokers.revive()
+        try:
+            return len(self._brokers.metadata().brokers) == len(self._brokers.all)
+        except Exception:  # noqa: BLE001  # one of them is just starting
+            return False
+
+    def line(self) -> str:
+        """What was measured, for people."""
+        parts = []
+        for how, took in self.took.items():
+            middle = sorted(took)[len(took) // 2]
+            parts.append(f"{how} x{len(took)}: all partitions acked after {middle:.2f} s median, {max(took):.2f} s worst")
+        return "; ".join(parts) + f"; {self.replaced} living brokers were replaced"
+
+
+def s3_doors(network: Network, server: S3Server, prefix: str) -> Callable[[int], str]:
+    """The store's URL of each broker: one prefix of one bucket, reached through the network."""
+    bucket = server.bucket()
+    door = network.door("store", server.port)
+    return lambda number: f"s3://{bucket}/{prefix}?endpoint=http://{HOST}:{door}"
