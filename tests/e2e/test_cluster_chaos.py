@@ -40,8 +40,7 @@ def run(
     make: BrokerFactory, report: Report, ways: list[str], rounds: int, *, label: str, s3: S3Server | Path, seconds: float | None
 ) -> None:
     draw = random.Random(f"{SEED}-{label}")
-    brokers: Brokers
-    with Network(lambda: brokers.pids()) as network:
+    with Network() as network:
         store = s3_doors(network, s3, "chaos") if isinstance(s3, S3Server) else s3
         env = s3.environment if isinstance(s3, S3Server) else None
         brokers = Brokers(make, store, env=env, network=network)

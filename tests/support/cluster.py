@@ -64,6 +64,8 @@ class Brokers:
             if network is not None:
                 broker.arguments += ("--advertised-grpc-port", str(network.door(str(number), broker.grpc_port, watched=True)))
             self.all.append(broker)
+        if network is not None:
+            network.pids = self.pids
 
     def start(self) -> None:
         for broker in self.all:

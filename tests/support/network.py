@@ -25,14 +25,11 @@ WATCH_S = 0.02
 
 
 class Network:
-    """All doors of one test, on a thread of its own. Use it as a context manager.
+    """All doors of one test, on a thread of its own. Use it as a context manager."""
 
-    Args:
-        pids: the processes that may be cut off, at the moment, by name.
-    """
-
-    def __init__(self, pids: Callable[[], dict[str, int]]) -> None:
-        self._pids = pids
+    def __init__(self) -> None:
+        self.pids: Callable[[], dict[str, int]] = dict
+        """The processes that run at the moment and may be cut off, by name."""
         self._cut: set[tuple[str, str]] = set()
         self._changed = asyncio.Event()
         self._loop = asyncio.new_event_loop()
@@ -77,7 +74,7 @@ class Network:
     async def _watch(self, name: str, port: int, number: int) -> None:
         async def watch() -> None:
             while True:
-                runs = name in self._pids()
+                runs = name in self.pids()
                 if runs and number not in self._servers:
                     await self._open(name, port, number)
                 elif not runs and number in self._servers:
@@ -119,8 +116,8 @@ class Network:
                 for pump in pumps:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
-        except OSError:
-            pass  # nobody listens behind the door: whoever knocked sees the connection end
+        except (OSError, asyncio.CancelledError):
+            pass  # nobody listens behind the door, or the test is over: whoever knocked sees the connection end
         finally:
             for end in (writer, onward):
                 if end is not None:
@@ -139,7 +136,7 @@ class Network:
     def _owner(self, port: int) -> str:
         """Which of the processes has a connection from this port; "" for any other."""
         inode = _inode(port)
-        for name, pid in self._pids().items():
+        for name, pid in self.pids().items():
             try:
                 for file in Path(f"/proc/{pid}/fd").iterdir():
                     with contextlib.suppress(OSError):
