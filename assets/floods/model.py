@@ -72,7 +72,8 @@ class Flood:
     `lead_time_ms`: brokers are asked for so long before an occurrence. `deadline`: the flood is to be over so long after its
     start (ms), or at a time; it sets what is asked for, and a run that cannot make it any more is refused. `catch_up_ms`: readers
     are to have read it within this time. `reservation_ttl_ms`: brokers go away so long after the last sign of life.
-    `gate_ttl_ms`: the gate is released so long after the last sign of life.
+    `gate_ttl_ms`: the gate is released so long after the last sign of life. `verify`: read everything back as a client does, and
+    compare it with the source.
     """
 
     name: str
@@ -92,3 +93,4 @@ class Flood:
     place: Place = "now"
     reservation_ttl_ms: int = 2 * MINUTE_MS
     gate_ttl_ms: int = 10 * MINUTE_MS
+    verify: bool = True

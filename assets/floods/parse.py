@@ -92,13 +92,14 @@ def _flood(section: Section) -> Flood | None:
     topic_partitions = section.integer("topic_partitions", 1, 10_000, None)
     partitions = _partitions(section)
     occurrences = _occurrences(section)
-    lead_time_ms = section.duration_ms("lead_time", 10 * MINUTE_MS)
+    lead_time_ms = section.duration_ms("lead_time", 10 * MINUTE_MS, high=6 * 24 * HOUR_MS)
     deadline = _deadline(section)
     catch_up_ms = section.duration_ms("catch_up", 5 * MINUTE_MS, low=1000)
     brokers = _brokers(section)
     place = cast(Place, section.choice("place", ("now", "front"), "now"))
     reservation_ttl_ms = section.duration_ms("reservation_ttl", 2 * MINUTE_MS, low=_TTL_MS_MIN, high=24 * HOUR_MS)
     gate_ttl_ms = section.duration_ms("gate_ttl", 10 * MINUTE_MS, low=_TTL_MS_MIN, high=7 * 24 * HOUR_MS)
+    verify = section.choice("verify", ("true", "false"), "true") == "true"
     section.close()
     if len(section.notes.problems) > before:
         return None
@@ -107,7 +108,7 @@ def _flood(section: Section) -> Flood | None:
         name=name, topic=topic, source=source, key=key, value=value, event_time=event_time, where=where,
         topic_partitions=topic_partitions, partitions=partitions, occurrences=occurrences, lead_time_ms=lead_time_ms,
         deadline=deadline, catch_up_ms=catch_up_ms, brokers=brokers, place=place,
-        reservation_ttl_ms=reservation_ttl_ms, gate_ttl_ms=gate_ttl_ms,
+        reservation_ttl_ms=reservation_ttl_ms, gate_ttl_ms=gate_ttl_ms, verify=verify,
     )  # fmt: skip
 
 

@@ -94,7 +94,8 @@ def deadline_at(flood: Flood, started: datetime) -> datetime:
 def predicate(flood: Flood, span: Window) -> str:
     """Spark SQL: the rows of a partition."""
     column = flood.event_time if flood.event_time.isidentifier() else f"({flood.event_time})"
-    rows = f"{column} >= timestamp '{span.start:%Y-%m-%d %H:%M:%S}+00:00' and {column} < timestamp '{span.end:%Y-%m-%d %H:%M:%S}+00:00'"
+    start, end = (f"timestamp '{at:%Y-%m-%d %H:%M:%S}+00:00'" for at in (span.start, span.end))
+    rows = f"{column} >= {start} and {column} < {end}"
     return f"({flood.where}) and {rows}" if flood.where else rows
 
 
@@ -104,3 +105,8 @@ def source_path(flood: Flood, span: Window) -> str:
     if "%" not in path:
         return path
     return span.start.astimezone(ZoneInfo(flood.partitions.timezone)).strftime(path)
+
+
+def gate_id(flood: Flood, key: str) -> str:
+    """The gate of a partition: always the same, so that the same history never comes twice."""
+    return f"{flood.name}.{key.replace(':', '.')}"

@@ -71,6 +71,8 @@ class Cluster:
         self._register = LeaseRegister(engine.store)
         self._contender = Contender(self._address)
         self._version = 0
+        self._draining = asyncio.Event()
+        """This broker is to lose its segments and get no others, whoever leads."""
         self._serving = False
         self._started = asyncio.Event()
         self._term_ended = asyncio.Event()
@@ -111,10 +113,9 @@ class Cluster:
         """Hand over everything that this broker leads, if another broker takes it in time."""
         deadline = self.engine.clock.monotonic() + timeout_s
         while self.engine.leads.segments() and len(self.engine.brokers()) > 1 and self.engine.failed is None:
+            self._draining.set()
             if self.leader is not None:
                 self.leader.drain()
-            elif self.membership is not None:
-                self.membership.draining.set()
             if self.engine.clock.monotonic() > deadline:
                 log.warning("drain_timed_out", segments=len(self.engine.leads.segments()))
                 return
@@ -192,6 +193,7 @@ class Cluster:
             version=version + 1,
             predecessor="" if before is None else before.holder,
             member_timeout_ms=self._timeout_ms,
+            draining=self._draining,
             planner=reshard.LoadPlanner(),
             ended=lambda error: self._term_ended.set(),
             fail=self._fail,
@@ -222,6 +224,7 @@ class Cluster:
             catalog=self._catalog,
             mine=self._mine,
             silence_ms=self._timeout_ms,
+            draining=self._draining,
             connections=lambda: self.connections(),
         )
         try:

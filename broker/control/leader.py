@@ -11,7 +11,9 @@ successors opened elsewhere. If it was alive after all, it finds the fence and s
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.cluster.lease import Lease
@@ -26,7 +28,7 @@ from broker.cluster.manifest import (
     encode_edits,
 )
 from broker.cluster.reshard import LoadPlanner
-from broker.cluster.segments import BrokerLoad
+from broker.cluster.segments import BrokerLoad, Order, OrderKind, SegmentInfo
 from broker.cluster.succession import Gap, find_gaps, open_successors
 from broker.control.catalog import ClusterCatalog
 from broker.control.lease import LeaseRegister
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 log = get_logger("leader")
 
 TICK_S = 0.1
+DRAIN_S = 60.0
+"""How long a broker may take to hand all its segments over."""
 REPORT_S = 1.0
 PAUSED_S = 1.0
 """If no tick came for so long, this process did not run: the silence of others was not theirs."""
@@ -63,6 +67,8 @@ class Session(Protocol):
     """The monotonic time of its last word."""
     load: BrokerLoad
     """Its last report."""
+    trouble: str
+    """Why it cannot store records, as it reported last; empty: it can."""
 
     def edits(self, version: int, data: bytes) -> None:
         """Tell it of a commit."""
@@ -73,6 +79,9 @@ class Session(Protocol):
     async def resign(self, segment_ids: list[int]) -> None:
         """Have it seal segments. Raises RetryError where the stream ends first."""
 
+    def drain(self) -> None:
+        """Tell it that it is to have no segments any more, whoever leads."""
+
     def end(self, error: HeadgateError) -> None:
         """End the stream."""
 
@@ -82,6 +91,7 @@ class Leader:
 
     Args:
         mine: this broker, as it is or will be in the manifest.
+        draining: set when this broker is to lose its segments and get no others.
         version: of the lease, which this broker has just written.
         predecessor: the incarnation that let the lease run out; "" where it was given up.
     """
@@ -97,6 +107,7 @@ class Leader:
         version: int,
         predecessor: str,
         member_timeout_ms: int,
+        draining: asyncio.Event,
         planner: LoadPlanner,
         ended: Callable[[HeadgateError], None],
         fail: Callable[[HeadgateError], None],
@@ -105,14 +116,13 @@ class Leader:
         self.lease = lease
         self.planner = planner
         self.orders = OrderBook(self)
-        self.draining = False
-        """This broker is to end."""
         self._engine = engine
         self._catalog = catalog
         self._register = register
         self._mine = mine
         self._version = version
         self._timeout_s = member_timeout_ms / 1000
+        self._draining = draining
         self._ended = ended
         self._fail = fail
         self.clock = engine.clock
@@ -132,8 +142,10 @@ class Leader:
         self._epoch = -1
         """Of this term."""
         self._attempts = 0
-        self._draining: set[str] = set()
-        """Members of which it is known that they are to end."""
+        self._drained: set[str] = set()
+        """Incarnations that were drained by hand, or said that they are to end."""
+        self._given_up = False
+        self._writing_lease = asyncio.Lock()
         self.connections: Callable[[], int] = lambda: 0
 
     # -- the term
@@ -206,32 +218,37 @@ class Leader:
         """Keep the lease. A store that does not answer is waited for: nobody else can take it meanwhile."""
         while True:
             await asyncio.sleep(self.lease.ttl_ms / 2000)
-            await self.write_lease(self.lease)
+            await self.write_lease()
 
-    async def write_lease(self, lease: Lease) -> None:
-        """Write the next version of the lease; where another broker did, this term ends."""
+    async def write_lease(self, *, serving: bool = False) -> None:
+        """Write the next version of the lease; where another broker did, this term ends.
+
+        Args:
+            serving: the door is open from now on; else it is as it was.
+        """
         from msgspec.structs import replace
 
-        lease = replace(lease, renewal=self.lease.renewal + 1)
-        try:
-            if await self._register.write(self._version + 1, lease):
-                self._version += 1
-                self.lease = lease
+        async with self._writing_lease:
+            if self._given_up:
                 return
-            version, found = await self._register.read()
-            if found == lease:
-                self._version, self.lease = version, lease
+            lease = replace(self.lease, renewal=self.lease.renewal + 1, serving=serving or self.lease.serving)
+            try:
+                if await self._register.write(self._version + 1, lease):
+                    self._version += 1
+                    self.lease = lease
+                    return
+                version, found = await self._register.read()
+                if found == lease:
+                    self._version, self.lease = version, lease
+                    return
+            except RetryError as error:
+                log.warning("lease_not_renewed", error=error.message)
                 return
-        except RetryError as error:
-            log.warning("lease_not_renewed", error=error.message)
-            return
         self._failed(DeposedError(Reason.FENCED, "another broker took the lease"))
 
     async def serving(self) -> None:
         """This broker's gRPC door is open: from now on, who finds it closed knows that this broker is gone."""
-        from msgspec.structs import replace
-
-        await self.write_lease(replace(self.lease, serving=True))
+        await self.write_lease(serving=True)
 
     def stop(self) -> None:
         """End the term; streams end, and whoever waits for something is told."""
@@ -249,10 +266,12 @@ class Leader:
 
     async def give_up(self) -> None:
         """Give the lease back: whoever sees it may take it at once."""
-        await self._register.write(
-            self._version + 1,
-            Lease(holder="", broker_id=self._mine.broker_id, address=self.lease.address, ttl_ms=self.lease.ttl_ms),
-        )
+        async with self._writing_lease:
+            self._given_up = True
+            await self._register.write(
+                self._version + 1,
+                Lease(holder="", broker_id=self._mine.broker_id, address=self.lease.address, ttl_ms=self.lease.ttl_ms),
+            )
 
     def _failed(self, error: HeadgateError) -> None:
         if isinstance(error, DeposedError):
@@ -330,10 +349,27 @@ class Leader:
                 successors += self.planner.place(ranges, rest, brokers, divide=is_new)
         return open_successors(manifest, edits, gaps, successors)
 
+    def trouble_of(self, incarnation_id: str) -> str:
+        """Why a live broker cannot store records at the moment; empty: it can."""
+        if incarnation_id == self._mine.id:
+            trouble = self._engine.failed or self._engine.stalled
+            return "" if trouble is None else trouble.message
+        session = self.sessions.get(incarnation_id)
+        return "it is not connected" if session is None else session.trouble
+
+    def since(self, version: int) -> list[tuple[int, bytes]] | None:
+        """As `LocalCatalog.since`."""
+        return self._local.since(version)
+
     def loads(self) -> list[BrokerLoad]:
         """The live members' last reports, this broker's among them."""
         loads = [session.load for key, session in self.sessions.items() if key not in self._condemned]
-        return loads if self._own_load is None else [self._own_load, *loads]
+        if self._own_load is not None:
+            loads.insert(0, replace(self._own_load, draining=self._draining.is_set()))
+        # Whoever was drained may not have heard of it yet.
+        return [
+            load if load.draining or load.incarnation_id not in self._drained else replace(load, draining=True) for load in loads
+        ]
 
     # -- members
 
@@ -417,7 +453,8 @@ class Leader:
                 report_s = now_s
                 for session in list(self.sessions.values()):
                     session.alive()
-                self._plan(now_s)
+                self._measure(now_s)
+                self._plan()
 
     def _find_lost(self, now_s: float) -> list[Incarnation]:
         lost: list[Incarnation] = []
@@ -453,42 +490,110 @@ class Leader:
                     await asyncio.sleep(RETRY_S)
         finally:
             self._failing_over = None
+            self._condemned.intersection_update(self.manifest.incarnations)
         log.info(
             "failed_over",
             brokers=[incarnation.broker_id for incarnation in lost],
             records=recovered.records,
             seconds=round(self.clock.monotonic() - started_s, 3),
         )
+        for incarnation in lost:
+            self._note_failover(incarnation, recovered.edits, started_s)
         self._engine.sweep_sealed()
+
+    def _note_failover(self, incarnation: Incarnation, edits: Sequence[Edit], began_s: float) -> None:
+        """For people."""
+        chain = self.manifest.sealed_segments
+        sealed = [chain[edit.segment_id] for edit in edits if isinstance(edit, SealSegment) and edit.segment_id in chain]
+        sealed = [segment for segment in sealed if segment.incarnation_id == incarnation.id]
+        leads = {
+            lead.incarnation_id
+            for segment in sealed
+            for lead in self.manifest.leads.get(segment.topic_id, ())[segment.first_partition : segment.end_partition]
+            if lead is not None
+        }
+        names = sorted({self.manifest.incarnations[lead].broker_id for lead in leads})
+        took = f"its {len(sealed)} segments went to {', '.join(f'broker {name}' for name in names)}" if names else "it led nothing"
+        order = Order(
+            kind=OrderKind.FAILOVER,
+            seal=tuple(segment.id for segment in sealed),
+            open=(),
+            why=f"broker {incarnation.broker_id} was lost: {took}",
+        )
+        self.orders.note(order, began_s=began_s)
 
     # -- load
 
-    def _plan(self, now_s: float) -> None:
+    def _measure(self, now_s: float) -> None:
+        """Tell the planner the loads of the last second."""
         from broker.control.load import LoadMeter, broker_load
 
         if self._meter is None:
             self._meter = LoadMeter(self._engine)
-        self._meter.draining = self.draining
         self._own_load = broker_load(self._mine, self._meter.report(self.version, self.connections()))
-        now_ms = int(now_s * 1000)
-        brokers = self.loads()
-        self.planner.observe(brokers, now_ms)
-        if self._failing_over is None:
-            segments = {key: info for key, info in self.manifest.segments.items() if not self.orders.is_busy(key)}
-            for order in self.planner.plan(segments, brokers, now_ms).orders:
+        self.planner.observe(self.loads(), int(now_s * 1000))
+
+    def _plan(self) -> None:
+        """Begin what is worth it now."""
+        if self._failing_over is not None or self._stopped:
+            return
+        segments = {key: info for key, info in self.manifest.segments.items() if not self.orders.is_busy(key)}
+        for order in self.planner.plan(segments, self.loads(), int(self.clock.monotonic() * 1000)).orders:
+            try:
                 self.orders.begin(order)
+            except InvalidError as error:
+                log.error("order_refused", kind=order.kind.value, why=order.why, error=error.message)
 
     def drain(self) -> None:
-        """This broker is to end: its segments go to others, now."""
-        if not self.draining:
-            self.draining = True
-            self._plan(self.clock.monotonic())
+        """This broker is to lose its segments, now."""
+        self._draining.set()
+        if self._mine.id not in self._drained:
+            self._drained.add(self._mine.id)
+            self._plan()
 
     def reported(self, session: Session) -> None:
         """A member has sent a report."""
-        if session.load.draining and session.incarnation.id not in self._draining:
-            self._draining.add(session.incarnation.id)
-            self._plan(self.clock.monotonic())
+        if session.load.draining and session.incarnation.id not in self._drained:
+            self._drained.add(session.incarnation.id)
+            self._plan()
+
+    async def drain_broker(self, broker_id: int) -> list[SegmentInfo]:
+        """Take all segments from a broker, and give it none until it is started again.
+
+        Returns:
+            The segments in their place.
+
+        Raises:
+            InvalidError: there is no such live broker, or no other one. RetryError: it keeps some for too long, or this term ends.
+        """
+        loads = self.loads()
+        incarnation_id = next((load.incarnation_id for load in loads if load.broker_id == broker_id), None)
+        if incarnation_id is None:
+            raise InvalidError(Reason.INVALID_REQUEST, f"there is no live broker of this number. broker=`{broker_id}`")
+        if all(load.draining or load.incarnation_id == incarnation_id for load in loads):
+            raise InvalidError(
+                Reason.INVALID_REQUEST, f"there is no other broker that could take its segments. broker=`{broker_id}`"
+            )
+        self._drained.add(incarnation_id)
+        if incarnation_id == self._mine.id:
+            self._draining.set()
+        else:
+            self.sessions[incarnation_id].drain()
+        taken: set[tuple[uuid.UUID, int]] = set()
+        deadline_s = self.clock.monotonic() + DRAIN_S
+        while left := [segment for segment in self.manifest.segments.values() if segment.incarnation_id == incarnation_id]:
+            taken.update((segment.topic_id, number) for segment in left for number in segment.partitions)
+            if self._stopped:
+                raise _not_leader()
+            if self.clock.monotonic() > deadline_s:
+                raise RetryError(Reason.TIMED_OUT, f"the broker still has segments. broker=`{broker_id}` segments=`{len(left)}`")
+            self._plan()
+            await asyncio.sleep(TICK_S)
+        return [
+            segment
+            for segment in self.manifest.segments.values()
+            if any((segment.topic_id, number) in taken for number in segment.partitions)
+        ]
 
     async def resign(self, incarnation_id: str, segment_ids: list[int]) -> None:
         """Have their lead seal segments. Raises RetryError where it is gone."""

@@ -13,36 +13,45 @@ from broker.wire.grpc.headgate.v1 import control_pb2
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+WINDOW_S_MIN = 0.1
+"""Rates of a shorter time say nothing."""
+
+
 class LoadMeter:
-    """Counts what happened between two reports."""
+    """Counts what happened between two reports; before the first one, since it was made."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._at_s = engine.clock.monotonic()
         self._cpu_s = engine.clock.cpu_s()
-        self._before: dict[PartitionLog, tuple[int, int, int]] = {}
+        self._before = {log: _counts(log) for log in engine.all_logs()}
+        self._last = control_pb2.LoadReport(window_ms=round(WINDOW_S_MIN * 1000))
         self.draining = False
 
     def report(self, version: int, connections: int) -> control_pb2.LoadReport:
-        """What happened since the last report."""
+        """What happened since the last report. Asked again at once it tells the same traffic, of which the leader makes rates."""
+        if self._engine.clock.monotonic() - self._at_s >= WINDOW_S_MIN:
+            self._last = self._measure()
+        trouble = self._engine.failed or self._engine.stalled
+        self._last.version, self._last.connections = version, connections
+        self._last.trouble = "" if trouble is None else trouble.message
+        self._last.draining = self.draining
+        return self._last
+
+    def _measure(self) -> control_pb2.LoadReport:
         engine = self._engine
         now_s, cpu_s = engine.clock.monotonic(), engine.clock.cpu_s()
-        window_s = max(now_s - self._at_s, 0.001)
-        trouble = engine.failed or engine.stalled
+        window_s = now_s - self._at_s
         report = control_pb2.LoadReport(
             window_ms=max(round(window_s * 1000), 1),
             cpu_share=(cpu_s - self._cpu_s) / window_s,
             memory_bytes=memory_bytes(),
-            connections=connections,
-            version=version,
-            trouble="" if trouble is None else trouble.message,
-            draining=self.draining,
         )
         self._at_s, self._cpu_s = now_s, cpu_s
         before, self._before = self._before, {}
         rows: dict[int, control_pb2.SegmentReport] = {}
         for log in engine.all_logs():
-            now = self._before[log] = (log.bytes_in, log.bytes_out, log.requests)
+            now = self._before[log] = _counts(log)
             then = before.get(log, (0, 0, 0))
             if now == then:
                 continue
@@ -54,6 +63,10 @@ class LoadMeter:
             row.bytes_out.append(now[1] - then[1])
             row.requests.append(now[2] - then[2])
         return report
+
+
+def _counts(log: PartitionLog) -> tuple[int, int, int]:
+    return log.bytes_in, log.bytes_out, log.requests
 
 
 def broker_load(incarnation: Incarnation, report: control_pb2.LoadReport) -> BrokerLoad:

@@ -47,6 +47,7 @@ class Membership:
     Args:
         address: the leader's, ``host:port``.
         silence_ms: after so long without a word the leader is lost.
+        draining: set, by whomever, when this broker is to lose its segments and get no others: it reports so at once.
         connections: how many clients are connected now.
     """
 
@@ -58,12 +59,12 @@ class Membership:
         catalog: ClusterCatalog,
         mine: Incarnation,
         silence_ms: int,
+        draining: asyncio.Event,
         connections: Callable[[], int],
     ) -> None:
         self.address = address
         self.leader_broker_id = -1
-        self.draining = asyncio.Event()
-        """Set by others: this broker is to end, and reports so at once."""
+        self._draining = draining
         self._engine = engine
         self._catalog = catalog
         self._mine = mine
@@ -78,7 +79,7 @@ class Membership:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self, version: int) -> None:
-        """Become a member. Afterwards the catalog has the leader's manifest, and commits go to it.
+        """Become a member. Afterwards the catalog has the leader's manifest, or what it had and the rest follows; commits go to it.
 
         Args:
             version: of this broker's copy of the manifest; 0: it was never a member.
@@ -94,7 +95,10 @@ class Membership:
         welcome = (await self._read()).welcome
         self._version = welcome.version
         self.leader_broker_id = welcome.leader_broker_id
-        self._catalog.manifest = Manifest.decode(welcome.snapshot)
+        if welcome.snapshot:
+            self._catalog.manifest = Manifest.decode(welcome.snapshot)
+        elif welcome.version != version:
+            raise RetryError(Reason.NOT_LEADER, f"the leader goes on from another version. address=`{self.address}`")
         self._catalog.use(self)
 
     @property
@@ -113,6 +117,8 @@ class Membership:
                     self._apply(message.edits)
                 elif kind == "resign":
                     self._spawn(self._resign(message.resign))
+                elif kind == "drain":
+                    self._draining.set()
         finally:
             reporting.cancel()
             await asyncio.wait((reporting,))
@@ -172,7 +178,7 @@ class Membership:
     async def _report(self) -> None:
         meter = LoadMeter(self._engine)
         while True:
-            meter.draining = self.draining.is_set()
+            meter.draining = self._draining.is_set()
             report = meter.report(self._version, self._connections())
             try:
                 await self._send(control_pb2.JoinRequest(report=report))
@@ -183,7 +189,7 @@ class Membership:
                 continue
             try:
                 async with asyncio.timeout(REPORT_S):
-                    await self.draining.wait()
+                    await self._draining.wait()
             except TimeoutError:
                 pass
 

@@ -77,12 +77,20 @@ class OrderBook:
         missing = [key for key in order.seal if key not in manifest.segments or self.is_busy(key)]
         if missing or not order.seal:
             raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open, or it is being changed already. segments=`{missing}`")
-        decision = Decision(order, self._owner.clock.monotonic(), {key: manifest.segments[key] for key in order.seal}, set(order.seal))
+        decision = Decision(
+            order, self._owner.clock.monotonic(), {key: manifest.segments[key] for key in order.seal}, set(order.seal)
+        )
         self._current.append(decision)
         self.decisions.append(decision)
         log.info("order_begins", kind=order.kind.value, seal=list(order.seal), open=len(order.open), why=order.why)
         self._owner.spawn_order(self._execute(decision))
         return decision
+
+    def note(self, order: Order, *, began_s: float) -> None:
+        """Remember, for people, what was decided and done elsewhere: a failover."""
+        decision = Decision(order, began_s, {}, set(), pause_s=self._owner.clock.monotonic() - began_s)
+        decision.done.set()
+        self.decisions.append(decision)
 
     async def wait(self, decision: Decision) -> None:
         """Wait until it is done. Raises its error."""
@@ -97,8 +105,10 @@ class OrderBook:
         try:
             # Where a lead is lost meanwhile, its failover seals the segment, and `applied` sees that.
             await asyncio.gather(*(self._owner.resign(lead, keys) for lead, keys in by_lead.items()))
+            if decision.open_seals and decision.under_way:
+                raise RetryError(Reason.NOT_LEADER, f"a lead did not seal its segments. segments=`{sorted(decision.open_seals)}`")
         except HeadgateError as error:
-            if decision.open_seals:
+            if decision.open_seals and decision.under_way:
                 log.warning("order_failed", kind=decision.order.kind.value, error=error.message)
                 self._end(decision, error)
                 self._owner.order_failed()

@@ -8,7 +8,9 @@ that it was replaced.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import islice
 from typing import Protocol, TypeAlias
 
 from broker.cluster.manifest import Committed, Edit, Manifest, check, decode_edits, encode_edits
@@ -20,6 +22,9 @@ from broker.store.journal import Journal
 COMMIT_PAUSE_S = 0.2
 COMMIT_TRIES = 50
 """About ten seconds of a store that says no; then the caller gets the store's answer."""
+
+RECENT_BYTES_MAX = 4 << 20
+"""Commits that are remembered, for brokers that were away for a moment: a snapshot may be much larger."""
 
 Applied: TypeAlias = Callable[[Sequence[Edit]], None]
 """Told of edits that the manifest has just taken in."""
@@ -83,10 +88,26 @@ class LocalCatalog:
         self._complete = complete
         self._fail = fail
         self._manifest = Manifest()
+        self._recent: deque[bytes] = deque()
+        """The newest commits, as they stand in the journal; the last one made `version`."""
+        self._recent_bytes = 0
 
     @property
     def manifest(self) -> Manifest:
         return self._manifest
+
+    def since(self, version: int) -> list[tuple[int, bytes]] | None:
+        """The commits after a version, each with the version that it made, in order; None where they are not remembered."""
+        count = self.version - version
+        if not 0 <= count <= len(self._recent):
+            return None
+        return list(enumerate(islice(self._recent, len(self._recent) - count, None), version + 1))
+
+    def _remember(self, data: bytes) -> None:
+        self._recent.append(data)
+        self._recent_bytes += len(data)
+        while self._recent_bytes > RECENT_BYTES_MAX:
+            self._recent_bytes -= len(self._recent.popleft())
 
     @property
     def version(self) -> int:
@@ -100,6 +121,10 @@ class LocalCatalog:
         for data in loaded.edits:
             manifest.apply(decode_edits(data))
         self._manifest = manifest
+        self._recent.clear()
+        self._recent_bytes = 0
+        for data in loaded.edits:
+            self._remember(data)
 
     async def commit(self, *edits: Edit) -> None:
         await self.commit_for(self._incarnation_id, edits)
@@ -132,6 +157,7 @@ class LocalCatalog:
                 if (data := self._journal.in_doubt) is not None:
                     # An earlier commit gave up on a store that did not answer. Only when it is decided can there be another one.
                     await self._append(data)
+                    self._remember(data)
                     self._apply(decode_edits(data))
             except (FencedError, FatalError, CorruptError) as error:
                 self._failed(error)
@@ -144,11 +170,13 @@ class LocalCatalog:
             edits = list(asked)
             if self._complete is not None:
                 edits += self._complete(self._manifest, edits)
+            data = encode_edits(edits)
             try:
-                await self._append(encode_edits(edits))
+                await self._append(data)
             except (FencedError, FatalError, CorruptError) as error:
                 self._failed(error)
                 raise
+            self._remember(data)
             self._apply(edits)
             if self._journal.wants_snapshot:
                 await self._snapshot()

@@ -7,6 +7,7 @@ checkpoint. Fencing comes first: from then on the old incarnation cannot ack, an
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ log = get_logger("recovery")
 
 FENCE_OBJECT = b"HGfence1"
 LIST_PAGE = 1000
+READ_AHEAD_CHUNKS = 8
+"""Chunks of a bucket that are read at once: there are many small ones, and each answer takes its time."""
 
 
 Producers: TypeAlias = dict[bytes, tuple[int, ProducerState]]
@@ -114,22 +117,90 @@ async def load_producers(store: Store, objects: Iterable[str]) -> Producers:
 async def _recover_incarnation(
     store: Store, manifest: Manifest, incarnation: Incarnation, made_by: str, recovered: Recovered
 ) -> None:
-    prefix = keys.wal_prefix(incarnation.id)
     await store.put_if_absent(keys.fence(incarnation.id), FENCE_OBJECT)
     segments = [segment for segment in manifest.segments.values() if segment.incarnation_id == incarnation.id]
     checkpoints = {origin: None for segment in segments for origin in segment.origins}
     if incarnation.id in manifest.producers_keys:
         checkpoints[manifest.producers_keys[incarnation.id]] = None
     producers = await load_producers(store, checkpoints)
-    number = incarnation.next_chunk
+    reader = _FileReader(store, incarnation.id) if store.appender is not None else _ObjectReader(store, incarnation.id)
     chunks: list[Chunk] = []
+    try:
+        await _recover_chunks(store, incarnation, made_by, reader, producers, chunks, recovered)
+    finally:
+        reader.close()
+    recovered.edits.append(AddChunks(incarnation_id=incarnation.id, chunks=chunks))
+    if segments:
+        key = keys.segment_producers(incarnation.id, f"last-{made_by}")
+        streams = {stream_key(segment.topic_id.bytes, number) for segment in segments for number in segment.partitions}
+        states = {stream: (offset, state.encode(offset)) for stream, (offset, state) in producers.items() if stream in streams}
+        await store.put(key, encode_producers(states))
+        ends = _ends([*manifest.chunks[incarnation.id].values(), *chunks])
+        for segment in segments:
+            recovered.edits.append(SealSegment(segment.id, _segment_ends(manifest, segment, ends), key))
+    recovered.edits.append(SealIncarnation(incarnation_id=incarnation.id))
+
+
+class _FileReader:
+    """Reads chunks that are files, prepared with zeros before they are written to."""
+
+    def __init__(self, store: Store, incarnation_id: str) -> None:
+        self._store, self._incarnation_id = store, incarnation_id
+
+    async def read(self, number: int) -> bytes | None:
+        """A chunk; None where nothing was written to it yet. Raises InvalidError(NOT_FOUND)."""
+        key = keys.chunk(self._incarnation_id, number)
+        return await self._store.get(key) if any(await self._store.get_range(key, 0, CHUNK_HEADER_BYTES)) else None
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+class _ObjectReader:
+    """Reads chunks that are whole objects, some ahead of the one that is asked for."""
+
+    def __init__(self, store: Store, incarnation_id: str) -> None:
+        self._store, self._incarnation_id = store, incarnation_id
+        self._ahead: dict[int, asyncio.Task[bytes]] = {}
+        self._asked = -1
+
+    async def read(self, number: int) -> bytes | None:
+        """A chunk. Raises InvalidError(NOT_FOUND): then nothing is read ahead any more, for it may come yet."""
+        if number == self._asked:
+            self.close()
+            return await self._store.get(keys.chunk(self._incarnation_id, number))
+        self._asked = number
+        for one in range(number, number + READ_AHEAD_CHUNKS):
+            if one not in self._ahead:
+                self._ahead[one] = asyncio.create_task(self._store.get(keys.chunk(self._incarnation_id, one)), name="read-ahead")
+        return await self._ahead.pop(number)
+
+    def close(self) -> None:
+        """What is under way is not wanted any more."""
+        for task in self._ahead.values():
+            task.cancel()
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._ahead.clear()
+
+
+async def _recover_chunks(
+    store: Store,
+    incarnation: Incarnation,
+    made_by: str,
+    reader: _FileReader | _ObjectReader,
+    producers: Producers,
+    chunks: list[Chunk],
+    recovered: Recovered,
+) -> None:
+    """Find the chunks that are not listed, to the last one. From then on there is no other."""
+    prefix, number = keys.wal_prefix(incarnation.id), incarnation.next_chunk
     sequence: int | None = None
     while True:
         key = keys.chunk(incarnation.id, number)
         try:
-            if not any(await store.get_range(key, 0, CHUNK_HEADER_BYTES)):
-                break  # prepared, never written to
-            data = await store.get(key)
+            data = await reader.read(number)
+            if data is None:
+                break
         except InvalidError as error:
             if error.reason is not Reason.NOT_FOUND:
                 raise
@@ -151,16 +222,6 @@ async def _recover_incarnation(
             _replay_producers(frames, producers)
             recovered.records += sum(frame.header[12] for frame in frames)
         number += 1
-    recovered.edits.append(AddChunks(incarnation_id=incarnation.id, chunks=chunks))
-    if segments:
-        key = keys.segment_producers(incarnation.id, f"last-{made_by}")
-        streams = {stream_key(segment.topic_id.bytes, number) for segment in segments for number in segment.partitions}
-        states = {stream: (offset, state.encode(offset)) for stream, (offset, state) in producers.items() if stream in streams}
-        await store.put(key, encode_producers(states))
-        ends = _ends([*manifest.chunks[incarnation.id].values(), *chunks])
-        for segment in segments:
-            recovered.edits.append(SealSegment(segment.id, _segment_ends(manifest, segment, ends), key))
-    recovered.edits.append(SealIncarnation(incarnation_id=incarnation.id))
 
 
 def _ends(chunks: Iterable[Chunk]) -> dict[tuple[uuid.UUID, int], int]:
@@ -216,24 +277,30 @@ async def _list_chunk(
     if not inline:
         await store.put(keys.chunk_index(incarnation.id, number, made_by), sections)
     position = end if inline else 0
-    last = {frame.stream: frame for frame in frames}
-    epochs = {frame.stream: frame.header[2] for frame in reversed(frames)}
+    runs: dict[bytes, list[list[Frame]]] = {}
+    for frame in frames:
+        # A gap was kept free for a gate: an extent has none.
+        pieces = runs.setdefault(frame.stream, [])
+        if not pieces or _end_offset(pieces[-1][-1]) != frame.header[0]:
+            pieces.append([])
+        pieces[-1].append(frame)
     extents = []
-    for (stream, index), section in zip(rows.items(), sections, strict=True):
+    for stream, section in zip(rows, sections, strict=True):
         topic_id, partition = parse_stream_key(stream)
-        extents.append(
-            Extent(
-                topic_id=uuid.UUID(bytes=topic_id),
-                partition=partition,
-                base_offset=index.offsets[0],
-                end_offset=last[stream].header[0] + last[stream].header[6] + 1,
-                leader_epoch=epochs[stream],
-                timestamp_max_ms=max(index.timestamps),
-                data_bytes=sum(index.sizes),
-                position=position,
-                length_bytes=len(section),
+        for run in runs[stream]:
+            extents.append(
+                Extent(
+                    topic_id=uuid.UUID(bytes=topic_id),
+                    partition=partition,
+                    base_offset=run[0].header[0],
+                    end_offset=_end_offset(run[-1]),
+                    leader_epoch=run[0].header[2],
+                    timestamp_max_ms=max(frame.header[8] for frame in run),
+                    data_bytes=sum(frame.size_bytes for frame in run),
+                    position=position,
+                    length_bytes=len(section),
+                )
             )
-        )
         position += len(section)
     return Chunk(
         number=number,
@@ -244,6 +311,10 @@ async def _list_chunk(
         index_inline=inline,
         extents=extents,
     )
+
+
+def _end_offset(frame: Frame) -> int:
+    return frame.header[0] + frame.header[6] + 1
 
 
 def _replay_producers(frames: list[Frame], producers: Producers) -> None:

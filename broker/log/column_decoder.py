@@ -78,8 +78,8 @@ def decode_batches(
         decompressed_bytes_max: of one batch.
 
     Raises:
-        InvalidError: CORRUPT_MESSAGE (also where a CRC is wrong) or UNSUPPORTED_COMPRESSION, for any bytes whatever; MESSAGE_TOO_LARGE
-            above 2 GB.
+        InvalidError: CORRUPT_MESSAGE (also where a CRC is wrong) or UNSUPPORTED_COMPRESSION, for any bytes whatever; above
+            2 GB MESSAGE_TOO_LARGE.
     """
     low = start if start is not None else -(1 << 62)
     high = end if end is not None else 1 << 62

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ from broker.server.grpc.handlers import Call, Context, decode
 from broker.wire.grpc.headgate.v1 import control_pb2
 
 RESIGN_TIMEOUT_S = 60.0
+INCARNATION_ID = re.compile("[0-9a-f]{32}")
 
 
 class MemberSession:
@@ -27,7 +29,7 @@ class MemberSession:
         self.incarnation = incarnation
         self.seen_s = now_s
         self.load = BrokerLoad(incarnation_id=incarnation.id, broker_id=incarnation.broker_id)
-        self.report = control_pb2.LoadReport()
+        self.trouble = ""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue: asyncio.Queue[control_pb2.JoinResponse] = asyncio.Queue()
         self._leader = leader
@@ -52,9 +54,13 @@ class MemberSession:
             async with asyncio.timeout(RESIGN_TIMEOUT_S):
                 error = await done
         except TimeoutError as timeout:
+            self._orders.pop(order.order_id, None)
             raise RetryError(Reason.TIMED_OUT, "the broker did not hand its segments over in time") from timeout
         if error:
             raise RetryError(Reason.NOT_LEADER, error)
+
+    def drain(self) -> None:
+        self._put(control_pb2.JoinResponse(drain=control_pb2.DrainOrder()))
 
     def end(self, error: HeadgateError) -> None:
         if not self.ended.done():
@@ -97,7 +103,7 @@ class MemberSession:
             self.seen_s = clock.monotonic()
             kind = message.WhichOneof("message")
             if kind == "report":
-                self.report = message.report
+                self.trouble = message.report.trouble
                 self.load = broker_load(self.incarnation, message.report)
                 self._leader.reported(self)
             elif kind == "result":
@@ -123,7 +129,7 @@ class ControlService:
         data: Any = await call.read()
         request = decode(control_pb2.JoinRequest, b"" if data is grpc.aio.EOF else data)
         hello = request.hello
-        if request.WhichOneof("message") != "hello" or len(hello.incarnation_id) != 32:
+        if request.WhichOneof("message") != "hello" or not INCARNATION_ID.fullmatch(hello.incarnation_id):
             raise InvalidError(Reason.INVALID_REQUEST, "the first message must say who joins")
         if hello.cluster_id != self._cluster.engine.cluster_id:
             raise InvalidError(
@@ -134,14 +140,17 @@ class ControlService:
         await leader.admit(incarnation, hello.version)
         session = MemberSession(leader, incarnation, leader.clock.monotonic())
         # From here to `joined` nothing is awaited: every commit after the snapshot goes into the queue behind it.
+        missed = leader.since(hello.version) if hello.version else None
         welcome = control_pb2.Welcome(
-            snapshot=leader.manifest.encode(),
-            version=leader.version,
+            snapshot=b"" if missed is not None else leader.manifest.encode(),
+            version=leader.version if missed is None else hello.version,
             leader_incarnation_id=leader.manifest.leader,
             leader_broker_id=self._cluster.engine.broker_id,
         )
         leader.joined(session)
         session.queue.put_nowait(control_pb2.JoinResponse(welcome=welcome))
+        for version, edits in missed or ():
+            session.edits(version, edits)
         try:
             await session.serve(call)
         finally:
@@ -156,6 +165,9 @@ class ControlService:
 
     async def reshard(self, request: control_pb2.ReshardRequest, context: Context) -> control_pb2.ReshardResponse:
         leader = self._leader()
+        if request.WhichOneof("order") == "drain":
+            drained = await leader.drain_broker(request.drain.broker_id)
+            return control_pb2.ReshardResponse(segments=[self._segment(leader, segment) for segment in drained])
         decision = leader.orders.begin(self._order(leader, request))
         await leader.orders.wait(decision)
         sealed = {number for segment in decision.segments.values() for number in segment.partitions}
@@ -187,8 +199,6 @@ class ControlService:
                 move = request.move
                 target = move.broker_id if move.HasField("broker_id") else None
                 return planner.order_move(segments, brokers, move.segment_id, target)
-            case "drain":
-                raise InvalidError(Reason.UNSUPPORTED, "a broker is drained by ending it: SIGTERM")
             case _:
                 raise InvalidError(Reason.INVALID_REQUEST, "the request has no order")
 
@@ -210,10 +220,11 @@ class ControlService:
     async def describe(self, request: control_pb2.DescribeRequest, context: Context) -> control_pb2.DescribeResponse:
         leader = self._leader()
         response = control_pb2.DescribeResponse(leader_broker_id=self._cluster.engine.broker_id, version=leader.version)
+        loads = {load.incarnation_id: load for load in leader.loads()}
         for key, incarnation in leader.manifest.incarnations.items():
             if not incarnation.sealed:
-                row = response.members.add(incarnation_id=key, member=member_message(incarnation))
-                load = next((load for load in leader.loads() if load.incarnation_id == key), None)
+                row = response.members.add(incarnation_id=key, member=member_message(incarnation), trouble=leader.trouble_of(key))
+                load = loads.get(key)
                 if load is not None:
                     row.cpu_share, row.memory_bytes, row.connections = load.cpu_share, load.memory_bytes, load.connections
                     row.draining = load.draining

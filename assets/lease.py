@@ -1,0 +1,115 @@
+"""A reservation that lives as long as this process shows signs of life.
+
+The reservation itself is in the cluster and ends by itself; here a thread renews it. When the process dies, is killed or hangs in a
+way that stops its threads, renewals stop and the brokers go. The thread never outlives `most_s`, so that a run that hangs for ever
+does not keep them for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.runtime.errors import HeadgateError
+
+BEATS_PER_TTL = 3
+"""So many signs of life in one time-to-live: one or two may be lost."""
+
+
+class Renewable(Protocol):
+    """What a lease needs of the cluster."""
+
+    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None: ...
+
+
+class Heartbeat:
+    """Repeats something until `stop`, from a thread of its own. `losses`: failures since the last success.
+
+    Args:
+        what: for messages.
+        work: may raise HeadgateError, which is said and tried again at the next beat.
+        ttl_ms: what it renews would end after this.
+        most_s: no beat later than this.
+        say: told of what goes wrong.
+    """
+
+    def __init__(self, what: str, work: Callable[[], None], ttl_ms: int, most_s: float, say: Callable[[str], None]) -> None:
+        self.losses = 0
+        self._what = what
+        self._work = work
+        self._pause_s = ttl_ms / 1000 / BEATS_PER_TTL
+        self._until = time.monotonic() + most_s
+        self._say = say
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"heartbeat {what}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more signs of life. What was renewed is not touched."""
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._pause_s):
+            if time.monotonic() > self._until:
+                self._say(f"{self._what} is not renewed any more: the run took longer than it may")
+                return
+            try:
+                self._work()
+                self.losses = 0
+            except HeadgateError as error:
+                self.losses += 1
+                self._say(f"{self._what} was not renewed, trying again: {error.message}")
+
+
+class Leases:
+    """The leases of this process, by reservation: steps of one run share one. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[int, Heartbeat]] = {}
+
+    def hold(
+        self,
+        cluster: Renewable,
+        reservation_id: str,
+        brokers: int,
+        ttl_ms: int,
+        owner: str,
+        most_s: float,
+        say: Callable[[str], None],
+    ) -> bool:
+        """Open the reservation and keep it open. Returns whether this process did not hold it yet. Raises HeadgateError."""
+        cluster.reserve(reservation_id, brokers, ttl_ms, owner)
+
+        # Opening it again is a renewal, and brings back one that ran out while the machine slept.
+        def renew() -> None:
+            cluster.reserve(reservation_id, brokers, ttl_ms, owner)
+
+        with self._lock:
+            before = self._held.get(reservation_id)
+            if before is not None and before[0] == brokers:
+                return False
+            if before is not None:
+                before[1].stop()
+            self._held[reservation_id] = (brokers, Heartbeat(f"reservation {reservation_id}", renew, ttl_ms, most_s, say))
+            return before is None
+
+    def drop(self, reservation_id: str) -> None:
+        """No more signs of life from here."""
+        with self._lock:
+            held = self._held.pop(reservation_id, None)
+        if held is not None:
+            held[1].stop()
+
+    def held(self) -> list[str]:
+        """What is kept open now."""
+        with self._lock:
+            return sorted(self._held)
+
+
+LEASES = Leases()
+"""Of this process. The steps of a run are one process with the in-process executor; with another, each step holds it for itself."""

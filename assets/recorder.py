@@ -1,0 +1,108 @@
+"""What the cluster looked like while a flood went through it: a sample a second, for the plot and for the sum of broker-seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from broker.client.control import ClusterView, DesiredBrokers
+from broker.runtime.errors import HeadgateError
+
+INTERVAL_S = 1.0
+SAMPLES_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One look. `at_s`: since the recorder began. `rows_done`: of the flood, so far. Rates: of the flood's topic, live traffic."""
+
+    at_s: float
+    desired: int
+    live: int
+    bytes_in_per_s: float
+    bytes_out_per_s: float
+    rows_done: int
+
+
+class Recorder:
+    """Looks at the cluster until `stop`. `rows_done` is set by whoever knows it."""
+
+    def __init__(self, topic: str, desired: Callable[[], DesiredBrokers], view: Callable[[], ClusterView]) -> None:
+        self.rows_done = 0
+        self.samples: list[Sample] = []
+        self._topic = topic
+        self._desired = desired
+        self._view = view
+        self._began = time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._record, name="flood recorder", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> list[Sample]:
+        """Take a last look. Returns all samples."""
+        self._stop.set()
+        self._thread.join()
+        self._look()
+        return self.samples
+
+    def _record(self) -> None:
+        self._look()
+        while not self._stop.wait(INTERVAL_S) and len(self.samples) < SAMPLES_MAX:
+            self._look()
+
+    def _look(self) -> None:
+        try:
+            desired, view = self._desired(), self._view()
+        except HeadgateError:
+            return  # a gap in the picture; who depends on the cluster hears of it elsewhere
+        own = [segment for segment in view.segments if segment.topic == self._topic]
+        self.samples.append(
+            Sample(
+                at_s=time.monotonic() - self._began,
+                desired=desired.brokers,
+                live=desired.live_brokers,
+                bytes_in_per_s=sum(segment.bytes_in_per_s for segment in own),
+                bytes_out_per_s=sum(segment.bytes_out_per_s for segment in own),
+                rows_done=self.rows_done,
+            )
+        )
+
+
+class Recorders:
+    """The recorders of this process, by reservation."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[str, Recorder] = {}
+
+    def begin(
+        self, reservation_id: str, topic: str, desired: Callable[[], DesiredBrokers], view: Callable[[], ClusterView]
+    ) -> Recorder:
+        """The recorder of a reservation; a new one unless it runs already."""
+        with self._lock:
+            found = self._running.get(reservation_id)
+            if found is None:
+                found = self._running[reservation_id] = Recorder(topic, desired, view)
+            return found
+
+    def end(self, reservation_id: str) -> list[Sample]:
+        """Stop it. Returns its samples; none where there was no recorder."""
+        with self._lock:
+            found = self._running.pop(reservation_id, None)
+        return [] if found is None else found.stop()
+
+
+RECORDERS = Recorders()
+
+
+def broker_seconds(samples: Sequence[Sample]) -> float:
+    """Brokers that were up, times the seconds they were."""
+    return sum(left.live * (right.at_s - left.at_s) for left, right in pairwise(samples))
+
+
+def peak(samples: Sequence[Sample]) -> int:
+    """Most brokers at one time."""
+    return max((one.live for one in samples), default=0)

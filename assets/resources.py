@@ -1,0 +1,232 @@
+"""What assets talk to: the cluster, Spark, and the fleet. Nothing is imported or connected to before it is used.
+
+A resource is a small interface: its methods are what assets need, and a stand-in that overrides them is all that a test needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+import dagster as dg
+from pydantic import Field
+
+from assets.loop import call
+
+if TYPE_CHECKING:
+    from assets.fleets.interface import Fleet
+    from assets.floods.model import Flood
+    from assets.floods.windows import Window
+    from broker.client import Gate, TopicDescription
+    from broker.client.control import ClusterView, DesiredBrokers, Reservation
+    from pipelines.certificate import Certificate
+    from pipelines.progress import Progress
+
+    Backfiller: TypeAlias = Callable[[Window, Callable[[Progress], None]], Certificate]
+
+_T = TypeVar("_T")
+CALL_MS = 30_000
+
+
+class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """A Headgate cluster. Methods raise HeadgateError, after they tried again for half a minute."""
+
+    address: str = Field(default="127.0.0.1:9095", description="host:grpc_port of any broker, or several with commas between")
+
+    # -- capacity
+
+    def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None:
+        """Open a reservation; the same one again is a renewal."""
+        self._control(lambda control: control.open_reservation(brokers, ttl_ms, owner=owner, reservation_id=reservation_id))
+
+    def release(self, reservation_id: str) -> bool:
+        """Give capacity back; twice is no error. Returns whether it was open."""
+        released: bool = self._control(lambda control: control.release_reservation(reservation_id))
+        return released
+
+    def reservations(self) -> list[Reservation]:
+        """Those that are open."""
+        found: list[Reservation] = self._control(lambda control: control.reservations())
+        return found
+
+    def desired(self) -> DesiredBrokers:
+        """How many brokers there are to be, why, and how many there are."""
+        found: DesiredBrokers = self._control(lambda control: control.desired_brokers())
+        return found
+
+    def view(self) -> ClusterView:
+        """Brokers, segments and decisions, as the leader knows them."""
+        found: ClusterView = self._control(lambda control: control.describe())
+        return found
+
+    def split(self, segment: int, at_partition: int | None, broker: int) -> None:
+        """Cut a segment and give the second half to a broker; without a partition all of it moves."""
+        if at_partition is None:
+            self._control(lambda control: control.move(segment, broker))
+        else:
+            self._control(lambda control: control.split(segment, at_partition, broker))
+
+    def merge(self, segment: int, next_segment: int) -> None:
+        """Make one of two neighbours."""
+        self._control(lambda control: control.merge(segment, next_segment))
+
+    # -- topics
+
+    def topic(self, name: str) -> TopicDescription | None:
+        """A topic, or None where there is none."""
+        from broker.client import Admin
+        from broker.runtime.errors import InvalidError, Reason
+
+        async def work() -> TopicDescription | None:
+            async with Admin(self.address, timeout_ms=CALL_MS) as admin:
+                try:
+                    return await admin.describe_topic(name)
+                except InvalidError as error:
+                    if error.reason is Reason.UNKNOWN_TOPIC:
+                        return None
+                    raise
+
+        return call(work())
+
+    def create_topic(self, name: str, partitions: int | None, config: Mapping[str, str]) -> None:
+        """Make a topic, unless somebody else just did."""
+        from broker.client import Admin
+        from broker.runtime.errors import InvalidError, Reason
+
+        async def work() -> None:
+            async with Admin(self.address, timeout_ms=CALL_MS) as admin:
+                try:
+                    await admin.create_topic(name, partitions, config)
+                except InvalidError as error:
+                    if error.reason is not Reason.TOPIC_EXISTS:
+                        raise
+
+        call(work())
+
+    def lags(self, topic: str) -> dict[str, int]:
+        """By consumer group with positions in the topic: the records that are still to be read."""
+        from broker.client import GroupAdmin
+
+        async def work() -> dict[str, int]:
+            async with GroupAdmin(self.address, timeout_ms=CALL_MS) as admin:
+                found = {}
+                for group in await admin.list_groups():
+                    positions = (await admin.describe_group(group.id)).positions
+                    own = [one.lag_records or 0 for one in positions if one.topic == topic]
+                    if own:
+                        found[group.id] = sum(own)
+                return found
+
+        return call(work())
+
+    # -- gates
+
+    def gates(self, topic: str) -> dict[str, Gate]:
+        """A topic's gates by id; none where there is no topic."""
+        from broker.client.gates import GateAdmin
+        from broker.runtime.errors import InvalidError, Reason
+
+        async def work() -> dict[str, Gate]:
+            async with GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
+                try:
+                    return {one.id: one for one in await admin.list(topic)}
+                except InvalidError as error:
+                    if error.reason is Reason.UNKNOWN_TOPIC:
+                        return {}
+                    raise
+
+        return call(work())
+
+    def release_gate(self, topic: str, gate_id: str) -> bool:
+        """Give a gate up. Returns whether it was open; one that is filled, or never was, is no error."""
+        from broker.client.gates import GateAdmin
+        from broker.runtime.errors import InvalidError
+
+        async def work() -> bool:
+            async with GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
+                try:
+                    await admin.release(topic, gate_id)
+                except InvalidError:
+                    return False
+                return True
+
+        return call(work())
+
+    def _control(self, work: Callable[[Any], Coroutine[Any, Any, _T]]) -> _T:
+        from broker.client.control import Control
+
+        async def run() -> _T:
+            async with Control(self.address, timeout_ms=CALL_MS) as control:
+                return await work(control)
+
+        return call(run())
+
+
+class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Spark. A session is started when the first flood needs it, and kept for the others of the process."""
+
+    master: str = Field(default="local[*]", description="any Spark master")
+    driver_memory: str = Field(default="", description="heap of the driver's JVM, such as 4g; empty: Spark's own")
+    conf: dict[str, str] = Field(default_factory=dict, description="more Spark settings")
+
+    @contextmanager
+    def flood(
+        self, flood: Flood, spans: Sequence[Window], cluster: str, partitions: int, most_s: float, say: Callable[[str], None]
+    ) -> Iterator[Backfiller]:
+        """Everything for a flood's partitions: a session, and, where there are several, their gates opened ahead of them in order.
+
+        Gives a function that puts one partition into the topic and returns its certificate. A partition that is there already adds
+        nothing. Both raise HeadgateError: what is wrong with the source, with the topic, or with Spark.
+        """
+        from assets import spark
+
+        say(f"Spark starts. master={self.master}")
+        started = spark.start(self.master, self.driver_memory, self.conf)
+
+        def one(span: Window, listener: Callable[[Progress], None]) -> Certificate:
+            return spark.backfill(started, flood, span, cluster, partitions, listener)
+
+        if len(spans) < 2:
+            yield one
+            return
+        with spark.gates_ahead(started, flood, spans, cluster, partitions, most_s, say):
+            yield one
+
+
+class FleetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """What starts and stops brokers."""
+
+    kind: Literal["local", "kubernetes", "ecs"] = Field(
+        default="local", description="local: `headgate up`, or KEDA: they follow by themselves"
+    )
+    workload: str = Field(default="", description="kubernetes: the StatefulSet or Deployment; ecs: the service")
+    namespace: str = Field(default="default", description="kubernetes: the namespace; ecs: the cluster")
+    workload_kind: Literal["statefulset", "deployment"] = Field(
+        default="statefulset", description="kubernetes: what the workload is"
+    )
+    region: str = Field(default="", description="ecs: the region; empty: that of the environment")
+    minimum: int = Field(default=1, ge=0, description="never asked for fewer brokers")
+    maximum: int = Field(default=64, ge=1, description="never asked for more brokers")
+
+    def fleet(self, cluster: ClusterResource) -> Fleet:
+        """The fleet. Raises FatalError where it is not configured."""
+        if self.kind == "kubernetes":
+            from assets.fleets.kubernetes import KubernetesFleet
+
+            return KubernetesFleet(
+                namespace=self.namespace,
+                workload=self.workload,
+                kind=self.workload_kind,
+                minimum=self.minimum,
+                maximum=self.maximum,
+            )
+        if self.kind == "ecs":
+            from assets.fleets.ecs import EcsFleet
+
+            return EcsFleet(
+                cluster=self.namespace, service=self.workload, region=self.region, minimum=self.minimum, maximum=self.maximum
+            )
+        from assets.fleets.local import LocalFleet
+
+        return LocalFleet(cluster.desired)

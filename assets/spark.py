@@ -1,0 +1,165 @@
+"""Floods on Spark: partitions of a flood as backfills, their gates opened ahead and in order. Imported when a flood runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from assets.floods.model import Flood
+from assets.floods.windows import Window, gate_id, predicate, source_path
+from assets.lease import Heartbeat
+from assets.loop import call
+from broker.client.gates import GateAdmin, GateState, Place
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from pipelines.backfill import Backfill, run
+from pipelines.certificate import Certificate
+from pipelines.plan import count, load, records
+from pipelines.progress import Progress
+from pipelines.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker.client import Gate
+
+TRIES_MAX = 1000
+CALL_MS = 60_000
+
+
+def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSession:
+    """The session of this process. Raises FatalError where Spark does not start."""
+    return session(master, app_name="headgate-flood", driver_memory=driver_memory or None, conf=conf)
+
+
+def backfill(
+    spark: SparkSession, flood: Flood, span: Window, cluster: str, partitions: int, listener: Callable[[Progress], None]
+) -> Certificate:
+    """Put one partition of a flood into its topic. One that is there already adds nothing. Raises HeadgateError."""
+    return run(_job(flood, span, cluster, partitions), spark, progress=listener)
+
+
+@contextmanager
+def gates_ahead(
+    spark: SparkSession,
+    flood: Flood,
+    spans: Sequence[Window],
+    cluster: str,
+    partitions: int,
+    most_s: float,
+    say: Callable[[str], None],
+) -> Iterator[None]:
+    """Open the gates of several partitions before the first is filled, so that no live record comes between two of them.
+
+    Whoever reads from the beginning waits at the first that is not filled. All are renewed until the end; those that were opened here
+    and are not filled by then are released.
+    """
+    opened: list[str] = []
+    try:
+        # In front of everything, each gate comes before the one that was opened last.
+        for span in reversed(spans) if flood.place == "front" else spans:
+            gate = _open(spark, flood, span, cluster, partitions)
+            if gate is not None:
+                opened.append(gate)
+        if opened:
+            say(f"{len(opened)} gates are open: readers from the beginning wait for them, nobody else does")
+        beat = Heartbeat("gates of the flood", lambda: _renew(flood, opened, cluster), flood.gate_ttl_ms, most_s, say)
+        try:
+            yield
+        finally:
+            beat.stop()
+    except BaseException:
+        for gate in opened:
+            try:
+                _release(flood, gate, cluster)
+            except HeadgateError as error:
+                say(f"gate {gate} could not be released, it will expire: {error.message}")
+        raise
+
+
+def _job(flood: Flood, span: Window, cluster: str, partitions: int) -> Backfill:
+    return Backfill(
+        cluster=cluster,
+        topic=flood.topic,
+        source=source_path(flood, span),
+        format=flood.source.format,
+        options=flood.source.options,
+        key=flood.key,
+        value=flood.value,
+        event_time=flood.event_time,
+        where=predicate(flood, span),
+        flood_id=gate_id(flood, span.key),
+        place=Place(flood.place),
+        partitions=partitions,
+        ttl_ms=flood.gate_ttl_ms,
+        verify=flood.verify,
+    )
+
+
+def _open(spark: SparkSession, flood: Flood, span: Window, cluster: str, partitions: int) -> str | None:
+    """Open the gate of a partition; None where it stands already, or there is nothing to come."""
+    job = _job(flood, span, cluster, partitions)
+    frame = load(spark, job.source, job.format, job.options)
+    counts = None
+    for number in range(1, TRIES_MAX + 1):
+        name = job.id() if number == 1 else f"{job.id()}.{number}"
+        gate = call(_describe(flood.topic, name, cluster))
+        if gate is not None and gate.state is GateState.RELEASED:
+            continue
+        if gate is not None:
+            return None
+        if counts is None:
+            rows = records(
+                frame,
+                key=job.key,
+                value=job.value,
+                event_time=job.event_time,
+                headers=None,
+                order_by=(),
+                where=job.where,
+                now_ms=0,
+            )
+            counts = count(spark, rows, partitions)
+        if counts.total == 0:
+            return None
+        call(_open_gate(flood, name, counts.rows, cluster))
+        return name
+    raise InvalidError(Reason.GATE_CONFLICT, f"the gate was given up too often. gate=`{job.id()}`")
+
+
+async def _describe(topic: str, gate: str, cluster: str) -> Gate | None:
+    async with GateAdmin(cluster, timeout_ms=CALL_MS) as admin:
+        try:
+            return await admin.describe(topic, gate)
+        except InvalidError as error:
+            if error.reason is Reason.UNKNOWN_GATE:
+                return None
+            raise
+
+
+async def _open_gate(flood: Flood, gate: str, rows: Sequence[int], cluster: str) -> None:
+    async with GateAdmin(cluster, timeout_ms=CALL_MS) as admin:
+        await admin.open(flood.topic, rows, gate_id=gate, place=Place(flood.place), ttl_ms=flood.gate_ttl_ms)
+
+
+def _renew(flood: Flood, gates: Sequence[str], cluster: str) -> None:
+    async def work() -> None:
+        async with GateAdmin(cluster, timeout_ms=CALL_MS) as admin:
+            for gate in gates:
+                try:
+                    await admin.renew(flood.topic, gate, flood.gate_ttl_ms)
+                except InvalidError:
+                    continue  # filled by now, or given up
+
+    call(work())
+
+
+def _release(flood: Flood, gate: str, cluster: str) -> None:
+    async def work() -> None:
+        async with GateAdmin(cluster, timeout_ms=CALL_MS) as admin:
+            try:
+                await admin.release(flood.topic, gate)
+            except InvalidError:
+                return  # filled by now, or given up
+
+    call(work())

@@ -1,0 +1,342 @@
+"""What the four assets of a flood do: plan, raise the brokers, put the history in, give the brokers back.
+
+Each step can be run alone and again. What a step holds (a reservation, gates) ends by itself when its process dies, and is given back
+at once where the process can still do so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets.floods.model import Flood
+from assets.floods.plan import PastRun, Plan, forecast, too_late
+from assets.floods.spread import Part, next_merge, next_split
+from assets.floods.windows import Window, deadline_at, gate_id, windows
+from assets.lease import LEASES
+from assets.owners import HOLD_UNTIL_TAG, Owner
+from assets.recorder import RECORDERS
+from assets.resources import ClusterResource, FleetResource
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
+
+POLL_S = 0.5
+SAY_S = 5.0
+LEAVE_WAIT_S = 90.0
+"""How long a run watches the brokers go. They go without it too."""
+PAST_EVENTS = 200
+OFFSETS_PER_KEY_MAX = 64
+_MAX_RUN_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One flood in one Dagster run."""
+
+    flood: Flood
+    context: dg.AssetExecutionContext
+    cluster: ClusterResource
+
+    @property
+    def owner(self) -> Owner:
+        """Whose the reservation is."""
+        return Owner.of(self.flood.name, self.context.run.run_id, self.context.run.tags)
+
+    @property
+    def keys(self) -> list[str]:
+        """The partitions of this run."""
+        return sorted(self.context.partition_keys)
+
+    def say(self, text: str) -> None:
+        """A line in the run's log."""
+        self.context.log.info(text)
+
+    def pending(self) -> list[Window]:
+        """The partitions that are not in the topic yet, oldest first."""
+        filled = filled_keys(self.flood, self.keys, self.cluster.gates(self.flood.topic))
+        return windows(self.flood.partitions, [key for key in self.keys if key not in filled])
+
+    def plan(self) -> Plan:
+        """The plan of this run: as it was made by `flood_plan`, else made now."""
+        path = _plan_path(self.context, self.flood.name)
+        try:
+            return Plan.from_json(json.loads(path.read_text()))
+        except (OSError, ValueError, KeyError, TypeError):
+            self.say("this run has no plan yet: it is made now")
+            return make_plan(self)
+
+    def max_run_s(self) -> float:
+        """No sign of life later than this after a step began."""
+        return float(self.context.run.tags.get("dagster/max_runtime", _MAX_RUN_S))
+
+
+@contextmanager
+def clear_failures(run: Run, *, give_back: bool = True) -> Iterator[None]:
+    """Errors that a person can do something about become the step's failure, in their own words; capacity is given back on any end
+    but a good one."""
+    try:
+        yield
+    except HeadgateError as error:
+        if give_back:
+            let_go(run)
+        raise dg.Failure(
+            description=error.message, metadata={"reason": str(error.reason)}, allow_retries=not isinstance(error, InvalidError)
+        ) from error
+    except BaseException:
+        if give_back:
+            let_go(run)
+        raise
+
+
+def filled_keys(flood: Flood, keys: Sequence[str], gates: Mapping[str, Any]) -> set[str]:
+    """Those of the partitions whose gate, or a later try of it, is filled."""
+    filled = {name for name, gate in gates.items() if str(gate.state) == "filled"}
+    found = set()
+    for key in keys:
+        name = gate_id(flood, key)
+        tries = (one[len(name) + 1 :] for one in filled if one.startswith(f"{name}."))
+        if name in filled or any(one.isdigit() for one in tries):
+            found.add(key)
+    return found
+
+
+# -- flood_plan
+
+
+def make_plan(run: Run) -> Plan:
+    """Measure the source and forecast. Raises HeadgateError: no source, a topic of another shape."""
+    from assets.floods.measure import measure
+
+    flood = run.flood
+    now = datetime.now(UTC)
+    check_topic(flood, run.cluster)
+    pending = run.pending()
+    sizes = measure(flood, pending) if pending else []
+    started = run.context.instance.get_run_stats(run.context.run.run_id).launch_time
+    began = datetime.fromtimestamp(started, UTC) if started else now
+    plan = forecast(flood, sizes, past_runs(run.context), now, deadline_at(flood, began))
+    path = _plan_path(run.context, flood.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(plan.to_json(), indent=2))
+    late = too_late(plan, now)
+    if late is not None:
+        raise InvalidError(Reason.POLICY_VIOLATION, late)
+    return plan
+
+
+def check_topic(flood: Flood, cluster: ClusterResource) -> int | None:
+    """The number of partitions of the topic, None where there is no topic yet. Raises InvalidError where it is not as declared."""
+    found = cluster.topic(flood.topic)
+    if found is None:
+        return None
+    partitions = len(found.partitions)
+    if flood.topic_partitions is not None and partitions != flood.topic_partitions:
+        raise InvalidError(
+            Reason.INVALID_PARTITIONS,
+            f"the topic has another number of partitions than the flood says. topic=`{flood.topic}` partitions=`{partitions}` "
+            f"topic_partitions=`{flood.topic_partitions}`",
+        )
+    return partitions
+
+
+def past_runs(context: dg.AssetExecutionContext) -> list[PastRun]:
+    """What earlier runs of this flood took, the newest first."""
+    key = dg.AssetKey([*context.asset_key.path[:-1], "flood_release"])
+    found: dict[str, PastRun] = {}
+    for record in context.instance.fetch_materializations(key, limit=PAST_EVENTS).records:
+        materialization = record.asset_materialization
+        values = {} if materialization is None else {name: one.value for name, one in materialization.metadata.items()}
+        try:
+            past = PastRun(
+                rows=int(str(values["rows added"])),
+                size_bytes=int(str(values["bytes"])),
+                seconds=float(str(values["flood seconds"])),
+                broker_seconds=float(str(values["broker-seconds"])),
+            )
+        except (KeyError, ValueError):
+            continue  # an event of another version
+        found.setdefault(record.run_id, past)
+    return list(found.values())
+
+
+def _plan_path(context: dg.AssetExecutionContext, flood: str) -> Path:
+    return artifacts(context, flood) / "plan.json"
+
+
+def artifacts(context: dg.AssetExecutionContext, flood: str) -> Path:
+    """Where a run keeps its plan and its certificates."""
+    return Path(context.instance.storage_directory()) / "headgate" / flood / context.run.run_id
+
+
+# -- flood_capacity
+
+
+def ensure_topic(run: Run) -> int:
+    """Make the topic unless there is one. Returns its number of partitions. Raises InvalidError where it is not as declared."""
+    flood = run.flood
+    partitions = check_topic(flood, run.cluster)
+    if partitions is None:
+        config = {"history.room": str(1 << 40)} if flood.place == "front" else {}
+        run.cluster.create_topic(flood.topic, flood.topic_partitions, config)
+        run.say(f"topic {flood.topic} was made")
+        partitions = check_topic(flood, run.cluster)
+        assert partitions is not None, "it was just made"
+    return partitions
+
+
+def hold(run: Run, brokers: int) -> None:
+    """Reserve brokers for this run, and go on doing so until it ends or dies."""
+    owner = run.owner
+    LEASES.hold(
+        run.cluster, owner.reservation_id, brokers, reservation_ttl_ms(run), owner.text, run.max_run_s(), run.context.log.warning
+    )
+    RECORDERS.begin(owner.reservation_id, run.flood.topic, run.cluster.desired, run.cluster.view)
+
+
+def reservation_ttl_ms(run: Run) -> int:
+    """How long the brokers outlive this run: longer where it raises them ahead of an occurrence."""
+    ttl_ms = run.flood.reservation_ttl_ms
+    text = run.context.run.tags.get(HOLD_UNTIL_TAG)
+    if text is None:
+        return ttl_ms
+    left = datetime.fromisoformat(text) - datetime.now(UTC)
+    return ttl_ms + max(0, int(left.total_seconds() * 1000))
+
+
+def wait_for_brokers(run: Run, fleet: FleetResource, brokers: int) -> int:
+    """Until so many brokers serve, or the flood's patience ends. Returns how many serve.
+
+    Raises InvalidError where there are fewer, and the flood says that it fails then.
+    """
+    limits = run.flood.brokers
+    running = fleet.fleet(run.cluster)
+    until = time.monotonic() + limits.wait_ms / 1000
+    said = 0.0
+    asked = 0
+    while True:
+        state = run.cluster.desired()
+        if not running.follows and asked != state.brokers:
+            asked = state.brokers
+            note = running.scale(asked).note
+            run.say(f"{running.name} was asked for {asked} brokers" + (f": {note}" if note else ""))
+        if state.live_brokers >= brokers:
+            run.say(f"{state.live_brokers} brokers serve")
+            return state.live_brokers
+        if time.monotonic() > until:
+            text = (
+                f"the fleet did not reach the asked size. fleet=`{running.name}` asked=`{brokers}` serving=`{state.live_brokers}`"
+            )
+            if limits.short == "fail" or state.live_brokers == 0:
+                raise InvalidError(Reason.POLICY_VIOLATION, f"{text} rule=`short: {limits.short}`")
+            run.context.log.warning(f"{text} rule=`short: run`: the flood runs with what came")
+            return state.live_brokers
+        if time.monotonic() - said > SAY_S:
+            said = time.monotonic()
+            run.say(f"waiting for brokers: {state.live_brokers} of {brokers} serve")
+        time.sleep(POLL_S)
+
+
+def spread(run: Run) -> list[str]:
+    """Split the topic's segments, so that every broker has a part of it. Returns what was done; what fails is said, and left."""
+    done: list[str] = []
+    for _ in range(OFFSETS_PER_KEY_MAX):
+        view = run.cluster.view()
+        brokers = [one.broker_id for one in view.members if not one.draining]
+        step = next_split(_parts(run.flood.topic, view), brokers)
+        if step is None:
+            break
+        try:
+            run.cluster.split(step.segment, step.at, step.broker)
+        except HeadgateError as error:
+            # The flood is not the worse for it: the planner splits by load.
+            run.context.log.warning(f"segment was not split: {error.message}")
+            break
+        done.append(f"segment {step.segment} split at partition {step.at} for broker {step.broker}")
+    return done
+
+
+def _parts(topic: str, view: Any) -> list[Part]:
+    return [
+        Part(id=one.id, first=one.first_partition, end=one.end_partition, broker=one.broker_id)
+        for one in view.segments
+        if one.topic == topic
+    ]
+
+
+# -- flood_release
+
+
+def let_go(run: Run) -> bool:
+    """No more signs of life; give the reservation back, unless other runs of the same backfill or occurrence count on it.
+
+    Never raises: what is not given back ends by itself.
+    """
+    owner = run.owner
+    RECORDERS.end(owner.reservation_id)
+    LEASES.drop(owner.reservation_id)
+    return release_if_last(run)
+
+
+def release_if_last(run: Run) -> bool:
+    """Release, unless another run counts on it. Returns whether it is released. Never raises."""
+    owner = run.owner
+    if run.context.run.tags.get(HOLD_UNTIL_TAG) is None and owner.needs_it(
+        run.context.instance, datetime.now(UTC), without=run.context.run.run_id
+    ):
+        run.say(f"reservation {owner.reservation_id} is left to the other runs of {owner.kind} {owner.id}")
+        return False
+    try:
+        run.cluster.release(owner.reservation_id)
+    except HeadgateError as error:
+        run.context.log.warning(f"reservation could not be released, it ends by itself: {error.message}")
+        return False
+    return True
+
+
+def watch_brokers_go(run: Run, fleet: FleetResource) -> int:
+    """Until no more brokers serve than are wanted. Returns how many serve."""
+    running = fleet.fleet(run.cluster)
+    until = time.monotonic() + LEAVE_WAIT_S
+    asked = 0
+    while True:
+        state = run.cluster.desired()
+        if not running.follows and asked != state.brokers:
+            asked = state.brokers
+            running.scale(asked)
+        if state.live_brokers <= state.brokers or time.monotonic() > until:
+            return state.live_brokers
+        time.sleep(POLL_S)
+
+
+def merge(run: Run) -> int:
+    """Make one of neighbouring segments of the topic at one broker. Returns how many merges there were."""
+    for done in range(OFFSETS_PER_KEY_MAX):
+        pair = next_merge(_parts(run.flood.topic, run.cluster.view()))
+        if pair is None:
+            return done
+        try:
+            run.cluster.merge(*pair)
+        except HeadgateError as error:
+            run.context.log.warning(f"segments were not merged: {error.message}")
+            return done
+    return OFFSETS_PER_KEY_MAX
+
+
+def throttled(say: Callable[[str], None], every_s: float = SAY_S) -> Callable[[str, str], None]:
+    """Say something when its subject changes, and otherwise at most every so often."""
+    last: dict[str, float] = {}
+
+    def tell(subject: str, text: str) -> None:
+        now = time.monotonic()
+        if now - last.get(subject, -every_s) >= every_s:
+            last[subject] = now
+            say(text)
+
+    return tell

@@ -1,0 +1,81 @@
+"""Files with history: rows of a table as a Parquet extent in the cluster's store, and the reference that a gate is filled with.
+
+Nothing that is uploaded can be seen by a reader before a gate is filled with it, and what no gate is filled with is swept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from broker.client.gates import FileRef
+from broker.runtime.errors import InvalidError, Reason
+from broker.store.open import open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Uploader:
+    """Uploads to one store, from one thread that has no event loop running; `write_extent` is its form for a single file.
+
+    A context manager: opening a store costs more than a small file.
+
+    Args:
+        store_url: as a gate or a layout says.
+    """
+
+    def __init__(self, store_url: str) -> None:
+        if store_url in ("memory:", "null:"):
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"only the broker itself can reach its store: use a directory or a bucket. store=`{store_url}`",
+            )
+        self._runner = asyncio.Runner()
+        self._store = open_store(store_url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back threads and sockets."""
+        self._runner.run(self._store.close())
+        self._runner.close()
+
+    def write(self, key: str, rows: pa.Table | pa.RecordBatch, partition: int, base_offset: int) -> FileRef:
+        """Upload rows of one partition in the order of their offsets; durable when it returns.
+
+        Args:
+            key: in the store; nobody else may use it, and a retry only with the same rows.
+            rows: `timestamp` (any unit; a plain integer is ms), `key` and `value` (binary or text), perhaps `headers`. A column
+                `offset` is not written: the reference says where the first row is.
+            base_offset: of the first row.
+
+        Raises:
+            InvalidError: INVALID_RECORD for wrong columns, null times or no rows; INVALID_TIMESTAMP; INVALID_REQUEST for a bad key.
+            RetryError, FatalError: the store does not take it.
+        """
+        from broker.log.parquet import write_extent_file
+
+        written = write_extent_file(rows)
+        self._runner.run(self._store.put(key, memoryview(written.data)))
+        return FileRef(
+            partition=partition,
+            path=key,
+            base_offset=base_offset,
+            rows=written.rows,
+            size_bytes=len(written.data),
+            footer_crc32c=written.footer_crc32c,
+            timestamp_min_ms=written.timestamp_min_ms,
+            timestamp_max_ms=written.timestamp_max_ms,
+        )
+
+
+def write_extent(store_url: str, key: str, rows: pa.Table | pa.RecordBatch, partition: int, base_offset: int) -> FileRef:
+    """`Uploader.write` of one file."""
+    with Uploader(store_url) as uploader:
+        return uploader.write(key, rows, partition, base_offset)

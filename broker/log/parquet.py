@@ -1,0 +1,293 @@
+"""Parquet extents as bytes: how they are written, and what their footers say. No I/O.
+
+A file ends with its metadata, the length of these (4 bytes, little-endian) and ``PAR1``; that tail is the *footer* here, and a
+reference to the file carries its CRC-32C. The row number within the file and the extent's base offset make a record's offset, so
+that a file can be committed at any place; a column `offset` may be there for other readers, and must then agree.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from crc32c import crc32c
+
+from broker.log.column_schema import HEADERS_TYPE, SCHEMA, check_columns, lengths, take_apart
+from broker.runtime.errors import InvalidError, Reason
+
+MAGIC = b"PAR1"
+TRAILER_BYTES = 8
+"""What stands behind the metadata: their length and the magic."""
+FOOTER_GUESS_BYTES = 64 << 10
+"""What is read from a file's end at first: the whole footer of most files."""
+FOOTER_BYTES_MAX = 64 << 20
+ROW_GROUP_BYTES = 4 << 20
+"""Raw bytes of a row group: small enough to seek in, large enough that opening it costs little."""
+ROW_GROUP_ROWS_MAX = 1 << 16
+ROW_GROUP_BYTES_MAX = 256 << 20
+"""Of a file that somebody else wrote: a row group is what a reader holds in memory."""
+
+_LENGTH = struct.Struct("<I")
+_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenExtent:
+    """The bytes of a file, and what a reference to it says. Times in ms."""
+
+    data: pa.Buffer
+    rows: int
+    footer_crc32c: int
+    timestamp_min_ms: int
+    timestamp_max_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Rows [first_row, first_row + rows) of a file, in its bytes [start, end). Times in ms, None where the file does not say."""
+
+    number: int
+    first_row: int
+    rows: int
+    start: int
+    end: int
+    data_bytes: int
+    timestamp_min_ms: int | None
+    timestamp_max_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentFile:
+    """What the footer of a file says."""
+
+    metadata: Any
+    columns: tuple[str, ...]
+    """Those that are read, in the order of the file."""
+    groups: tuple[RowGroup, ...]
+    """Those with rows, in the order of the rows."""
+
+    @property
+    def rows(self) -> int:
+        return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
+
+    def group_of(self, row: int) -> int:
+        """The index in `groups` of the one that has a row."""
+        return bisect_right(self.groups, row, key=lambda group: group.first_row) - 1
+
+
+def write_extent_file(rows: pa.Table | pa.RecordBatch, *, row_group_bytes: int = ROW_GROUP_BYTES) -> WrittenExtent:
+    """The rows as a Parquet file: zstd, without dictionaries, in row groups of about `row_group_bytes`. `offset` is left out.
+
+    Raises InvalidError as `column_schema.take_apart`, and INVALID_RECORD where there are no rows.
+    """
+    batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
+    check_columns(rows.schema)
+    if not rows.num_rows:
+        raise InvalidError(Reason.INVALID_RECORD, "an extent has at least one row. rows=`0`")
+    with_headers = rows.schema.get_field_index("headers") >= 0 and not pa.types.is_null(rows.schema.field("headers").type)
+    kind = rows.schema.field("timestamp").type
+    times_kind = (
+        pa.timestamp("us", tz="UTC") if pa.types.is_timestamp(kind) and kind.unit == "us" else SCHEMA.field("timestamp").type
+    )
+    fields: list[Any] = [
+        pa.field("timestamp", times_kind, nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        *([pa.field("headers", HEADERS_TYPE)] if with_headers else []),
+    ]
+    schema = pa.schema(fields)
+    out = pa.BufferOutputStream()
+    low, high = 1 << 62, -(1 << 62)
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = waiting_rows = 0
+    with pq.ParquetWriter(
+        out,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        column_encoding={"timestamp": "DELTA_BINARY_PACKED"},
+        # Of keys and values they would be copies of whole values.
+        write_statistics=["timestamp"],
+    ) as writer:
+
+        def flush() -> None:
+            table = pa.Table.from_batches(waiting, schema)
+            writer.write_table(table, row_group_size=table.num_rows)
+
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            columns = take_apart(batch)
+            low, high = min(low, int(columns.timestamps.min())), max(high, int(columns.timestamps.max()))
+            times = batch.column("timestamp").cast(pa.int64()) if times_kind.unit == "us" else pa.array(columns.timestamps)
+            headers: list[Any] = []
+            sizes = np.maximum(lengths(columns.key), 0) + np.maximum(lengths(columns.value), 0) + 8
+            if with_headers:
+                found = columns.headers if columns.headers is not None else pa.nulls(batch.num_rows, HEADERS_TYPE)
+                headers = [found]
+                sizes += found.nbytes // batch.num_rows
+            conformed = pa.RecordBatch.from_arrays([times.cast(times_kind), columns.key, columns.value, *headers], schema=schema)
+            ends = np.cumsum(sizes)
+            start, before = 0, 0
+            while start < batch.num_rows:
+                end = int(np.searchsorted(ends, before + row_group_bytes - waiting_bytes, side="right"))
+                end = min(max(end, start + (not waiting)), start + ROW_GROUP_ROWS_MAX - waiting_rows, batch.num_rows)
+                if end > start:
+                    waiting.append(conformed.slice(start, end - start))
+                    waiting_bytes += int(ends[end - 1]) - before
+                    waiting_rows += end - start
+                    start, before = end, int(ends[end - 1])
+                if start < batch.num_rows:
+                    flush()
+                    waiting, waiting_bytes, waiting_rows = [], 0, 0
+        if waiting:
+            flush()
+    data = out.getvalue()
+    tail = memoryview(data)[-FOOTER_GUESS_BYTES:]
+    footer = memoryview(data)[len(data) - footer_size(tail, len(data)) :]
+    return WrittenExtent(data, rows.num_rows, crc32c(footer), low, high)
+
+
+def footer_size(tail: bytes | memoryview, size_bytes: int) -> int:
+    """Length of a file's footer, from the last eight bytes or more of it.
+
+    Args:
+        size_bytes: of the whole file.
+
+    Raises:
+        InvalidError(INVALID_RECORD): this is not the end of a Parquet file.
+    """
+    if len(tail) < TRAILER_BYTES or bytes(tail[-4:]) != MAGIC:
+        raise InvalidError(Reason.INVALID_RECORD, f"not a Parquet file, or not all of it. end=`{bytes(tail[-4:])!r}`")
+    size = int(_LENGTH.unpack_from(tail, len(tail) - TRAILER_BYTES)[0]) + TRAILER_BYTES
+    if size > min(FOOTER_BYTES_MAX, size_bytes - len(MAGIC)):
+        raise InvalidError(Reason.INVALID_RECORD, f"a Parquet footer does not fit. footer_bytes=`{size}` file_bytes=`{size_bytes}`")
+    return size
+
+
+def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
+    """What a footer says, if the file can be history.
+
+    Args:
+        footer: from the metadata to the file's end.
+        size_bytes: of the whole file.
+
+    Raises:
+        InvalidError(INVALID_RECORD): broken, encrypted, wrong columns, a row group that is too large or lies outside the file.
+    """
+    try:
+        # Arrow reads from the end; what stands before the footer is not looked at.
+        metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(b"".join((MAGIC, footer)))))
+        schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidError(Reason.INVALID_RECORD, f"a Parquet footer cannot be read: {error}") from error
+    check_columns(schema)
+    kind = schema.field("timestamp").type
+    columns = tuple(name for name in schema.names if name in _COLUMNS)
+    groups: list[RowGroup] = []
+    first_row = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if not group.num_rows:
+            continue
+        start, end, data_bytes = size_bytes, 0, 0
+        low = high = None
+        for index in range(group.num_columns):
+            chunk = group.column(index)
+            if chunk.path_in_schema.split(".", 1)[0] not in _COLUMNS:
+                continue
+            begins = [chunk.data_page_offset]
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+                begins.append(chunk.dictionary_page_offset)
+            start, end = min(start, *begins), max(end, min(begins) + chunk.total_compressed_size)
+            data_bytes += chunk.total_uncompressed_size
+            statistics = chunk.statistics if chunk.path_in_schema == "timestamp" else None
+            if statistics is not None and statistics.has_min_max:
+                low, high = _ms(statistics.min_raw, kind), _ms(statistics.max_raw, kind)
+        if not len(MAGIC) <= start < end <= size_bytes - len(footer):
+            raise InvalidError(
+                Reason.INVALID_RECORD, f"a row group lies outside its file. group=`{number}` start=`{start}` end=`{end}`"
+            )
+        if max(data_bytes, end - start) > ROW_GROUP_BYTES_MAX:
+            raise InvalidError(
+                Reason.INVALID_RECORD,
+                f"a row group is too large to be served. group=`{number}` bytes=`{data_bytes}` max=`{ROW_GROUP_BYTES_MAX}`",
+            )
+        groups.append(RowGroup(number, first_row, group.num_rows, start, end, data_bytes, low, high))
+        first_row += group.num_rows
+    return ExtentFile(metadata, columns, tuple(groups))
+
+
+def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, columns: tuple[str, ...] | None = None) -> pa.Table:
+    """The rows of a row group.
+
+    Args:
+        data: the file's bytes [group.start, group.end).
+        columns: default: all that are read.
+
+    Raises:
+        InvalidError(CORRUPT_MESSAGE): the bytes are not what the footer says.
+    """
+    try:
+        source = pa.PythonFile(cast(Any, _Part(memoryview(data), group.start)), mode="r")
+        parquet = pq.ParquetFile(source, metadata=file.metadata, pre_buffer=False)
+        table = parquet.read_row_group(group.number, columns=list(columns or file.columns), use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group cannot be read: {error}") from error
+    if table.num_rows != group.rows:
+        raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group lacks rows. rows=`{table.num_rows}` stated=`{group.rows}`")
+    return table
+
+
+class _Part:
+    """A part of a file, at its place in it."""
+
+    closed = False
+
+    def __init__(self, data: memoryview, start: int) -> None:
+        self._data = data
+        self._start = start
+        self._position = 0
+
+    def read(self, size: int = -1) -> memoryview:
+        at = self._position - self._start
+        if at < 0 or size < 0 or at + size > len(self._data):
+            raise OSError(f"bytes outside the row group. position={self._position} size={size}")
+        self._position += size
+        return self._data[at : at + size]
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        self._position = position + (0, self._position, self._start + len(self._data))[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _ms(raw: Any, kind: Any) -> int | None:
+    """A statistic of the column `timestamp`, as it is stored, in ms."""
+    if not isinstance(raw, int):
+        return None
+    unit = kind.unit if pa.types.is_timestamp(kind) else "ms"
+    return {"s": raw * 1000, "ms": raw, "us": raw // 1000, "ns": raw // 1_000_000}[unit]
