@@ -46,7 +46,7 @@ from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
 from broker.engine.wal_put import PutWal
 from broker.engine.windows import NOBODY
-from broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp, stamp_append_time, validate
+from broker.log.batch import LENGTH_OVERHEAD_BYTES, check, parse, stamp, stamp_append_time
 from broker.log.buffers import BufferPool
 from broker.log.compression import Codec
 from broker.log.tail import Segment
@@ -665,23 +665,41 @@ class Engine:
     # -- writing
 
     def append(
+        self, partition: PartitionLog, batch: memoryview, *, now_ms: int | None = None, adopt: bytearray | None = None
+    ) -> Appended:
+        """Give one batch its offsets and send it on its way to the store. See `append_parsed`.
+
+        Args:
+            batch: exactly one RecordBatch v2.
+            now_ms: the wall clock, if the caller has just read it.
+            adopt: the buffer that begins with the batch; it belongs to this request alone and may be kept instead of copied.
+        """
+        size = len(batch)
+        header = parse(batch, 0, size)
+        return Appended._make(
+            self.append_parsed(partition, header, batch, 0, size, self.clock.now_ms() if now_ms is None else now_ms, adopt)
+        )
+
+    def append_parsed(
         self,
         partition: PartitionLog,
-        batch: memoryview,
-        *,
-        now_ms: int | None = None,
-        adopt: bytearray | None = None,
-        at: int = 0,
-    ) -> Appended:
+        header: tuple[int, ...],
+        buffer: memoryview,
+        position: int,
+        size: int,
+        now_ms: int,
+        adopt: bytearray | None,
+    ) -> tuple[int, int, int]:
         """Give one batch its offsets and send it on its way to the store.
 
         Args:
-            batch: exactly one RecordBatch v2; it is stamped in place.
-            now_ms: the wall clock, if the caller has just read it.
-            adopt: the buffer in which the batch stands at `at`; it belongs to this request alone and may be kept instead of copied.
+            header: of the batch, as `log.batch.parse` gives it.
+            buffer: has the batch at `position`, and nothing else in these `size` bytes.
+            now_ms: the wall clock.
+            adopt: what `buffer` is a view of, if it belongs to this request alone and may be kept instead of copied.
 
         Returns:
-            The offsets. They are certain once `on_durable` has called back; until then nobody may be told.
+            The fields of `Appended`. They are certain once `on_durable` has called back; until then nobody may be told.
 
         Raises:
             InvalidError: the batch is wrong; nothing was changed. RetryError: not now.
@@ -690,48 +708,45 @@ class Engine:
         if wal.stalled is not None or self.failed is not None or partition.refusal is not None:
             self._refuse(partition)
         config = partition.config
-        header = validate(batch, 0, config.max_message_bytes)
-        size = header[1] + LENGTH_OVERHEAD_BYTES
-        if size != len(batch):
+        check(header, buffer, position, size, config.max_message_bytes)
+        _, length, _, _, _, _, _, first_ms, timestamp_max, producer_id, producer_epoch, sequence, records = header
+        if length + LENGTH_OVERHEAD_BYTES != size:
             raise InvalidError(
-                Reason.INVALID_RECORD, f"exactly one record batch may be sent for a partition. extra_bytes=`{len(batch) - size}`"
+                Reason.INVALID_RECORD,
+                f"exactly one record batch may be sent for a partition. extra_bytes=`{size - length - LENGTH_OVERHEAD_BYTES}`",
             )
-        if now_ms is None:
-            now_ms = self.clock.now_ms()
-        timestamp_max = header[8]
-        if timestamp_max > now_ms + config.timestamp_after_max_ms or header[7] < now_ms - config.timestamp_before_max_ms:
+        if timestamp_max > now_ms + config.timestamp_after_max_ms or first_ms < now_ms - config.timestamp_before_max_ms:
             self._check_timestamps(partition, header, now_ms)
-        producer_id = header[9]
-        if producer_id >= 0:
-            duplicate = partition.producers_state.check(producer_id, header[10], header[11], header[12])
-            if duplicate is not None:
-                return Appended(duplicate[0], duplicate[1] if config.log_append_time else -1, partition.log_start)
         base_offset = partition.next_offset
-        next_offset = base_offset + header[12]
-        stamp(batch, 0, base_offset, partition.leader_epoch)
-        appended_ms = -1
-        if config.log_append_time:
-            appended_ms = timestamp_max = now_ms
-            stamp_append_time(batch, 0, size, now_ms)
         if producer_id >= 0:
-            partition.producers_state.record(producer_id, header[10], header[11], header[12], base_offset, now_ms)
+            duplicate = partition.producers_state.check(producer_id, producer_epoch, sequence, records)
+            if duplicate is not None:
+                return duplicate[0], duplicate[1] if config.log_append_time else -1, partition.log_start
+            partition.producers_state.record(producer_id, producer_epoch, sequence, records, base_offset, now_ms)
+        next_offset = base_offset + records
         partition.next_offset = next_offset
         partition.bytes_in += size
         partition.requests += 1
         tail = partition.tail
         if adopt is not None and size >= ADOPT_BYTES_MIN and size * 2 > len(adopt):
-            segment = tail.adopt(adopt, at, size, base_offset, next_offset)
+            segment = tail.adopt(adopt, position, size, base_offset, next_offset)
             self._count_segment(partition, segment)
-            kept = segment.view[at : at + size]
+            kept = segment.view[position : position + size]
         else:
+            batch = buffer[position : position + size]
             copied = tail.append_copy(batch, size, base_offset, next_offset)
             if copied is None:
                 self._count_segment(partition, tail.open_segment(size, base_offset))
                 copied = tail.append_copy(batch, size, base_offset, next_offset)
                 assert copied is not None, "a new segment has room"
             kept = copied
+        stamp(kept, 0, base_offset, partition.leader_epoch)
+        appended_ms = -1
+        if config.log_append_time:
+            appended_ms = timestamp_max = now_ms
+            stamp_append_time(kept, 0, size, now_ms)
         wal.append((partition, kept, base_offset, next_offset, timestamp_max))
-        return Appended(base_offset, appended_ms, partition.log_start)
+        return base_offset, appended_ms, partition.log_start
 
     def _count_segment(self, partition: PartitionLog, segment: Segment) -> None:
         self._segments.append((partition, segment))

@@ -42,7 +42,8 @@ CONTROL = 0x20
 
 NO_PRODUCER_ID = -1
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_FORMAT = "qiibIhiqqqhii"
+_HEADER = struct.Struct(f">{HEADER_FORMAT}")
 unpack_header = _HEADER.unpack_from
 pack_header = _HEADER.pack_into
 """(buffer, position, *fields): write a header's fields, in the order of `BatchHeader`."""
@@ -87,20 +88,15 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(unpack_header(buffer, position))
 
 
-def validate(buffer: memoryview, position: int, size_bytes_max: int) -> tuple[int, ...]:
-    """Check one batch from a client, as Kafka's LogValidator does, without looking at its records.
+def parse(buffer: memoryview, position: int, available: int) -> tuple[int, ...]:
+    """The header's fields, unchecked, in the order of `BatchHeader`; a plain tuple, because this is the hot path.
 
     Args:
-        buffer: bytes with the batch at `position`; more may follow.
-        size_bytes_max: the topic's `max.message.bytes`.
-
-    Returns:
-        The header's fields, in the order of `BatchHeader`; a plain tuple, because this is the hot path.
+        available: bytes from `position` on.
 
     Raises:
-        InvalidError: with the Reason that names the fault. Nothing was changed.
+        InvalidError: there is no whole header.
     """
-    available = len(buffer) - position
     if available < HEADER_BYTES:
         if available == 0:
             raise InvalidError(Reason.INVALID_RECORD, "a partition's records must be one record batch. bytes=`0`")
@@ -108,19 +104,33 @@ def validate(buffer: memoryview, position: int, size_bytes_max: int) -> tuple[in
             raise _old_format(buffer[position + 16])
         raise _corrupt("is cut off in its header", available)
     header: tuple[int, ...] = unpack_header(buffer, position)
-    length = header[1]
+    return header
+
+
+def check(header: tuple[int, ...], buffer: memoryview, position: int, available: int, size_bytes_max: int) -> None:
+    """Check one batch from a client, as Kafka's LogValidator does, without looking at its records.
+
+    Args:
+        header: as `parse` gave it.
+        buffer: bytes with the batch at `position`, `available` bytes or less long.
+        size_bytes_max: the topic's `max.message.bytes`.
+
+    Raises:
+        InvalidError: with the Reason that names the fault. Nothing was changed.
+    """
+    size = header[1] + LENGTH_OVERHEAD_BYTES
     if header[3] != 2:
         if 0 <= header[3] < 2:
             raise _old_format(header[3])
         raise _corrupt("has an unknown magic", header[3])
-    if length < HEADER_BYTES - LENGTH_OVERHEAD_BYTES or length + LENGTH_OVERHEAD_BYTES > available:
-        raise _corrupt("states a length that does not fit", length)
-    if length + LENGTH_OVERHEAD_BYTES > size_bytes_max:
+    if size < HEADER_BYTES or size > available:
+        raise _corrupt("states a length that does not fit", header[1])
+    if size > size_bytes_max:
         raise InvalidError(
             Reason.MESSAGE_TOO_LARGE,
-            f"record batch is larger than max.message.bytes. size=`{length + LENGTH_OVERHEAD_BYTES}` max=`{size_bytes_max}`",
+            f"record batch is larger than max.message.bytes. size=`{size}` max=`{size_bytes_max}`",
         )
-    if crc32c(buffer[position + CRC_START : position + LENGTH_OVERHEAD_BYTES + length]) != header[4]:
+    if crc32c(buffer[position + CRC_START : position + size]) != header[4]:
         raise _corrupt("does not match its CRC-32C", header[4])
     attributes = header[5]
     if attributes & (CODEC_MASK | LOG_APPEND_TIME | CONTROL | TRANSACTIONAL):
@@ -144,7 +154,6 @@ def validate(buffer: memoryview, position: int, size_bytes_max: int) -> tuple[in
             Reason.INVALID_RECORD,
             f"producer id without epoch or sequence. producer_id=`{header[9]}` epoch=`{header[10]}` sequence=`{header[11]}`",
         )
-    return header
 
 
 def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:

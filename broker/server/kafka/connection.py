@@ -273,37 +273,23 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests
 
     def _handle(self, buffer: memoryview, start: int, end: int, own: bytearray | None) -> None:
-        api, version, correlation_id, client_size = _REQUEST(buffer, start)
         server = self._server
         engine = server.engine
+        shape = self._shape
+        if shape is not None and engine is not None:
+            done = produce.produce_again(engine, shape, buffer, start, end, self._now_ms, own)
+            if done is not None:
+                response, failed = done
+                self._produce_done(end - start, shape.version, shape.acks, response, failed)
+                return
+        api, version, correlation_id, client_size = _REQUEST(buffer, start)
         if api == PRODUCE and produce.VERSION_MIN <= version <= produce.VERSION_MAX and engine is not None:
-            shape = self._shape
-            key_at = start + KEY_AT_BYTES
-            if (
-                shape is not None
-                and shape.version == version
-                and buffer[key_at : key_at + len(shape.key)] == shape.key
-                and shape.log.closed is None
-            ):
-                acks = shape.acks
-                response, failed = produce.produce_again(
-                    engine, shape, buffer, key_at + len(shape.key), end, correlation_id, self._now_ms, own
-                )
-            else:
-                frame = buffer[:end]
-                position = self._skip_header(frame, start, client_size, version >= produce.FLEXIBLE)
-                acks, response, failed, self._shape = produce.produce(
-                    engine, frame, key_at, position, version, correlation_id, self._now_ms, own
-                )
-            self._unanswered += end - start
-            if failed and version >= produce.HINTS:
-                response = self._hint_produce(engine, response, version)
-            if failed != produce.ALL_FAILED:
-                self._appended = True
-            if acks != 0:
-                self._produced.append(response)
-            elif failed:
-                raise Malformed("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
+            frame = buffer[:end]
+            position = self._skip_header(frame, start, client_size, version >= produce.FLEXIBLE)
+            acks, response, failed, self._shape = produce.produce(
+                engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, own
+            )
+            self._produce_done(end - start, version, acks, response, failed)
             return
         self._end_of_produce()
         if api == FETCH and fetch.VERSION_MIN <= version <= fetch.VERSION_MAX and engine is not None:
@@ -316,6 +302,19 @@ class Connection(asyncio.BufferedProtocol):
         if self._cold_task is None:
             self._cold_task = self._server.loop.create_task(self._serve_cold())
             self._cold_task.add_done_callback(self._task_ended)
+
+    def _produce_done(self, size: int, version: int, acks: int, response: bytes, failed: int) -> None:
+        self._unanswered += size
+        if failed:
+            if version >= produce.HINTS:
+                assert self._server.engine is not None
+                response = self._hint_produce(self._server.engine, response, version)
+            if acks == 0:
+                raise Malformed("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
+        if failed != produce.ALL_FAILED:
+            self._appended = True
+        if acks != 0:
+            self._produced.append(response)
 
     @staticmethod
     def _hint_produce(engine: Engine, response: bytes, version: int) -> bytes:

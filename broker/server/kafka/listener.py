@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = get_logger("kafka")
 
-LANDING_BYTES = 256 << 10
+LANDING_BYTES = 528 << 10
 """The one buffer into which every connection receives; what is in it is handled before the next read."""
 SWEEP_S = 1.0
 FULL_PATIENCE_S = 1.0

@@ -12,6 +12,7 @@ import struct
 import uuid
 from typing import TYPE_CHECKING
 
+from broker.log.batch import HEADER_BYTES, HEADER_FORMAT, parse
 from broker.runtime.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _I16 = struct.Struct(">h").unpack_from
 _I32 = struct.Struct(">i").unpack_from
 _ACKS_TIMEOUT = struct.Struct(">hi").unpack_from
 _HEAD = struct.Struct(">ii").pack
+_VERSIONS = struct.Struct(">hh").pack
 _HEAD_OF_RECORDS = struct.Struct(">ii").unpack_from
 _ROW_0 = struct.Struct(">ihq")
 _PARTITION_4 = struct.Struct(">hqq")
@@ -103,64 +105,100 @@ NONE_FAILED, SOME_FAILED, ALL_FAILED = 0, 1, 2
 class Shape:
     """What a client's produce requests to one partition have in common: the bytes between correlation id and records.
 
-    A client that writes to one partition sends the same bytes again and again, so comparing them saves reading them.
+    A client that writes to one partition sends the same bytes again and again, so comparing them saves reading them: `unpack`
+    takes a request apart at once, up to and with the header of its batch.
+
+    Args:
+        length_bytes: how long the records' length is; in flexible versions that depends on its value.
     """
 
-    __slots__ = ("acks", "key", "log", "prefix", "suffix", "version")
+    __slots__ = (
+        "acks",
+        "head_bytes",
+        "key",
+        "length",
+        "length_value",
+        "log",
+        "pack",
+        "prefix",
+        "suffix",
+        "unpack",
+        "version",
+        "versions",
+    )
 
-    def __init__(self, version: int, key: bytes, acks: int, log: PartitionLog, prefix: bytes, suffix: bytes) -> None:
+    def __init__(
+        self, version: int, key: bytes, acks: int, log: PartitionLog, prefix: bytes, suffix: bytes, length_bytes: int
+    ) -> None:
+        head = struct.Struct(f">4si{len(key)}s{length_bytes}s{HEADER_FORMAT}")
         self.version = version
+        self.versions = _VERSIONS(0, version)
+        """API key and version, as they stand in a request."""
         self.key = key
         self.acks = acks
         self.log = log
         self.prefix = prefix
         self.suffix = suffix
+        self.length = b""
+        self.length_value = -1
+        """The last length of records, as bytes and decoded."""
+        self.unpack = head.unpack_from
+        self.head_bytes = head.size
+        row = "hqqq" if version >= 5 else "hqq"
+        self.pack = struct.Struct(f">ii{len(prefix)}s{row}{len(suffix)}s").pack
+
+    def records_bytes(self, length: bytes) -> int:
+        """The length of the records; -1 where these bytes are not a whole length, or it says that there are none."""
+        if length == self.length:
+            return self.length_value
+        if self.version < FLEXIBLE:
+            value = int.from_bytes(length, "big", signed=True)
+        else:
+            if length[-1] >= 0x80 or any(byte < 0x80 for byte in length[:-1]):
+                return -1
+            value = unsigned_varint(memoryview(length), 0)[0] - 1
+        self.length, self.length_value = length, value
+        return value
+
+    def respond(self, correlation_id: int, appended: tuple[int, int, int]) -> bytes:
+        """The answer to a request whose batch was appended, with its length prefix."""
+        base_offset, timestamp_ms, log_start = appended
+        size = len(self.prefix) + len(self.suffix) + 4
+        if self.version >= 5:
+            size += _PARTITION_5.size
+            return self.pack(size, correlation_id, self.prefix, 0, base_offset, timestamp_ms, log_start, self.suffix)
+        size += _PARTITION_4.size
+        return self.pack(size, correlation_id, self.prefix, 0, base_offset, timestamp_ms, self.suffix)
 
 
 def produce_again(
-    engine: Engine,
-    shape: Shape,
-    buffer: memoryview,
-    position: int,
-    end: int,
-    correlation_id: int,
-    now_ms: int,
-    adopt: bytearray | None,
-) -> tuple[bytes, int]:
-    """Append the batch of a request that has the same shape as one before. Raises as `produce`.
+    engine: Engine, shape: Shape, buffer: memoryview, start: int, end: int, now_ms: int, adopt: bytearray | None
+) -> tuple[bytes, int] | None:
+    """Append the batch of a request that may have the same shape as one before.
 
     Args:
-        position: of the records' length. end: of the request.
+        start: of the request, behind its length prefix. end: of it.
+        adopt: as for `produce`.
 
     Returns:
-        (the response with its length prefix, ALL_FAILED or NONE_FAILED).
+        (the response with its length prefix, ALL_FAILED or NONE_FAILED); None where it has another shape: nothing was done.
     """
-    version = shape.version
-    log = shape.log
-    if version >= FLEXIBLE:
-        size = buffer[position]
-        position += 1
-        if size >= 0x80:
-            size, position = unsigned_varint(buffer, position - 1)
-        size -= 1
-    else:
-        (size,) = _I32(buffer, position)
-        position += 4
-    records_end = position + size
-    if size < 0 or records_end > end:
-        raise Malformed("records are cut off")
+    head_bytes = shape.head_bytes
+    if end - start < head_bytes:
+        return None
+    head = shape.unpack(buffer, start)
+    versions, correlation_id, key, length = head[:4]
+    if versions != shape.versions or key != shape.key or shape.log.closed is not None:
+        return None
+    size = shape.length_value if length == shape.length else shape.records_bytes(length)
+    position = start + head_bytes - HEADER_BYTES
+    if size < HEADER_BYTES or position + size > end:
+        return None
     try:
-        base_offset, timestamp_ms, log_start = engine.append(
-            log, buffer[position:records_end], now_ms=now_ms, adopt=adopt, at=position
-        )
+        appended = engine.append_parsed(shape.log, head[4:], buffer, position, size, now_ms, adopt)
     except HeadgateError as error:
-        name = log.topic.id.bytes if version >= TOPIC_IDS else log.topic.name.encode()
-        return _failure(version, correlation_id, name, log.number, error), ALL_FAILED
-    if version >= 5:
-        body = shape.prefix + _PARTITION_5.pack(0, base_offset, timestamp_ms, log_start) + shape.suffix
-    else:
-        body = shape.prefix + _PARTITION_4.pack(0, base_offset, timestamp_ms) + shape.suffix
-    return _HEAD(len(body) + 4, correlation_id) + body, NONE_FAILED
+        return _failure(shape, correlation_id, error), ALL_FAILED
+    return shape.respond(correlation_id, appended), NONE_FAILED
 
 
 def produce(
@@ -236,10 +274,21 @@ def produce(
             records_at = position + 4
             log, refused = _find(logs, number, version, acks)
             if log is not None:
+                if flexible:
+                    size, position = unsigned_varint(frame, records_at)
+                    size -= 1
+                else:
+                    (size,) = _I32(frame, records_at)
+                    position = records_at + 4
+                if size < 0 or position + size > len(frame):
+                    raise Malformed("records are cut off")
                 key = bytes(frame[key_at:records_at])
-                shape = Shape(version, key, acks, log, *_constant_parts(version, name, number))
-                response, failed = produce_again(engine, shape, frame, records_at, len(frame), correlation_id, now_ms, adopt)
-                return acks, response, failed, shape
+                shape = Shape(version, key, acks, log, *_constant_parts(version, name, number), position - records_at)
+                try:
+                    appended = engine.append_parsed(log, parse(frame, position, size), frame, position, size, now_ms, adopt)
+                except HeadgateError as error:
+                    return acks, _failure(shape, correlation_id, error), ALL_FAILED, shape
+                return acks, shape.respond(correlation_id, appended), NONE_FAILED, shape
             return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, refused, None)])]), ALL_FAILED, None
         rows: list[bytes] = []
         for _ in range(partitions):
@@ -322,8 +371,10 @@ def _find(logs: list[PartitionLog | None] | None, number: int, version: int, ack
     return (None, INVALID_TOPIC) if log.internal else (log, 0)
 
 
-def _failure(version: int, correlation_id: int, name: bytes, number: int, error: HeadgateError) -> bytes:
-    return _respond(version, correlation_id, [(name, [_error_row(version, number, _code(error), error.message)])])
+def _failure(shape: Shape, correlation_id: int, error: HeadgateError) -> bytes:
+    version, log = shape.version, shape.log
+    name = log.topic.id.bytes if version >= TOPIC_IDS else log.topic.name.encode()
+    return _respond(version, correlation_id, [(name, [_error_row(version, log.number, _code(error), error.message)])])
 
 
 def _respond(version: int, correlation_id: int, topics: list[tuple[bytes, list[bytes]]]) -> bytes:

@@ -62,8 +62,8 @@ def pairs(bench: Bench, traffic: Shape, backend: str) -> tuple[list[Sample], lis
     taken: Pairs[Sample] = Pairs(bench.pairs)
     with bench.native.ceiling(produce=frames.produce_response(TOPIC, 0)) as peer:
         while not taken.enough:
-            with bench.broker(backend, pinned=True, settings=FORGETFUL if backend != LOCAL_NEVER else None) as broker:
-                broker.create_topic(TOPIC, config=RETAINED if backend != LOCAL_NEVER else None)
+            with bench.broker(backend, pinned=True, settings=FORGETFUL if backend == MEMORY else None) as broker:
+                broker.create_topic(TOPIC, config=RETAINED if backend == MEMORY else None)
                 sample(bench, broker.kafka_port, broker.pid, traffic, seconds=WARM_UP_S, bytes_max=WARM_UP_BYTES)
                 sent = WARM_UP_BYTES
                 while not taken.enough and sent < BROKER_BYTES_MAX:

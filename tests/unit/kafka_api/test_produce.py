@@ -7,6 +7,8 @@ hand-written reader or writer and Kafka's schema disagree, or that a client is t
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from broker.log.batch import parse_header
@@ -73,9 +75,10 @@ async def test_one_partition_and_the_same_shape_again(kafka: Kafka, version: int
         ],
     ).encode(version)
     assert body.startswith(shape.key)
-    again, failed = produce.produce_again(
-        kafka.engine, shape, memoryview(bytearray(body)), len(shape.key), len(body), CORRELATION_ID, NOW_MS, None
-    )
+    frame = memoryview(bytearray(struct.pack(">hhi", 0, version, CORRELATION_ID) + body))
+    done = produce.produce_again(kafka.engine, shape, frame, 0, len(frame), NOW_MS, None)
+    assert done is not None
+    again, failed = done
     assert not failed
     answer, _ = ProduceResponse.decode(again, 9 if version >= produce.FLEXIBLE else 8, version)
     assert answer.responses[0].partition_responses[0].base_offset == 2

@@ -19,12 +19,13 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from broker.log.batch import (
     HEADER_BYTES,
     BatchHeader,
+    check,
     crc_matches,
+    parse,
     parse_header,
     split,
     stamp,
     stamp_append_time,
-    validate,
 )
 from broker.runtime.errors import InvalidError, Reason
 from tests.support.batches import batch, patched
@@ -32,6 +33,12 @@ from tests.support.batches import batch, patched
 BIG = 1 << 20
 NOW_MS = 1_700_000_000_000
 BATCH = batch([b"one", None, b"three"], key=b"key", producer_id=7, producer_epoch=3, base_sequence=11)
+
+
+def validate(buffer: memoryview, position: int, size_bytes_max: int) -> tuple[int, ...]:
+    header = parse(buffer, position, len(buffer) - position)
+    check(header, buffer, position, len(buffer) - position, size_bytes_max)
+    return header
 
 
 def aiokafka_batch(compression: int) -> bytes:
