@@ -36,8 +36,10 @@ async def status(cluster: str, wait_ms: int, json: bool) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
     async with Control(cluster) as control:
-        while (desired := await control.desired_brokers()).live_brokers < desired.brokers and loop.time() < deadline:
+        desired = await control.desired_brokers()
+        while desired.live_brokers < desired.brokers and loop.time() < deadline:
             await asyncio.sleep(LOOK_S)
+            desired = await control.desired_brokers()
     if json:
         output.print_json(asdict(desired))
     else:

@@ -249,7 +249,10 @@ async def test_status_without_a_leader_shows_the_rest(
 
 
 async def test_groups_of_commands_show_their_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, commands in (("segment", ("list", "split", "merge", "move")), ("capacity", ("open", "renew", "release", "list", "status"))):
+    for name, commands in (
+        ("segment", ("list", "split", "merge", "move")),
+        ("capacity", ("open", "renew", "release", "list", "status")),
+    ):
         assert await asyncio.to_thread(app.run, [name]) == 0
         out = capsys.readouterr().out
         assert all(f" {command} " in out for command in commands)
