@@ -32,7 +32,7 @@ group_app = typer.Typer(help="List, describe, reset and delete consumer groups."
 app.add_typer(group_app, name="group")
 segment_app = typer.Typer(help="List segments; split, merge and move them by hand.", rich_markup_mode=None)
 app.add_typer(segment_app, name="segment")
-capacity_app = typer.Typer(help="Reserve brokers: open, renew, release and list.", rich_markup_mode=None)
+capacity_app = typer.Typer(help="Reserve brokers: open, renew, release, list; how many there are to be.", rich_markup_mode=None)
 app.add_typer(capacity_app, name="capacity")
 flood_app = typer.Typer(help="Bring history into a topic by reference, with Spark; prove that it is there.", rich_markup_mode=None)
 app.add_typer(flood_app, name="flood")
@@ -486,6 +486,22 @@ def capacity_release(reservation: ReservationId, cluster: Cluster = DEFAULT_CLUS
 
     output.check_reachable(cluster)
     output.run(capacity.release(cluster, reservation))
+
+
+@capacity_app.command("status")
+def capacity_status(
+    cluster: Cluster = DEFAULT_CLUSTER,
+    wait: Annotated[
+        str, typer.Option("--wait", metavar="DURATION", help="Until enough brokers serve; an error after so long.")
+    ] = "0",
+    json: Json = False,
+) -> None:
+    """Show how many brokers there are to be and why, and how many serve."""
+    from broker.cli import capacity
+
+    wait_ms = _duration_ms("--wait", wait, high_ms=86_400_000)
+    output.check_reachable(cluster)
+    output.run(capacity.status(cluster, wait_ms, json))
 
 
 @capacity_app.command("list")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 
 from broker.cli import output
-from broker.client.control import Control, Reservation
+from broker.client.control import Control, DesiredBrokers, Reservation
+from broker.runtime.errors import Reason, RetryError
+
+LOOK_S = 0.1
 
 
 async def open_one(cluster: str, brokers: int, ttl_ms: int, owner: str, reservation_id: str, json: bool) -> None:
@@ -27,6 +31,25 @@ async def release(cluster: str, reservation_id: str) -> None:
     output.print_line(f"reservation {reservation_id} {'released' if released else 'was not open any more'}")
 
 
+async def status(cluster: str, wait_ms: int, json: bool) -> None:
+    """How many brokers there are to be and how many serve. Raises RetryError where there are too few, `wait_ms` from now."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_ms / 1000
+    async with Control(cluster) as control:
+        desired = await control.desired_brokers()
+        while desired.live_brokers < desired.brokers and loop.time() < deadline:
+            await asyncio.sleep(LOOK_S)
+            desired = await control.desired_brokers()
+    if json:
+        output.print_json(asdict(desired))
+    else:
+        _show_desired(desired)
+    if wait_ms and desired.live_brokers < desired.brokers:
+        raise RetryError(
+            Reason.TIMED_OUT, f"there are fewer brokers than asked for. live=`{desired.live_brokers}` desired=`{desired.brokers}`"
+        )
+
+
 async def list_all(cluster: str, json: bool) -> None:
     """The desired number with its reasons, and the open reservations."""
     async with Control(cluster) as control:
@@ -34,15 +57,19 @@ async def list_all(cluster: str, json: bool) -> None:
     if json:
         output.print_json({**asdict(desired), "reservations": [asdict(one) for one in reservations]})
         return
-    output.print_line(f"{output.plural(desired.brokers, 'broker')} desired, {desired.live_brokers:,} live")
-    for reason in desired.reasons:
-        output.print_line(f"  {reason}")
+    _show_desired(desired)
     if reservations:
         output.print_table(
             ("reservation", "owner", "brokers", "left", "ttl"),
             [(one.id, one.owner, one.brokers, output.duration(one.left_ms), output.duration(one.ttl_ms)) for one in reservations],
             numeric=("brokers",),
         )
+
+
+def _show_desired(desired: DesiredBrokers) -> None:
+    output.print_line(f"{output.plural(desired.brokers, 'broker')} desired, {desired.live_brokers:,} live")
+    for reason in desired.reasons:
+        output.print_line(f"  {reason}")
 
 
 def _show(one: Reservation, what: str, json: bool) -> None:

@@ -6,7 +6,8 @@ takes it by writing the next version
 - when there is none, or the newest one was given up;
 - when its own newest version is from an earlier run at the same address: two processes cannot listen there;
 - when the holder once served, and now its address refuses connections: the process is gone;
-- when it has seen the same version for a whole `ttl_ms` on its own monotonic clock.
+- when it has seen the same version for a whole `ttl_ms` on its own monotonic clock, and for some looks: where the store takes long
+  to answer, the holder's renewals take long too.
 
 The last two are guesses. Nothing is lost where one is wrong: of two who believe that they lead only one can write the manifest's
 next version, and the other knows from then on. The wall clock is never asked.
@@ -19,6 +20,8 @@ import msgspec
 from broker.runtime.errors import CorruptError, Reason
 
 FORMAT_VERSION = 1
+LOOKS = 4
+"""A renewal is a few operations; so many looks' time it is waited for beside the `ttl_ms`."""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,11 @@ class Contender:
         self._address = address
         self._version = -1
         self._since_s = 0.0
+        self._look_s = 0.0
+
+    def looked(self, took_s: float) -> None:
+        """A look at the lease took so long."""
+        self._look_s = max(took_s, self._look_s / 2)
 
     def may_take(self, version: int, lease: Lease | None, now_s: float, *, refused: bool = False) -> bool:
         """Whether the version after `version` may be written now.
@@ -73,7 +81,7 @@ class Contender:
             self._version, self._since_s = version, now_s
         if refused and lease.serving:
             return True
-        return (now_s - self._since_s) * 1000 >= lease.ttl_ms
+        return (now_s - self._since_s) * 1000 >= lease.ttl_ms + LOOKS * self._look_s * 1000
 
     def blind(self) -> None:
         """The store did not answer: what the holder did meanwhile is not known, so the waiting begins again."""

@@ -145,8 +145,10 @@ class Cluster:
 
     async def _run(self) -> None:
         while True:
+            began_s = self.engine.clock.monotonic()
             try:
                 version, lease = await self._register.read()
+                self._contender.looked(self.engine.clock.monotonic() - began_s)
             except RetryError as error:
                 log.warning("lease_not_read", error=error.message)
                 self._contender.blind()

@@ -58,6 +58,8 @@ PAUSED_S = 1.0
 PROBE_S = 0.5
 """How long a broker that has not joined may take to refuse a connection."""
 LOAD_TRIES = 10
+PATIENCE = 2.0
+"""How much longer than this broker needed to begin its term, the others may need to find that out."""
 RETRY_S = 0.2
 QUEUE_MESSAGES_MAX = 10_000
 """Messages that a member may be behind; then its stream is ended, and it begins anew."""
@@ -184,6 +186,9 @@ class Leader:
         Raises:
             DeposedError: other brokers write the journal. RetryError: the store does not answer. FencedError: this broker is over.
         """
+        began_s = self.clock.monotonic()
+        # From now on: what follows may take longer than the lease lasts.
+        self._spawn(self._renew(), "lease")
         for attempt in range(LOAD_TRIES):
             await self._local.load()
             try:
@@ -193,8 +198,10 @@ class Leader:
                 # The leader before wrote once more. From our first edit on it cannot.
                 if attempt == LOAD_TRIES - 1:
                     raise
+        self._check_term()
         now_s = self.clock.monotonic()
-        self._expected_until_s = now_s + self._timeout_s
+        # Where the store takes its time, the others need theirs to find out who leads: who was slow to begin waits for them.
+        self._expected_until_s = now_s + self._timeout_s + PATIENCE * (now_s - began_s)
         self._catalog.manifest = self._local.manifest
         self._catalog.use(self)
         self.capacity.follow()
@@ -203,10 +210,10 @@ class Leader:
             self._engine.sweep_sealed()
         else:
             await self._engine.start(self._catalog, records)
+            self._check_term()
         log.info("leads", broker=self._mine.broker_id, incarnation=self._mine.id, version=self.version)
         for incarnation in self._others():
             self._spawn(self._probe(incarnation), "probe")
-        self._spawn(self._renew(), "lease")
         self._spawn(self._run(), "leader")
         self._spawn(self.gates.run(), "gates")
 
@@ -235,11 +242,18 @@ class Leader:
         self._attempts += 1
         return keys.maker(self._epoch, self._mine.id, self._attempts)
 
+    def _check_term(self) -> None:
+        if self._stopped:
+            raise DeposedError(Reason.FENCED, "another broker took the lease")
+
     async def _renew(self) -> None:
         """Keep the lease. A store that does not answer is waited for: nobody else can take it meanwhile."""
+        pause_s = self.lease.ttl_ms / 2000
         while True:
-            await asyncio.sleep(self.lease.ttl_ms / 2000)
+            await asyncio.sleep(pause_s)
+            began_s = self.clock.monotonic()
             await self.write_lease()
+            pause_s = max(self.lease.ttl_ms / 2000 - (self.clock.monotonic() - began_s), 0.0)
 
     async def write_lease(self, *, serving: bool = False) -> None:
         """Write the next version of the lease; where another broker did, this term ends.
@@ -433,7 +447,7 @@ class Leader:
         for other in self._others():
             if other.id != incarnation.id and (other.broker_id == incarnation.broker_id or _same_place(other, incarnation)):
                 self._gone.add(other.id)
-        self._admitted[incarnation.id] = self.clock.monotonic() + self._timeout_s
+        self._admitted[incarnation.id] = float("inf")
         # Either commit proves that this broker still leads: one that was replaced while it slept must not keep members.
         try:
             if known is None:
@@ -442,6 +456,8 @@ class Leader:
                 await self._local.commit(SetLeader(self._mine.id, self._epoch))
         except DeposedError as error:
             raise _not_leader() from error
+        finally:
+            self._admitted[incarnation.id] = self.clock.monotonic() + self._timeout_s
 
     def joined(self, session: Session) -> None:
         """A member's stream begins with what the manifest is now. Raises RetryError(NOT_LEADER) where the term is over."""

@@ -136,9 +136,9 @@ class Reader:
         first = rows.find(offset)
         number, end = log.open_chunk_of(first)
         end = min(end, bisect_left(rows.offsets, end_offset))
-        return Located(
-            keys.chunk(self._incarnation_id, number), rows, first, end, rows.offsets[end] if end < len(rows) else end_offset
-        )
+        # Behind the last row there may be a window before the next one.
+        behind = min(rows.offsets[end], end_offset) if end < len(rows) else end_offset
+        return Located(keys.chunk(self._incarnation_id, number), rows, first, end, behind)
 
     async def _section(self, ref: ChunkRef, extent: Extent) -> BatchIndex:
         cache_key = (keys.index_object(ref.incarnation_id, ref.chunk), extent.position)

@@ -195,7 +195,12 @@ async def test_capacity_from_open_to_release(brokers: tuple[Broker, Broker], hea
     assert json.loads(out)["ttl_ms"] == 120_000
     code, out, _ = await headgate(leader, "capacity", "list", "--json")
     assert json.loads(out)["brokers"] == 3 and [one["id"] for one in json.loads(out)["reservations"]] == ["flood-1"]
+    code, out, err = await headgate(other, "capacity", "status", "--wait", "200ms")
+    assert code == 1 and out.splitlines()[0] == "3 brokers desired, 2 live"
+    assert "there are fewer brokers than asked for. live=`2` desired=`3`" in err
     assert (await headgate(other, "capacity", "release", "flood-1"))[1] == "reservation flood-1 released\n"
+    code, out, _ = await headgate(other, "capacity", "status", "--wait", "20s", "--json")
+    assert code == 0 and json.loads(out)["brokers"] == 1 and json.loads(out)["live_brokers"] == 2
     assert (await headgate(other, "capacity", "release", "flood-1"))[1] == "reservation flood-1 was not open any more\n"
     code, _, err = await headgate(other, "capacity", "renew", "flood-1")
     assert code == 1 and "ran out, or was released" in err
@@ -244,7 +249,10 @@ async def test_status_without_a_leader_shows_the_rest(
 
 
 async def test_groups_of_commands_show_their_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, commands in (("segment", ("list", "split", "merge", "move")), ("capacity", ("open", "renew", "release", "list"))):
+    for name, commands in (
+        ("segment", ("list", "split", "merge", "move")),
+        ("capacity", ("open", "renew", "release", "list", "status")),
+    ):
         assert await asyncio.to_thread(app.run, [name]) == 0
         out = capsys.readouterr().out
         assert all(f" {command} " in out for command in commands)

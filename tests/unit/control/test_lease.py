@@ -54,6 +54,18 @@ def test_a_contender_takes_what_was_not_renewed_for_a_whole_ttl(steps: list[tupl
         assert contender.may_take(version, lease(serving=serving, renewal=version), now_s, refused=refused) == expected
 
 
+def test_where_looks_take_long_the_holder_has_longer() -> None:
+    """A store that takes a second to answer delays renewals too: nobody was lost because of it."""
+    contender = Contender("me:1")
+    contender.looked(1.0)
+    assert not contender.may_take(1, lease(), 100.0)
+    assert not contender.may_take(1, lease(), 100.0 + TTL_MS / 1000 + 3.9)
+    assert contender.may_take(1, lease(), 100.0 + TTL_MS / 1000 + 4.0)
+    for _ in range(20):
+        contender.looked(0.0)
+    assert contender.may_take(1, lease(), 100.0 + TTL_MS / 1000 + 0.01), "that is forgotten when the store is quick again"
+
+
 def test_what_may_be_taken_at_once() -> None:
     contender = Contender("me:1")
     assert contender.may_take(0, None, 0.0)

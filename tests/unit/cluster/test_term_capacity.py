@@ -1,0 +1,197 @@
+"""Reservations in the leader's hands: what is durable, when they end, and what the next leader knows of them.
+
+Runs: `TermCapacity` over a real journal in memory, with a clock that the test moves; leaders that follow one another on one store.
+Compared: what is told with the rules at the top of `cluster/capacity.py`. A mismatch means that capacity ends too early, or never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from broker.cluster.capacity import Reservation
+from broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation, SetLeader
+from broker.cluster.reshard import LoadPlanner
+from broker.cluster.segments import BrokerLoad
+from broker.control.capacity import TermCapacity
+from broker.engine.catalog import LocalCatalog
+from broker.runtime.clock import ManualClock
+from broker.runtime.errors import InvalidError, Reason, RetryError
+from broker.store.memory import MemoryObjects, MemoryStore
+
+TTL_MS = 60_000
+
+
+class PaperLeader:
+    """A leader without segments. `loads`: its members; `awaited`: whether it does not know them yet."""
+
+    def __init__(self, store: MemoryStore, clock: ManualClock, *, brokers: int = 1, brokers_max: int = 64) -> None:
+        self.clock = clock
+        self.planner = LoadPlanner()
+        self.catalog = LocalCatalog(store, "leader", applied=self.applied)
+        self.awaited = False
+        self.members = [BrokerLoad(incarnation_id=str(number), broker_id=number) for number in range(brokers)]
+        self.tasks: list[asyncio.Task[None]] = []
+        self.changes = 0
+        self.capacity = TermCapacity(self, brokers_min=1, brokers_max=brokers_max)
+        self.capacity.on_change = self.changed
+
+    async def begin(self, epoch: int = 0) -> PaperLeader:
+        await self.catalog.load()
+        await self.catalog.commit(SetLeader("leader", epoch))
+        self.capacity.follow()
+        self.tick()
+        return self
+
+    def tick(self) -> None:
+        self.capacity.tick(self.clock.monotonic())
+
+    async def settle(self) -> None:
+        """Let what was begun be done, and look again."""
+        self.tick()
+        await asyncio.gather(*self.tasks)
+        self.tick()
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def applied(self, edits: Sequence[Edit]) -> None:
+        if any(isinstance(edit, PutReservation | ReleaseReservation) for edit in edits):
+            self.capacity.follow()
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.catalog.manifest
+
+    def loads(self) -> list[BrokerLoad]:
+        return self.members
+
+    def awaits_members(self) -> bool:
+        return self.awaited
+
+    async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
+        await self.catalog.commit_made(make)
+
+    def spawn_order(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(work))
+        return self.tasks[-1]
+
+    def told(self) -> tuple[int, list[str]]:
+        """(desired brokers, ids of open reservations)."""
+        return self.capacity.desired().brokers, [one.reservation.id for one in self.capacity.reservations()]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> MemoryStore:
+    return MemoryStore(MemoryObjects(clock))
+
+
+def asks(brokers: int, reservation_id: str = "r", ttl_ms: int = TTL_MS) -> Reservation:
+    return Reservation(id=reservation_id, owner="o", brokers=brokers, ttl_ms=ttl_ms)
+
+
+async def test_open_renew_release(store: MemoryStore, clock: ManualClock) -> None:
+    leader = await PaperLeader(store, clock).begin()
+    assert leader.told() == (1, [])
+    opened = await leader.capacity.open(asks(3))
+    assert opened.left_ms == TTL_MS and leader.told() == (3, ["r"])
+    changes = leader.changes
+    await leader.capacity.open(asks(2, "s"))
+    assert leader.told() == (3, ["r", "s"]) and leader.changes == changes, "the number is the same"
+    clock.advance(TTL_MS - 1)
+    renewed = await leader.capacity.renew("r", None)
+    assert renewed.left_ms == TTL_MS and renewed.reservation.renewals == 1
+    assert await leader.capacity.release("s") and not await leader.capacity.release("s")
+    assert leader.told() == (3, ["r"])
+    assert await leader.capacity.release("r")
+    assert leader.told() == (1, []) and leader.changes > changes
+    with pytest.raises(InvalidError) as caught:
+        await leader.capacity.renew("r", None)
+    assert caught.value.reason is Reason.NOT_FOUND
+
+
+async def test_it_ends_by_itself_on_the_monotonic_clock_alone(store: MemoryStore, clock: ManualClock) -> None:
+    leader = await PaperLeader(store, clock).begin()
+    await leader.capacity.open(asks(5))
+    clock.jump_wall(3_600_000)
+    clock.advance(TTL_MS - 1)
+    clock.jump_wall(-7_200_000)
+    await leader.settle()
+    assert leader.told() == (5, ["r"])
+    clock.advance(1)
+    changes = leader.changes
+    await leader.settle()
+    assert leader.told() == (1, []) and leader.manifest.reservations == {} and leader.changes == changes + 1
+
+
+async def test_a_renewal_that_comes_before_the_end_is_durable_wins(store: MemoryStore, clock: ManualClock) -> None:
+    leader = await PaperLeader(store, clock).begin()
+    await leader.capacity.open(asks(5))
+    clock.advance(TTL_MS)
+    # Both commits wait for their turn; the renewal is first.
+    renewing = asyncio.create_task(leader.capacity.renew("r", None))
+    await asyncio.sleep(0)
+    await leader.settle()
+    await renewing
+    await leader.settle()
+    assert leader.told() == (5, ["r"])
+
+
+async def test_the_next_leader_gives_each_all_its_time(store: MemoryStore, clock: ManualClock) -> None:
+    leader = await PaperLeader(store, clock, brokers=3).begin()
+    await leader.capacity.open(asks(4))
+    clock.advance(TTL_MS - 1)
+    other = PaperLeader(store, clock, brokers=3)
+    other.awaited = True
+    await other.begin(1)
+    # What it said before it knows its members would make fleets stop some of them.
+    with pytest.raises(RetryError) as caught:
+        other.capacity.desired()
+    assert caught.value.reason is Reason.NOT_READY
+    assert [one.left_ms for one in other.capacity.reservations()] == [TTL_MS]
+    other.awaited = False
+    clock.advance(TTL_MS - 1)
+    await other.settle()
+    assert other.told() == (4, ["r"])
+    clock.advance(1)
+    await other.settle()
+    # It knows nothing of the load yet, so those that are there stay for now.
+    assert other.told() == (3, [])
+    # The one before finds out that it was replaced, and tells who asks to ask another one.
+    with pytest.raises(RetryError) as caught:
+        await leader.capacity.open(asks(2, "late"))
+    assert caught.value.reason is Reason.NOT_LEADER
+
+
+async def test_limits_are_said(store: MemoryStore, clock: ManualClock) -> None:
+    leader = await PaperLeader(store, clock, brokers_max=3).begin()
+    with pytest.raises(InvalidError, match=r"a reservation is for 1 to 3 brokers\. brokers=`10000`"):
+        await leader.capacity.open(asks(10_000))
+    assert leader.manifest.reservations == {}
+    await leader.catalog.commit(PutReservation(asks(9)))
+    leader.tick()
+    desired = leader.capacity.desired()
+    assert desired.brokers == 3 and desired.reasons[0] == "there are to be at most 3 brokers"
+
+
+async def test_those_that_drain_are_not_counted(store: MemoryStore, clock: ManualClock) -> None:
+    leader = await PaperLeader(store, clock, brokers=2).begin()
+    assert leader.capacity.live_brokers() == 2
+    leader.members[1] = BrokerLoad(incarnation_id="1", broker_id=1, draining=True)
+    changes = leader.changes
+    leader.tick()
+    assert leader.capacity.live_brokers() == 1 and leader.changes == changes + 1
+
+
+def test_a_snapshot_has_them() -> None:
+    manifest = Manifest()
+    manifest.apply([PutReservation(asks(3)), PutReservation(asks(2, "s")), ReleaseReservation("s"), ReleaseReservation("none")])
+    assert Manifest.decode(manifest.encode()).reservations == {"r": asks(3)}
