@@ -135,7 +135,7 @@ class LocalFiles:
                         temp = self._write_temp(data)
                     if self.link_temp(temp, fds[-1], name):
                         return True
-            raise RetryError(Reason.STORE_UNAVAILABLE, f"creating an object failed: its directory keeps vanishing. key=`{key}`")
+            raise _vanishing(key)
         except OSError as error:
             raise_store_error(error, "creating an object", key)
         finally:
@@ -158,7 +158,7 @@ class LocalFiles:
                         os.fsync(fds[-1])
                         self.check_root()
                         return
-            raise RetryError(Reason.STORE_UNAVAILABLE, f"writing an object failed: its directory keeps vanishing. key=`{key}`")
+            raise _vanishing(key)
         except OSError as error:
             raise_store_error(error, "writing an object", key)
         finally:
@@ -291,14 +291,24 @@ class LocalFiles:
             self.check_root()
         fds = [self._root_fd]
         try:
-            for part in directories:
-                fds.append(self._enter(fds[-1], part, key, create))
+            tries = 0
+            while len(fds) <= len(directories):
+                fd = self._enter(fds[-1], directories[len(fds) - 1], key, create)
+                if fd is not None:
+                    fds.append(fd)
+                    continue
+                tries += 1
+                if tries == CREATE_TRIES:
+                    raise _vanishing(key)
+                while len(fds) > 1:
+                    os.close(fds.pop())
             yield fds, name
         finally:
             for fd in fds[1:]:
                 os.close(fd)
 
-    def _enter(self, parent: int, part: str, key: str, create: bool) -> int:
+    def _enter(self, parent: int, part: str, key: str, create: bool) -> int | None:
+        """A directory's descriptor. None: `parent` vanished while this was to be created in it."""
         for _ in range(CREATE_TRIES):
             try:
                 fd = os.open(part, _OPEN_DIRECTORY, dir_fd=parent)
@@ -310,7 +320,7 @@ class LocalFiles:
                 except FileExistsError:
                     continue
                 except FileNotFoundError:
-                    break
+                    return None
                 continue
             except NotADirectoryError as error:
                 if stat.S_ISLNK(os.stat(part, dir_fd=parent, follow_symlinks=False).st_mode):
@@ -319,7 +329,7 @@ class LocalFiles:
             if create:
                 self._make_durable(fd, parent)
             return fd
-        raise RetryError(Reason.STORE_UNAVAILABLE, f"creating an object failed: its directory keeps vanishing. key=`{key}`")
+        raise _vanishing(key)
 
     def _make_durable(self, fd: int, parent: int) -> None:
         """The entry of a directory in its parent. Another process may have made it and not come to this yet."""
@@ -414,6 +424,10 @@ class LocalFiles:
     def _vanished(self) -> FatalError:
         message = f"the store's directory vanished or was replaced while in use. path=`{self.root}`"
         return FatalError(Reason.STORE_MISCONFIGURED, message)
+
+
+def _vanishing(key: str) -> RetryError:
+    return RetryError(Reason.STORE_UNAVAILABLE, f"creating an object failed: its directory keeps vanishing. key=`{key}`")
 
 
 def _read(fd: int, start: int, end: int) -> bytes:
