@@ -1,8 +1,8 @@
 """A local fleet grows from one broker to three while librdkafka writes, and shrinks again.
 
 Measured: from the request to reserve until each of three brokers leads partitions of the topic that is being written and has acked
-a record there. The seconds are those of a user: processes start, join, take over their part. Each round has a fleet of its own, as a
-planner that has just moved partitions lets them rest.
+a record there. The seconds are those of a user: processes start, join, take over their part. Each round has a fleet of its own, as
+a planner that has just moved partitions lets them rest.
 """
 
 from __future__ import annotations
