@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.runtime.errors import CorruptError, Reason
+from broker.runtime.errors import CorruptError, FatalError, Reason
 
 FORMAT_VERSION = 1
 LOOKS = 4
@@ -43,11 +43,17 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Lease:
-        """Raises CorruptError."""
+        """Raises CorruptError. FatalError: a newer Headgate leads, and what it writes is not for us."""
         try:
-            return msgspec.json.decode(data, type=cls)
+            lease = msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise CorruptError(Reason.CORRUPT_STORE, f"lease cannot be read. error=`{error}`") from error
+        if lease.format > FORMAT_VERSION:
+            raise FatalError(
+                Reason.STORE_MISCONFIGURED,
+                f"the cluster is led by a newer Headgate: upgrade this broker. format=`{lease.format}` known=`{FORMAT_VERSION}`",
+            )
+        return lease
 
 
 class Contender:
