@@ -20,7 +20,7 @@ import msgspec
 from broker.runtime.errors import CorruptError, FatalError, Reason
 
 FORMAT_VERSION = 1
-LOOKS = 4
+LOOKS = 2
 """A renewal is a few operations; so many looks' time it is waited for beside the `ttl_ms`."""
 
 
@@ -70,8 +70,8 @@ class Contender:
         self._look_s = 0.0
 
     def looked(self, took_s: float) -> None:
-        """A look at the lease took so long."""
-        self._look_s = max(took_s, self._look_s / 2)
+        """A look at the lease took so long. The average of the last few counts."""
+        self._look_s = (self._look_s + took_s) / 2
 
     def may_take(self, version: int, lease: Lease | None, now_s: float, *, refused: bool = False) -> bool:
         """Whether the version after `version` may be written now.
