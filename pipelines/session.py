@@ -31,7 +31,7 @@ DEFAULTS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     # How soon the rows of a running task are seen by whoever shows progress.
-    "spark.executor.heartbeatInterval": "1s",
+    "spark.executor.heartbeatInterval": "4s",
 }
 
 

@@ -18,8 +18,9 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.npm import install, missing
 from tests.support.s3_server import s3_server
+from tests.support.spark import spark
 
-__all__ = ["s3_server"]  # a fixture, found by its name
+__all__ = ["s3_server", "spark"]  # fixtures, found by their names
 
 BrokerFactory = Callable[..., BrokerProcess]
 

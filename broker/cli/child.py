@@ -134,6 +134,8 @@ class Child:
         """Why it ended, for people."""
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
+        if code == 0:
+            return "somebody told it to"
         return self.last_words or f"exit code {code}"
 
     async def _pump_output(self) -> None:
@@ -146,6 +148,7 @@ class Child:
     async def _pump_errors(self) -> None:
         assert self.process.stderr is not None
         async for line in self.process.stderr:
-            self.last_words = line.decode(errors="replace").strip()
+            if line.startswith(b"headgate broker "):  # else it is of the log
+                self.last_words = line.decode(errors="replace").strip().partition(": ")[2]
             sys.stderr.write(line.decode(errors="replace"))
             sys.stderr.flush()

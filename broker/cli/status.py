@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from broker.cli import output
-from broker.cli.top import DECISION_COLUMNS, SEGMENT_COLUMNS, SEGMENT_NUMERIC, decision_rows, headline, look, segment_rows
-from broker.client import Admin
-from broker.client.control import Control
+from broker.cli.top import DECISION_COLUMNS, SEGMENT_COLUMNS, SEGMENT_NUMERIC, decision_rows, headline, look, segment_rows, state
+from broker.client import Admin, Broker
+from broker.client.control import ClusterView, Control
 from broker.runtime.config import SECOND_MS
 from broker.runtime.errors import RetryError
 
+BROKER_COLUMNS = ("broker", "kafka", "grpc", "http", "up", "cpu", "memory", "connections", "segments", "state")
+BROKER_NUMERIC = ("broker", "cpu", "memory", "connections", "segments")
 LEADER_MS = 5 * SECOND_MS
 """Longest wait for the leader; the rest of the screen does not need it."""
 
@@ -36,22 +39,7 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
         return
     output.print_line(f"cluster {status.cluster_id}: {output.plural(len(status.brokers), 'broker')}, "
                       f"{output.plural(len(status.topics), 'topic')}")  # fmt: skip
-    output.print_table(
-        ("broker", "kafka", "grpc", "http", "up", "memory", "state"),
-        [
-            (
-                broker.id,
-                f"{broker.host}:{broker.kafka_port}",
-                broker.grpc_port,
-                broker.http_port,
-                output.duration(broker.uptime_ms),
-                output.size(broker.memory_bytes),
-                broker.trouble or "serves",
-            )
-            for broker in status.brokers
-        ],
-        numeric=("broker", "memory"),
-    )
+    output.print_table(BROKER_COLUMNS, broker_rows(status.brokers, None if found is None else found.view), numeric=BROKER_NUMERIC)
     if trouble:
         output.print_line(f"no leader answers: {trouble}")
     if found is not None:
@@ -79,3 +67,21 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
             ],
             numeric=("partitions", "records", "size", "records/s in", "bytes/s in"),
         )
+
+
+def broker_rows(brokers: Sequence[Broker], view: ClusterView | None) -> list[tuple[object, ...]]:
+    """A row per broker. Without a leader's view nothing is known of loads and segments."""
+    members = {} if view is None else {one.incarnation_id: one for one in view.members}
+    rows: list[tuple[object, ...]] = []
+    for broker in brokers:
+        member = members.get(broker.incarnation_id)
+        where = (broker.id, f"{broker.host}:{broker.kafka_port}", broker.grpc_port, broker.http_port)
+        up = output.duration(broker.uptime_ms) if broker.uptime_ms else ""
+        memory = output.size(broker.memory_bytes) if broker.memory_bytes else ""
+        if member is None or view is None:
+            rows.append((*where, up, "", memory, "", "", broker.trouble or "serves"))
+            continue
+        led = sum(segment.broker_id == broker.id for segment in view.segments)
+        does = broker.trouble or state(member, led, view.leader_broker_id)
+        rows.append((*where, up, f"{member.cpu_share:.0%}", memory, member.connections, led, does))
+    return rows

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from broker.cli import output
 from broker.client.control import ClusterView, Control, Decision, DesiredBrokers, Member, Segment
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 
+_T = TypeVar("_T")
+
 SEGMENT_COLUMNS = ("segment", "topic", "partitions", "lead", "epoch", "in/s", "out/s", "requests/s")
 SEGMENT_NUMERIC = ("segment", "epoch", "in/s", "out/s", "requests/s")
 MEMBER_COLUMNS = ("broker", "kafka", "cpu", "memory", "connections", "segments", "in/s", "out/s", "state")
 MEMBER_NUMERIC = ("broker", "cpu", "memory", "connections", "segments", "in/s", "out/s")
-DECISION_COLUMNS = ("ago", "decision", "result", "why")
+DECISION_COLUMNS = ("ago", "decision", "topic", "result", "why")
 
 SEGMENTS_SHOWN = 20
 DECISIONS_SHOWN = 5
+TOPICS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +48,18 @@ class Table:
 
 async def look(control: Control) -> Look | None:
     """Ask the leader. None: these brokers know no segments. Raises HeadgateError."""
+    view = await _supported(control.describe())
+    return None if view is None else Look(view, await _supported(control.desired_brokers()))
+
+
+async def _supported(asking: Awaitable[_T]) -> _T | None:
+    """An answer; None where brokers do not know the question."""
     try:
-        view = await control.describe()
-        desired = await control.desired_brokers()
+        return await asking
     except InvalidError as error:
         if error.reason is Reason.UNSUPPORTED:
             return None
         raise
-    return Look(view, desired)
 
 
 async def watch(cluster: str, interval_ms: int, count: int | None) -> None:
@@ -101,7 +109,7 @@ def tables(found: Look) -> list[Table]:
     view = found.view
     busiest = sorted(view.segments, key=lambda one: -(one.bytes_in_per_s + one.bytes_out_per_s))[:SEGMENTS_SHOWN]
     made = [
-        Table(MEMBER_COLUMNS, member_rows(view.members, view.segments), MEMBER_NUMERIC),
+        Table(MEMBER_COLUMNS, member_rows(view), MEMBER_NUMERIC),
         Table(SEGMENT_COLUMNS, segment_rows(busiest), SEGMENT_NUMERIC),
     ]
     if view.decisions:
@@ -109,22 +117,25 @@ def tables(found: Look) -> list[Table]:
     return made
 
 
-def member_rows(members: Sequence[Member], segments: Sequence[Segment]) -> list[tuple[object, ...]]:
+def member_rows(view: ClusterView) -> list[tuple[object, ...]]:
     """A row per broker."""
-    return [
-        (
-            one.broker_id,
-            f"{one.host}:{one.kafka_port}",
-            f"{one.cpu_share:.0%}",
-            output.size(one.memory_bytes),
-            one.connections,
-            sum(segment.broker_id == one.broker_id for segment in segments),
-            output.size(sum(segment.bytes_in_per_s for segment in segments if segment.broker_id == one.broker_id)),
-            output.size(sum(segment.bytes_out_per_s for segment in segments if segment.broker_id == one.broker_id)),
-            one.trouble or ("drains" if one.draining else "serves"),
+    rows: list[tuple[object, ...]] = []
+    for one in view.members:
+        led = [segment for segment in view.segments if segment.broker_id == one.broker_id]
+        rows.append(
+            (
+                one.broker_id,
+                f"{one.host}:{one.kafka_port}",
+                f"{one.cpu_share:.0%}",
+                output.size(one.memory_bytes),
+                one.connections,
+                len(led),
+                output.size(sum(segment.bytes_in_per_s for segment in led)),
+                output.size(sum(segment.bytes_out_per_s for segment in led)),
+                state(one, len(led), view.leader_broker_id),
+            )
         )
-        for one in members
-    ]
+    return rows
 
 
 def segment_rows(segments: Sequence[Segment]) -> list[tuple[object, ...]]:
@@ -146,7 +157,20 @@ def segment_rows(segments: Sequence[Segment]) -> list[tuple[object, ...]]:
 
 def decision_rows(decisions: Sequence[Decision]) -> list[tuple[object, ...]]:
     """A row per decision."""
-    return [(output.duration(one.age_ms), one.kind, _result(one), one.why) for one in decisions]
+    return [(output.duration(one.age_ms), one.kind, _topics(one), _result(one), one.why) for one in decisions]
+
+
+def state(member: Member, segments: int, leader_broker_id: int) -> str:
+    """What a broker does, in a word or two. `segments`: how many it leads."""
+    if member.trouble:
+        return member.trouble
+    word = "serves" if not member.draining else "drains" if segments else "drained"
+    return f"{word}, leader" if member.broker_id == leader_broker_id else word
+
+
+def _topics(one: Decision) -> str:
+    more = len(one.topics) - TOPICS_SHOWN
+    return ", ".join(one.topics[:TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _result(one: Decision) -> str:

@@ -62,7 +62,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """An order of the leader. `error`: empty where it is done, or `under_way`. `pause_ms`: how long writers waited; 0: unknown."""
+    """An order of the leader. `error`: empty where it is done, or `under_way`. `pause_ms`: how long writers waited; 0: unknown.
+
+    `topics`: whose segments were sealed.
+    """
 
     age_ms: int
     kind: str
@@ -70,6 +73,7 @@ class Decision:
     error: str
     under_way: bool
     pause_ms: int
+    topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +309,15 @@ def _segment(row: control_pb2.SegmentState) -> Segment:
 
 
 def _decision(row: control_pb2.Decision) -> Decision:
-    return Decision(age_ms=row.age_ms, kind=row.kind, why=row.why, error=row.error, under_way=row.under_way, pause_ms=row.pause_ms)
+    return Decision(
+        age_ms=row.age_ms,
+        kind=row.kind,
+        why=row.why,
+        error=row.error,
+        under_way=row.under_way,
+        pause_ms=row.pause_ms,
+        topics=tuple(row.topics),
+    )
 
 
 def _reservation(row: capacity_pb2.Reservation) -> Reservation:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from broker.client.cluster import Cluster, TopicView
 from broker.client.sender import Batch, DeliveryFuture, Queue, Sender
@@ -18,6 +19,11 @@ from broker.log.partitioner import partition_for_key
 from broker.log.records import Headers, Record, encoded_bytes_max
 from broker.runtime.clock import Clock
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.client.gates import Gate
 
 RECORD_BYTES_MAX = 64 << 20
 """No topic allows a larger batch."""
@@ -61,6 +67,7 @@ class Producer:
         ):
             if value < low:
                 raise InvalidError(Reason.INVALID_CONFIG, f"value is too small. {name}=`{value}` min=`{low}`")
+        self._address = cluster
         self._cluster = Cluster(cluster, timeout_ms=min(delivery_timeout_ms, 30_000))
         self._codec = Codec.named(compression)
         self._linger_s = linger_ms / 1000
@@ -146,6 +153,31 @@ class Producer:
     ) -> Delivery:
         """`send`, then wait until the record is durable."""
         return await (await self.send(topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition))
+
+    async def publish_table(self, topic: str, rows: pa.Table, *, publish_id: str | None = None) -> Gate:
+        """Append a table at the end of a topic by reference: Parquet files go to the cluster's store, not through a broker.
+
+        All rows become visible at once, in the order of the table within each partition, behind what was acked before. What `send`
+        was given is not waited for.
+
+        Args:
+            rows: columns `timestamp`, `key`, `value`, perhaps `headers`, as in `broker.log.columns.SCHEMA`; perhaps `partition`,
+                else the key decides. Rows without a key are spread evenly.
+            publish_id: names this table in the topic. Publishing the same rows under it again adds nothing and answers as at first.
+                Default: a new one, so that only this call is safe against lost answers.
+
+        Returns:
+            The gate that holds the rows: `windows` says which offsets they have.
+
+        Raises:
+            InvalidError: UNKNOWN_TOPIC; INVALID_RECORD, INVALID_TIMESTAMP (wrong columns or times, no rows); GATE_CONFLICT: other
+            rows under the same id. RetryError: store or cluster did not answer in time.
+        """
+        from broker.client.publish import publish_table
+
+        return await publish_table(
+            self._address, topic, rows, publish_id=publish_id or uuid.uuid4().hex, timeout_ms=self._delivery_timeout_ms
+        )
 
     async def flush(self) -> None:
         """Send everything now and wait until all of it is acked. Raises the first error since the last `flush` that nobody saw."""

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.runtime.errors import CorruptError, Reason
+from broker.runtime.errors import CorruptError, FatalError, Reason
 
 FORMAT_VERSION = 1
-LOOKS = 4
+LOOKS = 2
 """A renewal is a few operations; so many looks' time it is waited for beside the `ttl_ms`."""
 
 
@@ -43,11 +43,17 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Lease:
-        """Raises CorruptError."""
+        """Raises CorruptError. FatalError: a newer Headgate leads, and what it writes is not for us."""
         try:
-            return msgspec.json.decode(data, type=cls)
+            lease = msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise CorruptError(Reason.CORRUPT_STORE, f"lease cannot be read. error=`{error}`") from error
+        if lease.format > FORMAT_VERSION:
+            raise FatalError(
+                Reason.STORE_MISCONFIGURED,
+                f"the cluster is led by a newer Headgate: upgrade this broker. format=`{lease.format}` known=`{FORMAT_VERSION}`",
+            )
+        return lease
 
 
 class Contender:
@@ -64,8 +70,8 @@ class Contender:
         self._look_s = 0.0
 
     def looked(self, took_s: float) -> None:
-        """A look at the lease took so long."""
-        self._look_s = max(took_s, self._look_s / 2)
+        """A look at the lease took so long. The average of the last few counts."""
+        self._look_s = (self._look_s + took_s) / 2
 
     def may_take(self, version: int, lease: Lease | None, now_s: float, *, refused: bool = False) -> bool:
         """Whether the version after `version` may be written now.

@@ -406,7 +406,7 @@ class Leader:
         return self._local.since(version)
 
     def loads(self) -> list[BrokerLoad]:
-        """The live members' last reports, this broker's among them. Whoever has sealed itself is about to end: it can lead nothing."""
+        """The live members' last reports, this broker's among them. Whoever has sealed itself can lead nothing."""
         incarnations = self.manifest.incarnations
         loads = [
             session.load
@@ -542,7 +542,7 @@ class Leader:
                 except DeposedError:
                     raise
                 except (RetryError, InvalidError, FencedError) as error:
-                    # The store does not answer, a topic was deleted meanwhile, or one of them sealed itself in the last moment: what is
+                    # The store does not answer, a topic was deleted, or one of them sealed itself in the last moment: what is
                     # found next time may be committed.
                     log.warning("failover_waits", error=error.message)
                     await asyncio.sleep(RETRY_S)
@@ -578,7 +578,7 @@ class Leader:
             open=(),
             why=f"broker {incarnation.broker_id} was lost: {took}",
         )
-        self.orders.note(order, began_s=began_s)
+        self.orders.note(order, topic_ids=(segment.topic_id for segment in sealed), began_s=began_s)
 
     # -- load
 

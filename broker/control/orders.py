@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -49,6 +49,8 @@ class Decision:
     segments: dict[int, SegmentInfo]
     """Those to seal, as they were."""
     open_seals: set[int]
+    topics: tuple[str, ...]
+    """Names of the segments' topics, as they were."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
     error: HeadgateError | None = None
     pause_s: float = 0.0
@@ -77,18 +79,19 @@ class OrderBook:
         missing = [key for key in order.seal if key not in manifest.segments or self.is_busy(key)]
         if missing or not order.seal:
             raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open, or it is being changed already. segments=`{missing}`")
-        decision = Decision(
-            order, self._owner.clock.monotonic(), {key: manifest.segments[key] for key in order.seal}, set(order.seal)
-        )
+        segments = {key: manifest.segments[key] for key in order.seal}
+        decision = Decision(order, self._owner.clock.monotonic(), segments, set(order.seal), _topics(manifest, segments.values()))
         self._current.append(decision)
         self.decisions.append(decision)
         log.info("order_begins", kind=order.kind.value, seal=list(order.seal), open=len(order.open), why=order.why)
         self._owner.spawn_order(self._execute(decision))
         return decision
 
-    def note(self, order: Order, *, began_s: float) -> None:
+    def note(self, order: Order, *, topic_ids: Iterable[uuid.UUID], began_s: float) -> None:
         """Remember, for people, what was decided and done elsewhere: a failover."""
-        decision = Decision(order, began_s, {}, set(), pause_s=self._owner.clock.monotonic() - began_s)
+        known = self._owner.manifest.topics_by_id
+        topics = tuple(sorted({known[topic_id].name for topic_id in topic_ids if topic_id in known}))
+        decision = Decision(order, began_s, {}, set(), topics, pause_s=self._owner.clock.monotonic() - began_s)
         decision.done.set()
         self.decisions.append(decision)
 
@@ -156,3 +159,7 @@ class OrderBook:
         decision.error = error
         decision.pause_s = self._owner.clock.monotonic() - decision.at_s
         decision.done.set()
+
+
+def _topics(manifest: Manifest, segments: Iterable[SegmentInfo]) -> tuple[str, ...]:
+    return tuple(sorted({manifest.topics_by_id[segment.topic_id].name for segment in segments}))

@@ -69,25 +69,25 @@ def _finish(values: Uint64s) -> Uint64s:
 
 def _hash(array: ArrowArray) -> Uint64s:
     sizes = lengths(array)
-    null = sizes < 0
-    sizes = np.maximum(sizes, 0)
+    used = np.maximum(sizes, 0)
     hashes = np.empty(len(sizes), np.uint64)
-    ends = np.cumsum((sizes + 7) >> 3)
+    ends = np.cumsum((used + 7) >> 3)
     row = 0
     while row < len(sizes):
         before = int(ends[row - 1]) if row else 0
         end = max(int(np.searchsorted(ends, before + _BLOCK_WORDS, side="right")), row + 1)
         hashes[row:end] = _sums(array.slice(row, end - row), sizes[row:end])
         row = end
-    hashes = _finish(hashes + sizes.astype(np.uint64) * _L)
-    if null.any():
-        hashes[null] = _NULL
+    hashes = _finish(hashes + used.astype(np.uint64) * _L)
+    if array.null_count:
+        hashes[sizes < 0] = _NULL
     return hashes
 
 
 def _sums(array: ArrowArray, sizes: Int64s) -> Uint64s:
     """`poly` of each value. They have at most `_BLOCK_WORDS` words together, or there is one value only."""
-    words = _padded_words(array, sizes)
+    used = np.maximum(sizes, 0)
+    words = _padded_words(array, sizes, used)
     total = np.zeros(len(words) + 1, np.uint64)
     scale, carry = 1, np.uint64(0)
     for start in range(0, len(words), _BLOCK_WORDS):
@@ -105,20 +105,20 @@ def _sums(array: ArrowArray, sizes: Int64s) -> Uint64s:
         carry = sums[-1]
         scale = scale * _BLOCK_SCALE & _MASK
     ends = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum((sizes + 7) >> 3, out=ends[1:])
+    np.cumsum((used + 7) >> 3, out=ends[1:])
     if len(sizes) == 1:
         return total[ends[1:]]
     return (total[ends[1:]] - total[ends[:-1]]) * _INVERSE_POWERS[ends[:-1]]
 
 
-def _padded_words(array: ArrowArray, sizes: Int64s) -> Uint64s:
+def _padded_words(array: ArrowArray, sizes: Int64s, used: Int64s) -> Uint64s:
     sources = Sources()
     laid = np.zeros((len(sizes), 2, 2), np.uint64)
-    laid[:, 0] = sources.views(array)
-    laid[:, 1, 0] = -sizes & 7
+    laid[:, 0] = sources.views(array, sizes)
+    laid[:, 1, 0] = -used & 7
     joined = sources.join(laid.reshape(-1, 2))
     data = joined.buffers()[2]
-    words = int(((sizes + 7) >> 3).sum())
+    words = int(((used + 7) >> 3).sum())
     if data is None or not words:
         return np.zeros(0, np.uint64)
     return from_arrow(data, np.uint64, words)

@@ -48,6 +48,8 @@ _SLACK_BYTES = 16
 _IN_PLACE_BYTES = 12
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
+_ADVANCE = [((byte & 0x7F) >> 1) + 2 for byte in range(256)]
+"""Behind a record whose length has two bytes, without the second byte's part of it."""
 _ONE = np.uint64(1)
 _32 = np.uint64(32)
 
@@ -269,29 +271,29 @@ class _Group:
         return done
 
     def _walk(self, position: int, count: int) -> list[int]:
-        data = self._data
+        data, advance = self._data, _ADVANCE
         starts: list[int] = []
         note = starts.append
         try:
             for _ in range(count):
                 note(position)
-                byte = data[position]
-                if byte < 0x80:
-                    position += (byte >> 1) + 1
-                    continue
+                first = data[position]
                 second = data[position + 1]
-                if second < 0x80:
-                    position += ((byte & 0x7F | second << 7) >> 1) + 2
-                    continue
-                size, shift, position = byte & 0x7F | (second & 0x7F) << 7, 14, position + 2
-                while True:
-                    byte = data[position]
-                    position += 1
-                    size |= (byte & 0x7F) << shift
-                    if byte < 0x80:
-                        break
-                    shift += 7
-                position += size >> 1
+                if first > 0x7F and second < 0x80:
+                    # The usual case, in as few steps of the interpreter as can be: this loop is half of the cost of decoding.
+                    position += advance[first] + (second << 6)
+                elif first < 0x80:
+                    position += (first >> 1) + 1
+                else:
+                    size, shift, position = first & 0x7F | (second & 0x7F) << 7, 14, position + 2
+                    while True:
+                        byte = data[position]
+                        position += 1
+                        size |= (byte & 0x7F) << shift
+                        if byte < 0x80:
+                            break
+                        shift += 7
+                    position += size >> 1
         except IndexError as error:
             raise _UnusualError("a record is cut off") from error
         return starts

@@ -25,7 +25,8 @@ Views: TypeAlias = npt.NDArray[np.uint64]
 """Shape (n, 2): binary views, little-endian. First: length, then 4 bytes in place. Then: 8 bytes in place, or buffer, position."""
 
 BATCH_BYTES_MAX = 1 << 20
-BATCH_ROWS_MAX = 1 << 16
+BATCH_ROWS_MAX = 1 << 13
+"""So that the number of a row in its batch is a varint of two bytes; more rows would save nothing."""
 GROUP_ROWS = 32 << 10
 """Rows that are encoded in one go: as many as keep numpy busy and its arrays within the cache of a core."""
 GROUP_BYTES = 8 << 20
@@ -33,8 +34,6 @@ RECORD_BYTES_MAX = 1 << 30
 """A record's own bytes at the most. Arrow's positions are 31 bits."""
 
 _IN_PLACE_BYTES = 12
-_ZERO = np.uint64(0)
-_ONE = np.uint64(1)
 _THREE = np.uint64(3)
 _SEVEN = np.uint64(0x7F)
 _32 = np.uint64(32)
@@ -93,27 +92,37 @@ def _check_offsets(offsets: Int64s, base_offset: int) -> None:
 class Sources:
     """The buffers that views refer to, and the views of arrays that have their bytes there."""
 
-    def __init__(self, *buffers: pa.Buffer) -> None:
-        self.buffers: list[pa.Buffer] = list(buffers)
+    def __init__(self) -> None:
+        self.buffers: list[pa.Buffer] = []
 
-    def views(self, array: ArrowArray) -> Views:
-        """One view for each value of a binary array; an empty one for null."""
+    def views(self, array: ArrowArray, sizes: Int64s) -> Views:
+        """One view for each value of a binary array of these `lengths`; an empty one for null."""
         cast = array.cast(pa.binary_view())
         _, views, *data = cast.buffers()
         assert views is not None
-        at: Views = from_arrow(views, np.uint64, 2 * len(cast), 16 * cast.offset).reshape(len(cast), 2)
-        first = len(self.buffers)
+        found: Views = from_arrow(views, np.uint64, 2 * len(cast), 16 * cast.offset).reshape(len(cast), 2)
+        first = np.uint64(len(self.buffers))
         self.buffers += [buffer for buffer in data if buffer is not None]
+        if not array.null_count and not first:
+            return found
+        made = np.empty_like(found)
+        low, high = made[:, 0], made[:, 1]
         if array.null_count:
             # What stands in the view of a null is nobody's business; here it must be empty.
-            at = at * array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint64)[:, None]
-        by_reference = (at[:, 0] & np.uint64(0xFFFFFFFF)) > _IN_PLACE_BYTES
-        if by_reference.all():
-            return at + np.array([0, first], np.uint64)
-        if by_reference.any():
-            at = at.copy()
-            at[:, 1] += by_reference * np.uint64(first)
-        return at
+            present = (sizes >= 0).view(np.uint8)
+            np.multiply(found[:, 0], present, out=low)
+            np.multiply(found[:, 1], present, out=high)
+        else:
+            low[:], high[:] = found[:, 0], found[:, 1]
+        if first:
+            high += first if int(sizes.min()) > _IN_PLACE_BYTES else (sizes > _IN_PLACE_BYTES) * first
+        return made
+
+    def view(self, data: bytes) -> Views:
+        """A view of some bytes, more than fit in place."""
+        assert len(data) > _IN_PLACE_BYTES, "it is referred to"
+        self.buffers.append(pa.py_buffer(data))
+        return np.array([[len(data), len(self.buffers) - 1]], np.uint64)
 
     def join(self, views: Views) -> ArrowArray:
         """One binary array whose data are the bytes of all views, one behind the other."""
@@ -126,12 +135,12 @@ class _Records:
 
     def __init__(self, columns: Columns) -> None:
         self.timestamps = columns.timestamps
-        self.sources = Sources(pa.py_buffer(bytes(HEADER_BYTES)))
-        """The first buffer is the room for a batch's header."""
+        self.sources = Sources()
         self.key_lengths = lengths(columns.key)
         self.value_lengths = lengths(columns.value)
-        self.key_views = None if _no_bytes(self.key_lengths) else self.sources.views(columns.key)
-        self.value_views = None if _no_bytes(self.value_lengths) else self.sources.views(columns.value)
+        # The first one's views are taken as they are.
+        self.value_views = None if _no_bytes(self.value_lengths) else self.sources.views(columns.value, self.value_lengths)
+        self.key_views = None if _no_bytes(self.key_lengths) else self.sources.views(columns.key, self.key_lengths)
         self.payload = np.maximum(self.key_lengths, 0) + np.maximum(self.value_lengths, 0)
         self.header_counts: Int64s | None = None
         self.header_lengths: Int64s | None = None
@@ -139,8 +148,10 @@ class _Records:
         if columns.headers is not None:
             self.header_counts, blobs = header_bytes(columns.headers)
             self.header_lengths = lengths(blobs)
-            self.header_views = self.sources.views(blobs)
+            self.header_views = self.sources.views(blobs, self.header_lengths)
             self.payload = self.payload + self.header_lengths
+        self.room = self.sources.view(bytes(HEADER_BYTES))
+        """Where a batch's header will be."""
         largest = int(self.payload.max())
         if largest > RECORD_BYTES_MAX:
             raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"a record is too large. bytes=`{largest}` max=`{RECORD_BYTES_MAX}`")
@@ -170,10 +181,11 @@ def header_bytes(headers: ArrowArray) -> tuple[Int64s, ArrowArray]:
     sources = Sources()
     laid = np.empty((len(items), 4, 2), np.uint64)
     for column, array in enumerate((names, values)):
+        sizes = lengths(array)
         prefix = _Entries()
-        prefix.add(_Varint(lengths(array)))
+        prefix.add(_Varint(sizes))
         (laid[:, 2 * column],) = prefix.views()
-        laid[:, 2 * column + 1] = sources.views(array)
+        laid[:, 2 * column + 1] = sources.views(array, sizes)
     joined = sources.join(laid.reshape(-1, 2))
     ends = from_arrow(joined.buffers()[1], np.int32, len(joined) + 1)
     rows = np.zeros(len(counts) + 1, np.int64)
@@ -215,21 +227,21 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
     firsts = np.array(bounds[:-1], np.int64)
     counts = np.array(bounds[1:], np.int64) - firsts
     timestamps = record.timestamps[start:end]
-    columns = _lay_out(record, start, end, firsts, counts)
+    # As numbers of 16 bytes: numpy moves these faster than pairs.
+    columns = [views.view(np.complex128)[:, 0] for views in _lay_out(record, start, end, firsts, counts)]
     width = len(columns)
     laid = np.empty(((end - start) * width + 2 * len(counts), 2), np.uint64)
     position = 0
     bare = record.header_counts is None
-    room = np.array([HEADER_BYTES, 0], np.uint64)
     # Each record brings the empty header list of the one before it, so that it needs no view of its own. The first of a batch does
     # not, and the last of a batch is given one.
     closing = np.array([1 if bare else 0, 0], np.uint64)
     marks = np.empty(len(counts) + 1, np.int64)
     for number, (first, count) in enumerate(zip((firsts - start).tolist(), counts.tolist(), strict=True)):
         marks[number] = position
-        laid[position] = room
+        laid[position] = record.room
         stop = position + 1 + count * width
-        target = laid[position + 1 : stop].reshape(count, width, 2)
+        target = laid[position + 1 : stop].view(np.complex128).reshape(count, width)
         for column, views in enumerate(columns):
             target[:, column] = views[first : first + count]
         if bare:
@@ -284,7 +296,7 @@ def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int
     else:
         fixed.append(_Varint(record.header_counts[start:end]))
     for varint in fixed:
-        sizes += varint.widths.astype(np.int64)
+        sizes += varint.widths
     columns: list[Views] = []
     entries = _Entries()
     if record.header_counts is None:
@@ -312,7 +324,7 @@ def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int
 
 
 class _Varint:
-    """Zigzag varints of a column: their bytes as little-endian words, and how many bytes each has."""
+    """Zigzag varints of a column: their bytes as little-endian words, and how many bytes each has (a number where all have it)."""
 
     __slots__ = ("width_max", "widths", "words")
 
@@ -322,19 +334,31 @@ class _Varint:
         zigzag = signs.view(np.uint64)
         self.width_max = _width(max(2 * high, -2 * low - 1, 0))
         assert self.width_max <= 8, "the schema bounds what can be written"
+        self.widths: Int64s | int = self.width_max
+        self.words: Uint64s = zigzag
         if self.width_max == 1:
-            self.words: Uint64s = zigzag
-            self.widths: Uint64s | np.uint64 = _ONE
             return
         words = zigzag & _SEVEN
-        widths: Uint64s | None = None
+        if low >= 0 and _width(2 * low) == self.width_max:
+            for index in range(1, self.width_max):
+                part = zigzag >> np.uint64(7 * index)
+                if index < self.width_max - 1:
+                    part &= _SEVEN
+                part <<= np.uint64(8 * index)
+                words |= part
+            words |= np.uint64(0x80808080808080 & (1 << 8 * (self.width_max - 1)) - 1)
+            self.words = words
+            return
+        widths: Int64s | None = None
         for index in range(1, self.width_max):
-            shift = np.uint64(7 * index)
-            rest = zigzag >> shift
-            more = (rest != _ZERO).astype(np.uint64)
-            words |= (rest & _SEVEN) << np.uint64(8 * index)
+            part = zigzag >> np.uint64(7 * index)
+            more = (part != 0).astype(np.uint64)
+            if index < self.width_max - 1:
+                part &= _SEVEN
+            part <<= np.uint64(8 * index)
+            words |= part
             words |= more << np.uint64(8 * index - 1)
-            widths = more + _ONE if widths is None else widths + more
+            widths = more.view(np.int64) + 1 if widths is None else widths + more.view(np.int64)
         assert widths is not None
         self.words, self.widths = words, widths
 
@@ -346,8 +370,8 @@ class _Entries:
         self._done: list[Views] = []
         self._room = _IN_PLACE_BYTES
         self._low: Uint64s | None = None
-        self._high: Uint64s | np.uint64 = _ZERO
-        self._size: Uint64s | np.uint64 = _ZERO
+        self._high: Uint64s | None = None
+        self._size: Int64s | int = 0
 
     @property
     def empty(self) -> bool:
@@ -356,20 +380,32 @@ class _Entries:
     def zero(self) -> None:
         """One byte 0."""
         self._make_room(1)
-        self._size = self._size + _ONE
+        self._size = self._size + 1
 
     def add(self, varint: _Varint) -> None:
         """One varint per row."""
         self._make_room(varint.width_max)
+        crosses = _IN_PLACE_BYTES - self._room > 8
         words = varint.words
+        high: Uint64s | None = None
+        if isinstance(self._size, int):
+            bits = 8 * self._size
+            low = words << np.uint64(bits) if bits < 64 else np.zeros_like(words)
+            if crosses:
+                high = words >> np.uint64(64 - bits) if 0 < bits < 64 else words << np.uint64(bits - 64)
+        else:
+            shift = self._size.view(np.uint64) << _THREE
+            low = words << shift
+            if crosses:
+                # A shift by 64 or more, or by a difference that wrapped, gives 0 in numpy.
+                high = words >> (_64 - shift)
+                high |= words << (shift - _64)
         if self._low is None:
-            self._low = np.zeros(len(words), np.uint64)
-            self._size = np.full(len(words), self._size)
-        shift = self._size << _THREE
-        self._low |= words << shift
-        if _IN_PLACE_BYTES - self._room > 8:
-            # Some of it may stand behind the eighth byte. A shift by 64 or more, or by a difference that wrapped, gives 0 in numpy.
-            self._high = self._high | (words >> (_64 - shift)) | (words << (shift - _64))
+            self._low = low
+        else:
+            self._low |= low
+        if high is not None:
+            self._high = high if self._high is None else self._high | high
         self._size = self._size + varint.widths
 
     def views(self) -> list[Views]:
@@ -384,10 +420,14 @@ class _Entries:
     def _close(self) -> None:
         assert self._low is not None, "a view has a varint"
         views = np.empty((len(self._low), 2), np.uint64)
-        views[:, 0] = self._size | (self._low << _32)
-        views[:, 1] = (self._low >> _32) | (self._high << _32)
+        low, high = views[:, 0], views[:, 1]
+        np.left_shift(self._low, _32, out=low)
+        low |= np.uint64(self._size) if isinstance(self._size, int) else self._size.view(np.uint64)
+        np.right_shift(self._low, _32, out=high)
+        if self._high is not None:
+            high |= self._high << _32
         self._done.append(views)
-        self._room, self._low, self._high, self._size = _IN_PLACE_BYTES, None, _ZERO, _ZERO
+        self._room, self._low, self._high, self._size = _IN_PLACE_BYTES, None, None, 0
 
 
 def _width(value: int) -> int:

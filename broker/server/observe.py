@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -39,6 +40,46 @@ class LoopLag:
         self.seconds.observe(max(now_s - self._due_s, 0.0))
         self._due_s = now_s + LAG_INTERVAL_S
         self._timer = self._loop.call_at(self._due_s, self._sample)
+
+
+class TopicCounts:
+    """Traffic of topics on this broker since it started: what it leads now, and what it led before. It never falls."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._before: dict[uuid.UUID, tuple[int, int, int]] = {}
+        """Of partitions that are led by others now: bytes in, bytes out, offsets given."""
+        self._first: dict[PartitionLog, int] = {}
+        """The end offset of every partition that this broker leads when it took it over."""
+        for partition in engine.all_logs():
+            self._watch(partition)
+        engine.leads.watch(self._watch)
+
+    def _watch(self, partition: PartitionLog) -> None:
+        if partition.closed is None:
+            self._first[partition] = partition.high_watermark
+            return
+        counted = self._count(partition)
+        self._first.pop(partition, None)
+        topic_id = partition.topic.id
+        if topic_id in self._engine.manifest.topics_by_id:
+            before = self._before.get(topic_id, (0, 0, 0))
+            self._before[topic_id] = before[0] + counted[0], before[1] + counted[1], before[2] + counted[2]
+        else:
+            self._before.pop(topic_id, None)
+
+    def _count(self, partition: PartitionLog) -> tuple[int, int, int]:
+        given = partition.high_watermark - self._first.get(partition, partition.high_watermark)
+        return partition.bytes_in, partition.bytes_out, given
+
+    def read(self, which: int) -> dict[Labels, float]:
+        """By topic: 0 bytes in, 1 bytes out, 2 offsets given."""
+        found: dict[Labels, float] = {}
+        for name, logs in self._engine.logs.items():
+            topic = self._engine.manifest.topics.get(name)
+            before = self._before.get(topic.id, (0, 0, 0)) if topic is not None else (0, 0, 0)
+            found[(name,)] = before[which] + sum(self._count(partition)[which] for partition in logs if partition is not None)
+        return found
 
 
 class Observer:
@@ -91,9 +132,10 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
     gauge, counter, topic = metrics.gauge, metrics.counter, ("topic",)
     gauge("headgate_topic_partitions", "partitions", lambda: {(name,): len(logs) for name, logs in engine.logs.items()}, topic)
     gauge("headgate_topic_size_bytes", "batches that can be read", by_topic("size_bytes"), topic)
-    counter("headgate_topic_in_bytes", "batches written since this broker started", by_topic("bytes_in"), topic)
-    counter("headgate_topic_out_bytes", "batches read since this broker started", by_topic("bytes_out"), topic)
-    counter("headgate_topic_in_records", "sum of the end offsets, whoever wrote the records", by_topic("high_watermark"), topic)
+    counts = TopicCounts(engine)
+    counter("headgate_topic_in_bytes", "batches written to this broker since it started", lambda: counts.read(0), topic)
+    counter("headgate_topic_out_bytes", "batches read from this broker since it started", lambda: counts.read(1), topic)
+    counter("headgate_topic_in_records", "offsets that this broker gave to records since it started", lambda: counts.read(2), topic)
     gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_bytes)
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
     counter("headgate_wal_durable_batches", "batches that are in the store", lambda: engine.wal_batches[1])

@@ -30,6 +30,7 @@ TITLES = {
     "groups": "Consumer groups",
     "memory": "Memory",
     "start": "Start",
+    "fleet": "Local fleet: brokers that come and go with a reservation, under load",
 }
 
 

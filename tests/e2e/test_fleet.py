@@ -139,6 +139,22 @@ def test_brokers_come_and_go_with_a_reservation(spawn: Spawn, tmp_path: Path, re
 
 
 @pytest.mark.timeout(120)
+def test_a_reservation_survives_the_leader_and_ends_by_itself(spawn: Spawn, tmp_path: Path) -> None:
+    running = spawn("up", "--brokers", "2", "--max-brokers", "2", "--store", str(tmp_path / "store"))
+    fleet = Fleet(running)
+    fleet.call(lambda control: control.open_reservation(2, 5_000, owner="test", reservation_id="r"))
+    leader = AdminClient({"bootstrap.servers": fleet.bootstrap, "log_level": 0}).list_topics(timeout=10).controller_id
+    os.kill(brokers_of(running)[leader], signal.SIGKILL)
+    running.wait_for(f"broker {leader} serves again", in_errors=True)
+    (kept,) = fleet.call(lambda control: control.reservations())
+    assert (kept.id, kept.owner, kept.brokers, kept.ttl_ms) == ("r", "test", 2, 5_000)
+    eventually(lambda: not fleet.call(lambda control: control.reservations()), "it ends", running)
+    assert fleet.call(lambda control: control.release_reservation("r")) is False
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() == 0
+
+
+@pytest.mark.timeout(120)
 def test_three_end_together_and_nothing_is_left_to_recover(spawn: Spawn, tmp_path: Path) -> None:
     running = spawn("up", "--brokers", "3", "--max-brokers", "3", "--store", str(tmp_path / "store"))
     fleet = Fleet(running)

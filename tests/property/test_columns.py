@@ -316,6 +316,16 @@ def test_control_batches_and_append_times() -> None:
     assert as_records(decode_batches([control, appended])) == [Record(1, 77, b"k", b"v"), Record(2, 77, b"k", b"w")]
 
 
+def test_what_stands_in_the_place_of_a_null_does_not_count() -> None:
+    data = b"visible" + b"what nobody should see" + b"x" * 20
+    offsets = pa.py_buffer(memoryview(b"".join(at.to_bytes(4, "little") for at in (0, 7, 29, 49))))
+    value = pa.Array.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x05"), offsets, pa.py_buffer(data)])
+    hidden = pa.table({"timestamp": pa.array([1, 2, 3]), "key": pa.nulls(3), "value": value})
+    plain = pa.table({"timestamp": pa.array([1, 2, 3]), "key": pa.nulls(3), "value": pa.array([b"visible", None, b"x" * 20])})
+    assert read(encode_batches(hidden, 0)) == read(encode_batches(plain, 0))
+    assert checksum(hidden) == checksum(plain)
+
+
 def test_checksums_tell_rows_apart() -> None:
     base = Row(5, b"key", b"value", (("a", b"1"),))
     others = [

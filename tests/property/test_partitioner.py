@@ -6,11 +6,13 @@ the order of that key is lost.
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
+from broker.log.column_partitioner import murmur2_of, partitions_for_keys
 from broker.log.partitioner import murmur2, partition_for_key
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2: signed, as Java prints them.
@@ -37,3 +39,16 @@ def test_kafka_python_agrees(key: bytes) -> None:
 @given(st.binary(max_size=50), st.integers(1, 10_000))
 def test_partition(key: bytes, partitions: int) -> None:
     assert partition_for_key(key, partitions) == (kafka_python_murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=30), st.integers(1, 10_000), st.integers(0, 5))
+@settings(deadline=None)  # the first example pays for loading libraries
+def test_columns_of_keys(keys: list[bytes | None], partitions: int, first: int) -> None:
+    column = pa.array(keys, pa.binary()).slice(first)
+    keys = keys[first:]
+    assert partitions_for_keys(column, partitions).tolist() == [
+        -1 if key is None else partition_for_key(key, partitions) for key in keys
+    ]
+    assert [int(one) for one, key in zip(murmur2_of(column), keys, strict=True) if key is not None] == [
+        murmur2(key) for key in keys if key is not None
+    ]

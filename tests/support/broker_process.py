@@ -60,6 +60,8 @@ class BrokerProcess:
         self.kafka_port, self.grpc_port, self.http_port = free_port(), free_port(), free_port()
         self.env = dict(env or {})
         self.arguments = arguments
+        self.entry: tuple[str, ...] = ("broker.cli.main",)
+        """The module to run, and its first arguments."""
         self.starts = 0
         self.start_times_s: list[float] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,7 +87,7 @@ class BrokerProcess:
 
     def command(self) -> list[str]:
         ports = ("--kafka-port", str(self.kafka_port), "--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port))
-        return [sys.executable, "-m", "broker.cli.main", "broker", "--store", self.store, *ports, *self.arguments]
+        return [sys.executable, "-m", *self.entry, "broker", "--store", self.store, *ports, *self.arguments]
 
     def spawn(self) -> None:
         """Start the process and return at once; it does not serve yet."""

@@ -220,6 +220,8 @@ class Trouble:
         began = time.monotonic()
         if how in ("kill", "drain"):
             getattr(self, f"_{how}")(victim)
+            if self._network is not None:
+                self._network.shut(str(brokers.number(victim)))
             self._clients.acked_in_all(1)
         else:
             lasts_s = self._draw.choice([self._draw.uniform(1, 4), self._draw.uniform(1, 20)]) if seconds is None else seconds
@@ -227,6 +229,8 @@ class Trouble:
             self._clients.acked_in_all(1, revive=True)
         self.took.setdefault(how, []).append(time.monotonic() - began)
         if how in ("kill", "drain"):
+            if self._network is not None:
+                self._network.open(str(brokers.number(victim)))
             victim.start()
         eventually(self._all_there, "all brokers are members")
         self._clients.acked_in_all(5, revive=True)

@@ -2,8 +2,7 @@
 
 A door is a port that passes everything on to another one. Who is cut off keeps its connections, but nothing comes through them any
 more, in either direction, and new ones are taken and stay silent: what a broken switch does. Healed, everything that was held back
-comes through, in order: what TCP does. A door whose port nobody listens at is closed: who knocks is refused, as on a machine whose
-process is gone.
+comes through, in order: what TCP does. A door may be shut: who knocks is refused, as on a machine whose process is gone.
 
 Doors live in a process of their own, so that a busy test does not hold them up. It tells who connects by the owner of the
 connection's other end: a process whose command line names the door of a party is that party.
@@ -23,7 +22,6 @@ from typing import Any, Self
 
 HOST = "127.0.0.1"
 PIECE_BYTES = 1 << 16
-WATCH_S = 0.03
 LISTENS = "0A"
 
 
@@ -52,6 +50,14 @@ class Network:
         """Nothing passes any more between these parties, whoever connected to whom."""
         self._ask({"cut": [*pairs, *((other, one) for one, other in pairs)]})
 
+    def shut(self, name: str) -> None:
+        """Nobody listens at this party's doors."""
+        self._ask({"shut": name})
+
+    def open(self, name: str) -> None:
+        """Somebody does again."""
+        self._ask({"open": name})
+
     def heal(self) -> None:
         """Everything passes again."""
         self._ask({"cut": []})
@@ -75,11 +81,9 @@ class _Doors:
     async def run(self) -> None:
         """Obey until standard input ends."""
         loop = asyncio.get_running_loop()
-        watching = loop.create_task(self._watch())
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             sys.stdout.write(json.dumps(await self._obey(json.loads(line))) + "\n")
             sys.stdout.flush()
-        watching.cancel()
 
     async def _obey(self, question: dict[str, Any]) -> int:
         if "door" in question:
@@ -87,6 +91,13 @@ class _Doors:
             number = await self._open(name, port, 0)
             self._doors[number] = (name, port)
             return number
+        for number, (name, port) in self._doors.items():
+            if question.get("open") == name and number not in self._servers:
+                await self._open(name, port, number)
+            elif question.get("shut") == name and number in self._servers:
+                self._servers.pop(number).close()
+        if "cut" not in question:
+            return 0
         self._cut = {(one, other) for one, other in question["cut"]}
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -98,16 +109,6 @@ class _Doors:
         self._servers[number] = server
         return number
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_S)
-            listening = {int(row[1].rsplit(":", 1)[1], 16) for row in _sockets() if row[3] == LISTENS}
-            for number, (name, port) in list(self._doors.items()):
-                if port in listening and number not in self._servers:
-                    await self._open(name, port, number)
-                elif port not in listening and number in self._servers:
-                    self._servers.pop(number).close()
-
     async def _passes(self, link: tuple[str, str]) -> None:
         while link in self._cut:
             await self._changed.wait()
@@ -115,7 +116,7 @@ class _Doors:
     async def _serve(self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = (self._party(writer.get_extra_info("peername")[1]), name)
         onward: asyncio.StreamWriter | None = None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.CancelledError):
             await self._passes(link)
             back, onward = await asyncio.open_connection(HOST, port)
             pumps = [asyncio.ensure_future(self._pump(link, *ends)) for ends in ((reader, onward), (back, writer))]

@@ -47,8 +47,8 @@ class S3Proxy:
         """Break the next requests of an HTTP method, one after the other; others pass meanwhile."""
         self._script.extend((method, fault) for fault in breaks)
 
-    def fail_always(self, fault: Break) -> None:
-        """Break every request from now on."""
+    def fail_always(self, fault: Break | None) -> None:
+        """Break every request from now on; None: no more."""
         self._always = fault
 
     def take(self, method: str) -> Break | None:

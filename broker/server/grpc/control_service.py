@@ -269,5 +269,6 @@ class ControlService:
                 error="" if decision.error is None else decision.error.message,
                 under_way=decision.under_way,
                 pause_ms=round(decision.pause_s * 1000),
+                topics=decision.topics,
             )
         return response

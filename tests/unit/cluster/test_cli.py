@@ -72,7 +72,9 @@ class PaperLeader:
                 control_pb2.SegmentState(id=11, topic="orders", first_partition=0, end_partition=4, broker_id=1, leader_epoch=2),
             ],
             decisions=[
-                control_pb2.Decision(age_ms=4200, kind="split", why="segment 9 took 0.40 of a broker", pause_ms=120),
+                control_pb2.Decision(
+                    age_ms=4200, kind="split", why="segment 9 took 0.40 of a broker", pause_ms=120, topics=["orders"]
+                ),
                 control_pb2.Decision(age_ms=9000, kind="move", why="brokers were apart", error="member is lost"),
                 control_pb2.Decision(age_ms=100, kind="drain", why="broker 2 is to go", under_way=True),
             ],
@@ -220,11 +222,11 @@ async def test_top_prints_every_look_where_nobody_watches(brokers: tuple[Broker,
     lines = first.splitlines()
     assert lines[0] == "2 brokers of 1 desired, leader 1, 2 segments, 2.0 KiB/s in, 0 B/s out"
     rows = [line.split("\t") for line in lines]
-    assert ["1", "h1:9092", "52%", "3.0 MiB", "4", "1", "0 B", "0 B", "serves"] in rows
+    assert ["1", "h1:9092", "52%", "3.0 MiB", "4", "1", "0 B", "0 B", "serves, leader"] in rows
     assert ["2", "h2:9192", "10%", "0 B", "0", "1", "2.0 KiB", "0 B", "drains"] in rows
-    assert ["4.2 s", "split", "done, writers waited 120 ms", "segment 9 took 0.40 of a broker"] in rows
-    assert ["9.0 s", "move", "failed: member is lost", "brokers were apart"] in rows
-    assert ["0.1 s", "drain", "under way", "broker 2 is to go"] in rows
+    assert ["4.2 s", "split", "orders", "done, writers waited 120 ms", "segment 9 took 0.40 of a broker"] in rows
+    assert ["9.0 s", "move", "", "failed: member is lost", "brokers were apart"] in rows
+    assert ["0.1 s", "drain", "", "under way", "broker 2 is to go"] in rows
     # The busiest segment comes first.
     assert [row[0] for row in rows if row[1:2] == ["orders"]] == ["12", "11"]
 

@@ -171,8 +171,8 @@ async def test_the_end_of_a_term_ends_its_orders() -> None:
 
 async def test_what_was_done_elsewhere_is_remembered() -> None:
     leader = PaperLeader()
-    leader.book.note(
-        Order(kind=OrderKind.FAILOVER, seal=(1,), open=(), why="broker 2 was lost"), began_s=leader.clock.monotonic() - 1
-    )
+    order = Order(kind=OrderKind.FAILOVER, seal=(1,), open=(), why="broker 2 was lost")
+    leader.book.note(order, topic_ids=[leader.topic.id, uuid.uuid4()], began_s=leader.clock.monotonic() - 1)
     (decision,) = leader.book.decisions
+    assert decision.topics == ("t",)
     assert not decision.under_way and decision.pause_s >= 1 and not leader.book.is_busy(1)

@@ -291,17 +291,19 @@ class SegmentState(_message.Message):
     def __init__(self, id: _Optional[int] = ..., topic: _Optional[str] = ..., first_partition: _Optional[int] = ..., end_partition: _Optional[int] = ..., broker_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., bytes_in_per_second: _Optional[float] = ..., bytes_out_per_second: _Optional[float] = ..., requests_per_second: _Optional[float] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("age_ms", "kind", "why", "error", "under_way", "pause_ms")
+    __slots__ = ("age_ms", "kind", "why", "error", "under_way", "pause_ms", "topics")
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
     PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
     age_ms: int
     kind: str
     why: str
     error: str
     under_way: bool
     pause_ms: int
-    def __init__(self, age_ms: _Optional[int] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., error: _Optional[str] = ..., under_way: _Optional[bool] = ..., pause_ms: _Optional[int] = ...) -> None: ...
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, age_ms: _Optional[int] = ..., kind: _Optional[str] = ..., why: _Optional[str] = ..., error: _Optional[str] = ..., under_way: _Optional[bool] = ..., pause_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...

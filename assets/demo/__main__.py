@@ -1,0 +1,122 @@
+"""``make demo``: what Headgate is for, in two minutes, on real data. Exit code 0: every check passed."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assets.demo.play import BROKERS_MAX, Demo, Facts, Options, choose_ports, environment
+from assets.demo.processes import Processes
+from broker.runtime.errors import HeadgateError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--days", type=int, default=Options.days, help="days of history that come in")
+    parser.add_argument("--grown", type=int, default=Options.grown, help="how often each flight of the history is there")
+    parser.add_argument("--rate", type=float, default=Options.rate, help="live flights per second")
+    parser.add_argument("--quiet", type=float, default=Options.quiet_s, help="seconds to measure without a flood, before and after")
+    parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
+    given = parser.parse_args(arguments)
+    if not (1 <= given.days <= 20 and 1 <= given.grown <= 1000 and 1 <= given.rate <= 5000 and 1 <= given.quiet <= 600):
+        parser.error("days: 1 to 20, grown: 1 to 1000, rate: 1 to 5000, quiet: 1 to 600")
+    options = Options(days=given.days, grown=given.grown, rate=given.rate, quiet_s=given.quiet, keep=given.keep)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    try:
+        return _run(console, options)
+    except HeadgateError as error:
+        console.print(f"[bold red]{error.message}[/bold red]")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(console: Console, options: Options) -> int:
+    began = time.monotonic()
+    console.print("[bold]Headgate[/bold]: history comes in ahead of live flights, brokers come and go, nobody notices")
+
+    def say(text: str) -> None:
+        console.print(f"[dim]{time.monotonic() - began:5.0f} s[/dim]  {text}")
+
+    with tempfile.TemporaryDirectory(prefix="headgate-demo-", ignore_cleanup_errors=True) as name:
+        directory, ports = Path(name), choose_ports()
+        with Processes(directory, environment(directory, ports)) as processes:
+            demo = Demo(directory, processes, options, ports, say)
+            facts = demo.play()
+            _show(console, facts, options, time.monotonic() - began)
+            if options.keep:
+                console.print(f"Everything runs on; launch other days of June 2013 at {demo.dagster.url} (Ctrl-C ends it)")
+                _until_interrupt()
+        return 1 if facts.problems else 0
+
+
+def _until_interrupt() -> None:
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        return
+
+
+def _show(console: Console, facts: Facts, options: Options, seconds: float) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    live = facts.readers.get("latest", {})
+    saved = 1 - facts.broker_seconds / facts.always_on_seconds if facts.always_on_seconds else 0.0
+    rows: list[tuple[str, str]] = [
+        ("history", f"{facts.history_rows:,} rows by reference (planned {facts.planned_rows:,}): {facts.days[0]} to {facts.days[-1]}, "
+                    f"each flight {options.grown} times"),
+        ("live", f"{facts.live_rows:,} flights at {options.rate:g}/s, all acked"),
+        ("seconds", f"{facts.flood_s:.0f} for the flood, {facts.backfill_s:.0f} of them Spark; {seconds:.0f} for the whole demo"),
+        ("brokers", " -> ".join(map(str, facts.brokers))),
+        ("broker-seconds", f"{facts.broker_seconds:,.0f}; {BROKERS_MAX} always on: {facts.always_on_seconds:,.0f} ({saved:.0%} less)"),
+        ("live p99", _latencies(facts)),
+        ("certificate", f"{sum(one['verified'] for one in facts.certificates)} of {len(facts.days)} days complete: rows, bytes and "
+                        "checksums of the source are those that a client reads"),
+        ("checks", ", ".join(f"{name} {'passed' if passed else 'FAILED'}" for name, passed in facts.checks.items())),
+        ("from earliest", _verdict(facts.readers.get("earliest", {}))),
+        ("from latest", f"{_verdict(live)}; none came later than {live.get('delay_ms_max', 0) / 1000:.1f} s after it was sent"),
+        *((name, url) for name, url in facts.urls.items()),
+    ]  # fmt: skip
+    for name, text in rows:
+        table.add_row(name, text)
+    console.print(table)
+    for problem in facts.problems:
+        console.print(f"[bold red]{problem}[/bold red]")
+    if not facts.problems:
+        console.print("[bold green]History, then live: each record once and in order. The brokers that came are gone.[/bold green]")
+
+
+def _latencies(facts: Facts) -> str:
+    parts = [f"{name} {p99:.1f} ms" for name, (_, p99, _) in facts.p99_ms.items()]
+    if {"before", "during"} <= facts.p99_ms.keys():
+        parts.append(f"during/before {facts.p99_ms['during'][1] / max(facts.p99_ms['before'][1], 0.001):.1f}x (goal 1.5x)")
+    medians = ", ".join(f"{name} {median:.1f}" for name, (median, _, _) in facts.p99_ms.items())
+    return f"{', '.join(parts)}; medians {medians}"
+
+
+def _verdict(verdict: dict[str, Any]) -> str:
+    if not verdict:
+        return "no verdict"
+    what = "each once and in order" if verdict["clean"] else "NOT each once and in order"
+    return f"{verdict['history']:,} history, then {verdict['live']:,} live; {what}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

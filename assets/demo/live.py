@@ -1,0 +1,62 @@
+"""The live producer, a process of its own: flights at a steady rate with librdkafka, and how long each ack took.
+
+``python -m assets.demo.live BOOTSTRAP TOPIC RATE FLIGHTS OUT`` until SIGTERM. OUT gets a line per acked record: when it was
+sent (Unix ms), and how long the ack took (ms).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from assets.demo.flights import live
+
+FLUSH_S = 30.0
+
+
+def main(bootstrap: str, topic: str, rate: float, flights: Path, out: Path) -> int:
+    """Returns the exit code: 1 where a record was given up."""
+    from confluent_kafka import Producer
+
+    stopping = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    quiet = logging.Logger("live")
+    quiet.addHandler(logging.NullHandler())
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0}, logger=quiet)
+    failed = 0
+    with out.open("w", buffering=1 << 16) as file:
+
+        def delivered(error: object, message: Any) -> None:
+            nonlocal failed
+            if error is not None:
+                failed += 1
+                return
+            latency_ms = message.latency() * 1000
+            file.write(f"{time.time() * 1000 - latency_ms:.1f} {latency_ms:.3f}\n")
+
+        began = time.monotonic()
+        for number, flight in enumerate(live(flights)):
+            due = began + number / rate
+            while not stopping and (wait_s := due - time.monotonic()) > 0:
+                producer.poll(min(wait_s, 0.05))
+            if stopping:
+                break
+            producer.produce(topic, key=str(flight["tailnum"]), value=json.dumps({"live": number, **flight}), on_delivery=delivered)
+            producer.poll(0)
+        left = producer.flush(FLUSH_S)
+    sys.stdout.write(json.dumps({"sent": number, "failed": failed + left}) + "\n")
+    return 1 if failed + left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]), Path(sys.argv[5])))

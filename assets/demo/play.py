@@ -1,0 +1,335 @@
+"""The demo's plot: a quiet minute, a flood, a quiet minute again. What is measured is in `Facts`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from assets.demo import flights
+from assets.demo.dagster_api import DagsterApi
+from assets.demo.processes import Processes, free_port, wait_for
+from assets.recorder import Sample, broker_seconds, peak
+from assets.resources import ClusterResource
+from broker.runtime.errors import FatalError, HeadgateError, Reason
+
+TOPIC = "flights"
+FLOOD = "flights"
+PARTITIONS = 6
+BROKERS_MAX = 3
+FIRST_DAY = date(2013, 6, 10)
+START_S = 120.0
+RUN_S = 600.0
+LEAVE_S = 60.0
+SAMPLE_S = 0.5
+ENDED = ("SUCCESS", "FAILURE", "CANCELED")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a person may choose. `grown`: how often each flight of the history is there. `rate`: live flights per second."""
+
+    days: int = 3
+    grown: int = 50
+    rate: float = 500.0
+    quiet_s: float = 12.0
+    keep: bool = False
+
+
+@dataclass
+class Facts:
+    """What happened."""
+
+    days: list[str] = field(default_factory=list)
+    history_rows: int = 0
+    planned_rows: int = 0
+    live_rows: int = 0
+    flood_s: float = 0.0
+    backfill_s: float = 0.0
+    samples: list[Sample] = field(default_factory=list)
+    p99_ms: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+    """By time: median, p99, and the number of acks."""
+    checks: dict[str, bool] = field(default_factory=dict)
+    certificates: list[dict[str, Any]] = field(default_factory=list)
+    readers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    urls: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def broker_seconds(self) -> float:
+        return broker_seconds(self.samples)
+
+    @property
+    def always_on_seconds(self) -> float:
+        return BROKERS_MAX * self.samples[-1].at_s if self.samples else 0.0
+
+    @property
+    def brokers(self) -> list[int]:
+        """How many brokers there were, one after the other: 1, 3, 1."""
+        found: list[int] = []
+        for sample in self.samples:
+            if not found or found[-1] != sample.live:
+                found.append(sample.live)
+        return found
+
+
+class Demo:
+    """The processes, and what they were asked to do."""
+
+    def __init__(
+        self, directory: Path, processes: Processes, options: Options, ports: dict[str, int], say: Callable[[str], None]
+    ) -> None:
+        self.options = options
+        self.facts = Facts()
+        self.cluster = ClusterResource(address=f"127.0.0.1:{ports['grpc']}")
+        self.dagster = DagsterApi(f"http://127.0.0.1:{ports['dagster']}")
+        self._directory = directory
+        self._processes = processes
+        self._ports = ports
+        self._say = say
+        self._began = time.monotonic()
+        self._stop = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._ports['kafka']}"
+
+    def play(self) -> Facts:
+        """All of it. Raises HeadgateError where something does not start or does not end."""
+        self._start_brokers()
+        self._start_dagster()
+        self._make_data()
+        self._make_topic()
+        latest = self._processes.start("latest", "assets.demo.reader", self.bootstrap, TOPIC, "latest", talk=True)
+        _expect(latest, "ready", self._processes)
+        self._start_producer()
+        self._say("waiting for Dagster")
+        wait_for("dagster", self.dagster.ready, START_S, self._processes.check)
+        self._say(f"live flights at {self.options.rate:g} a second, nothing else: {self.options.quiet_s:g} s")
+        time.sleep(2)  # Dagster's daemons have their first look at everything
+        quiet_from = time.time()
+        time.sleep(self.options.quiet_s)
+        flood_from = time.time()
+        run_id = self._launch()
+        earliest = self._earliest_when_gates_are_open(run_id)
+        self._follow(run_id)
+        flood_until = time.time()
+        wait_for("the end of the extra brokers", self._few_brokers, LEAVE_S, self._processes.check)
+        self._say(f"live flights, nothing else: {self.options.quiet_s:g} s")
+        after_from = time.time()
+        time.sleep(self.options.quiet_s)
+        after_until = time.time()
+        self._stop_producer()
+        self._hear_readers({"earliest": earliest, "latest": latest})
+        self._stop.set()
+        self._sampler.join()
+        self.facts.flood_s = flood_until - flood_from
+        self._measure({
+            "before": (quiet_from, flood_from), "during": (flood_from, flood_until), "after": (after_from, after_until)
+        })  # fmt: skip
+        self._collect(run_id)
+        return self.facts
+
+    # -- one thing after the other
+
+    def _start_brokers(self) -> None:
+        self._say("one broker starts")
+        self._processes.start(
+            "brokers", "broker.cli.main", "up", "--store", str(self._directory / "store"), "--max-brokers", str(BROKERS_MAX),
+            "--kafka-port", str(self._ports["kafka"]), "--grpc-port", str(self._ports["grpc"]), "--http-port", str(self._ports["http"]),
+        )  # fmt: skip
+        wait_for("the broker", lambda: " serves " in self._processes.tail("brokers"), START_S, self._processes.check)
+        self._sampler.start()
+
+    def _start_dagster(self) -> None:
+        home = self._directory / "dagster"
+        home.mkdir()
+        source = Path(__file__).resolve().parents[1]
+        shutil.copy(source / "deploy" / "dagster.yaml", home / "dagster.yaml")
+        (self._directory / "floods.yaml").write_text(_FLOODS.format(
+            path=self._directory / "history.parquet", partitions=PARTITIONS, brokers=BROKERS_MAX
+        ))  # fmt: skip
+        self._processes.start(
+            "dagster", "dagster", "dev", "--workspace", str(source.parent / "workspace.yaml"),
+            "--host", "127.0.0.1", "--port", str(self._ports["dagster"]),
+        )  # fmt: skip
+
+    def _make_data(self) -> None:
+        self._say(f"flights of June 2013, each {self.options.grown} times, become a Parquet file")
+        table = flights.load()
+        flights.write_history(table, self._directory / "history.parquet", self.options.grown)
+        flights.write_live(table, self._directory / "live.jsonl")
+        self.facts.days = [(FIRST_DAY + timedelta(days=number)).isoformat() for number in range(self.options.days)]
+
+    def _make_topic(self) -> None:
+        # Room in front of everything, for history that comes when the topic is live already.
+        self.cluster.create_topic(TOPIC, PARTITIONS, {"history.room": str(1 << 40)})
+
+    def _start_producer(self) -> None:
+        self._processes.start(
+            "live", "assets.demo.live", self.bootstrap, TOPIC, str(self.options.rate),
+            str(self._directory / "live.jsonl"), str(self._directory / "acks.txt"),
+        )  # fmt: skip
+
+    def _launch(self) -> str:
+        days = self.facts.days
+        self._say(f"Dagster is asked for {days[0]} to {days[-1]}")
+        run_id = self.dagster.launch(FLOOD, days[0], days[-1])
+        self.facts.urls = {
+            "this run": f"{self.dagster.url}/runs/{run_id}",
+            "assets": f"{self.dagster.url}/asset-groups",
+            "kafka": self.bootstrap,
+            "grpc": self.cluster.address,
+        }
+        return run_id
+
+    def _earliest_when_gates_are_open(self, run_id: str) -> Any:
+        """Begin to read from the start as soon as that is the start of the history, which is not there yet."""
+        wanted = len(self.facts.days)
+
+        def ready() -> bool:
+            return len(self.cluster.gates(TOPIC)) >= wanted or self.dagster.run_status(run_id) in ENDED
+
+        wait_for("the gates", ready, RUN_S, self._processes.check)
+        self._say("gates are open; a consumer begins at the earliest offset, and waits there")
+        process = self._processes.start("earliest", "assets.demo.reader", self.bootstrap, TOPIC, "earliest", talk=True)
+        _expect(process, "ready", self._processes)
+        return process
+
+    def _follow(self, run_id: str) -> None:
+        said = ""
+        deadline = time.monotonic() + RUN_S
+        while (status := self.dagster.run_status(run_id)) not in ENDED:
+            self._processes.check()
+            if time.monotonic() > deadline:
+                raise FatalError(Reason.TIMED_OUT, f"the flood does not end. run=`{run_id}`")
+            live = self.facts.samples[-1].live if self.facts.samples else 0
+            text = f"the flood runs: {live} broker{'s' if live != 1 else ''}"
+            if text != said:
+                self._say(text)
+                said = text
+            time.sleep(0.3)
+        if status != "SUCCESS":
+            raise FatalError(Reason.INTERNAL, f"the flood failed: {self.dagster.failure(run_id)} run=`{run_id}`")
+
+    def _few_brokers(self) -> bool:
+        return self.cluster.desired().live_brokers <= 1
+
+    def _stop_producer(self) -> None:
+        log = self._processes.log("live")
+        if self._processes.stop("live") != 0:
+            self.facts.problems.append("the live producer had to give up records")
+        self.facts.live_rows = int(json.loads(log.read_text().splitlines()[-1])["sent"])
+
+    def _hear_readers(self, readers: dict[str, Any]) -> None:
+        self._say("consumers read to the end and judge")
+        rows = sum(one["added_rows"] for one in self._certificates())
+        for name, process in readers.items():
+            process.stdin.write(f"{rows if name == 'earliest' else 0} {self.facts.live_rows}\n")
+            process.stdin.flush()
+        for name, process in readers.items():
+            line = process.stdout.readline()
+            if not line:
+                raise FatalError(Reason.INTERNAL, f"the consumer from {name} gave no verdict\n{self._processes.tail(name)}")
+            self.facts.readers[name] = json.loads(line)
+
+    def _certificates(self) -> list[dict[str, Any]]:
+        if not self.facts.certificates:
+            kept = (self._directory / "dagster").glob("**/headgate/*/*/certificate-*.json")
+            self.facts.certificates = [json.loads(path.read_text()) for path in sorted(kept, key=lambda path: path.name)]
+        return self.facts.certificates
+
+    def _measure(self, spans: dict[str, tuple[float, float]]) -> None:
+        acks: list[tuple[float, float]] = []
+        for line in (self._directory / "acks.txt").read_text().splitlines():
+            sent_ms, latency_ms = line.split()
+            acks.append((float(sent_ms) / 1000, float(latency_ms)))
+        for name, (begin, end) in spans.items():
+            found = sorted(latency for sent, latency in acks if begin <= sent < end)
+            if found:
+                self.facts.p99_ms[name] = (found[len(found) // 2], found[min(len(found) - 1, int(len(found) * 0.99))], len(found))
+
+    def _collect(self, run_id: str) -> None:
+        facts = self.facts
+        facts.checks = self.dagster.checks(run_id)
+        facts.history_rows = sum(one["added_rows"] for one in facts.certificates)
+        plan = next(iter(self.dagster.metadata(FLOOD, "flood_plan", run_id).values()), {})
+        facts.planned_rows = int(plan.get("rows", 0))
+        backfill = next(iter(self.dagster.metadata(FLOOD, "flood_backfill", run_id).values()), {})
+        facts.backfill_s = float(backfill.get("seconds", 0.0))
+        facts.problems += [f"check {name} failed" for name, passed in facts.checks.items() if not passed]
+        if len(facts.certificates) != len(facts.days) or not all(one["verified"] for one in facts.certificates):
+            facts.problems.append("a certificate is missing or not complete")
+        for name, verdict in facts.readers.items():
+            wanted = facts.history_rows if name == "earliest" else 0
+            if not verdict["clean"] or verdict["live"] != facts.live_rows or verdict["history"] != wanted:
+                facts.problems.append(f"the consumer from {name} did not see what it should: {json.dumps(verdict)}")
+        if peak(facts.samples) < BROKERS_MAX:
+            facts.problems.append(f"there were never {BROKERS_MAX} brokers")
+        if facts.samples[-1].live != 1:
+            facts.problems.append("brokers were left")
+
+    def _sample(self) -> None:
+        while not self._stop.wait(SAMPLE_S):
+            try:
+                desired = self.cluster.desired()
+            except HeadgateError:
+                continue  # asked again in half a second
+            self.facts.samples.append(
+                Sample(
+                    at_s=time.monotonic() - self._began,
+                    desired=desired.brokers,
+                    live=desired.live_brokers,
+                    bytes_in_per_s=0.0,
+                    bytes_out_per_s=0.0,
+                    rows_done=0,
+                )
+            )
+
+
+def environment(directory: Path, ports: dict[str, int]) -> dict[str, str]:
+    """What the demo's processes find in their environment, beside ours."""
+    return {
+        "DAGSTER_HOME": str(directory / "dagster"),
+        "HEADGATE_CLUSTER": f"127.0.0.1:{ports['grpc']}",
+        "HEADGATE_FLOODS": str(directory / "floods.yaml"),
+        "HEADGATE_SPARK_MASTER": os.environ.get("HEADGATE_SPARK_MASTER", "local[*]"),
+        "DAGSTER_DISABLE_TELEMETRY": "1",
+    }
+
+
+def choose_ports() -> dict[str, int]:
+    """Free ones."""
+    return {name: free_port() for name in ("kafka", "grpc", "http", "dagster")}
+
+
+def _expect(process: Any, word: str, processes: Processes) -> None:
+    line = process.stdout.readline().strip()
+    if line != word:
+        processes.check()
+        raise FatalError(Reason.INTERNAL, f"a consumer did not start. said=`{line}`")
+
+
+_FLOODS = """floods:
+  - name: flights
+    topic: flights
+    topic_partitions: {partitions}
+    source: {path}
+    key: coalesce(tailnum, 'unknown')
+    event_time: time_hour
+    partitions: {{by: day, start: 2013-06-01, end: 2013-07-01}}
+    deadline: 1h
+    # The brokers are to hand a flood to its readers within a second: this asks for as many as there may be.
+    catch_up: 1s
+    brokers: {{min: 1, max: {brokers}, bytes_per_s: 100KiB, wait: 60s}}
+    place: front
+    reservation_ttl: 30s
+"""

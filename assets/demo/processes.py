@@ -1,0 +1,129 @@
+"""The processes of the demo: brokers, Dagster, producer, consumers. Each in a session of its own, all ended with the demo."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from broker.runtime.errors import FatalError, Reason
+
+ROOT = Path(__file__).resolve().parents[2]
+STOP_S = 20.0
+
+
+def free_port() -> int:
+    """A free port below the range from which the kernel takes ports for clients: it must stay free until its server is up."""
+    for port in random.sample(range(10_000, 30_000), 1000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise FatalError(Reason.UNSUPPORTED, "no port is free")
+
+
+class Processes:
+    """Starts processes, and ends them all, the last one first. Their output is kept in files.
+
+    Args:
+        directory: for the files.
+        environment: added to that of this process.
+    """
+
+    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+        self._directory = directory
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}
+        self._running: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for name, _, _ in reversed(list(self._running)):
+            self.stop(name)
+
+    def start(self, name: str, module: str, *arguments: str, talk: bool = False) -> subprocess.Popen[str]:
+        """Start a Python module. `talk`: its standard input and output are pipes; otherwise its output is in its file."""
+        log = self.log(name).open("w")
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if talk else log,
+            stderr=log,
+            env=self._environment,
+            cwd=self._directory,
+            text=True,
+            start_new_session=True,
+            # A shell may have started us in the background, with SIGINT ignored; Dagster would inherit that.
+            preexec_fn=_heed_interrupts,
+        )
+        self._running.append((name, process, log))
+        return process
+
+    def log(self, name: str) -> Path:
+        """Where a process's output is."""
+        return self._directory / f"{name}.log"
+
+    def tail(self, name: str, lines: int = 15) -> str:
+        """The end of its output."""
+        with contextlib.suppress(OSError):
+            return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
+        return ""
+
+    def check(self) -> None:
+        """Raise FatalError where a process ended that should not have."""
+        for name, process, _ in self._running:
+            if process.poll() not in (None, 0):
+                raise FatalError(Reason.INTERNAL, f"{name} ended by itself. exit_code=`{process.poll()}`\n{self.tail(name)}")
+
+    def stop(self, name: str) -> int:
+        """End a process and those that it started. Returns its exit code."""
+        found = next((one for one in self._running if one[0] == name), None)
+        if found is None:
+            return 0
+        self._running.remove(found)
+        _, process, log = found
+        for number, patience_s in ((signal.SIGINT if name == "dagster" else signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
+            if process.poll() is not None:
+                break
+            process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)
+        _kill_session(process.pid)
+        for pipe in (process.stdin, process.stdout, log):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        return process.wait()
+
+
+def wait_for(what: str, ready: Callable[[], bool], until_s: float, check: Callable[[], None]) -> None:
+    """Until a callable says yes. Raises FatalError when that takes too long."""
+    deadline = time.monotonic() + until_s
+    while not ready():
+        check()
+        if time.monotonic() > deadline:
+            raise FatalError(Reason.TIMED_OUT, f"{what} did not come in time. waited_s=`{until_s:g}`")
+        time.sleep(0.2)
+
+
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _kill_session(leader: int) -> None:
+    """End whatever a process left behind in its session (a Spark whose driver was killed, code servers)."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)

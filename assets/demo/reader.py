@@ -1,0 +1,133 @@
+"""A consumer that checks what it sees, a process of its own, with librdkafka.
+
+``python -m assets.demo.reader BOOTSTRAP TOPIC earliest|latest`` says ``ready`` when it stands at its start. A line
+``HISTORY LIVE`` on its standard input says how many records there are to be in all; when it has them, or nothing came for a while,
+it prints its verdict as JSON and ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+IDLE_S = 20.0
+
+
+@dataclass
+class Verdict:
+    """What came. `delay_ms_max`: the longest that a live record took from its sending to here."""
+
+    history: int = 0
+    live: int = 0
+    twice: int = 0
+    history_behind_live: int = 0
+    history_out_of_order: int = 0
+    live_out_of_order: int = 0
+    offsets_back: int = 0
+    delay_ms_max: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def clean(self) -> bool:
+        return not (
+            self.twice or self.history_behind_live or self.history_out_of_order or self.live_out_of_order or self.offsets_back
+        )
+
+
+@dataclass
+class Checker:
+    """Judges records as they come, partition by partition."""
+
+    verdict: Verdict = field(default_factory=Verdict)
+    _seen_history: set[int] = field(default_factory=set)
+    _seen_live: set[int] = field(default_factory=set)
+    _offset: dict[int, int] = field(default_factory=dict)
+    _time: dict[int, int] = field(default_factory=dict)
+    _number: dict[int, int] = field(default_factory=dict)
+
+    def take(self, partition: int, offset: int, timestamp_ms: int, value: bytes, now_ms: float) -> None:
+        """One record. `timestamp_ms` is the flight's own time in history, the time of sending otherwise."""
+        row = json.loads(value)
+        one = self.verdict
+        one.offsets_back += offset <= self._offset.get(partition, -1)
+        self._offset[partition] = offset
+        if "live" in row:
+            number = row["live"]
+            one.live += 1
+            one.twice += number in self._seen_live
+            self._seen_live.add(number)
+            one.live_out_of_order += number <= self._number.get(partition, -1)
+            self._number[partition] = number
+            one.delay_ms_max = max(one.delay_ms_max, now_ms - timestamp_ms)
+            return
+        one.history += 1
+        one.twice += row["id"] in self._seen_history
+        self._seen_history.add(row["id"])
+        one.history_behind_live += partition in self._number
+        one.history_out_of_order += timestamp_ms < self._time.get(partition, 0)
+        self._time[partition] = timestamp_ms
+
+
+def main(bootstrap: str, topic: str, start: str) -> int:
+    """Returns the exit code: 1 where something is wrong with what came."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    quiet = logging.Logger("reader")
+    quiet.addHandler(logging.NullHandler())
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"demo-{start}", "enable.auto.commit": True, "auto.offset.reset": "error"},
+        logger=quiet,
+    )
+    partitions = sorted(consumer.list_topics(topic, 30).topics[topic].partitions)
+    at = dict.fromkeys(partitions, OFFSET_BEGINNING)
+    if start == "latest":
+        # Asked for now, so that nothing that is sent from here on is missed.
+        at = {one: consumer.get_watermark_offsets(TopicPartition(topic, one), 30)[1] for one in partitions}
+    consumer.assign([TopicPartition(topic, one, at[one]) for one in partitions])
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    goal = _Goal()
+    checker = Checker()
+    began = last = time.monotonic()
+    while not goal.reached(checker.verdict) and not (goal.known and time.monotonic() - last > IDLE_S):
+        for message in consumer.consume(5000, 0.2):
+            error = message.error()
+            if error is not None:
+                continue  # a broker that came or went: librdkafka goes on by itself
+            last = time.monotonic()
+            partition, offset, value = message.partition(), message.offset(), message.value()
+            assert partition is not None and offset is not None and value is not None, "it is no error, so it is a record"
+            checker.take(partition, offset, message.timestamp()[1], value, time.time() * 1000)
+    checker.verdict.seconds = round(time.monotonic() - began, 1)
+    consumer.close()
+    result: dict[str, Any] = {**asdict(checker.verdict), "clean": checker.verdict.clean}
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0 if checker.verdict.clean else 1
+
+
+class _Goal:
+    """How many records there are to be, once that is known."""
+
+    def __init__(self) -> None:
+        self._wanted: tuple[int, int] | None = None
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @property
+    def known(self) -> bool:
+        return self._wanted is not None
+
+    def reached(self, verdict: Verdict) -> bool:
+        return self._wanted is not None and verdict.history >= self._wanted[0] and verdict.live >= self._wanted[1]
+
+    def _read(self) -> None:
+        line = sys.stdin.readline().split()
+        self._wanted = (int(line[0]), int(line[1])) if len(line) == 2 else (0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:4]))

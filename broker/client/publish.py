@@ -1,0 +1,81 @@
+"""Publishing a table by reference: its rows go to the store as Parquet, and a broker is told where they are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from broker.client.gates import FileRef, Gate, GateAdmin
+from broker.client.upload import Uploader
+from broker.cluster.gates import data_prefix
+from broker.runtime.errors import InvalidError, Reason
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_BYTES = 256 << 20
+"""Rows of one file, as they are in memory."""
+
+
+async def publish_table(cluster: str, topic: str, rows: pa.Table, *, publish_id: str, timeout_ms: int) -> Gate:
+    """See `Producer.publish_table`."""
+    async with GateAdmin(cluster, timeout_ms=timeout_ms) as gates:
+        layout = await gates.layout(topic)
+        files = await asyncio.to_thread(
+            upload_table, layout.store_url, data_prefix(layout.topic_id), rows, len(layout.partitions), publish_id
+        )
+        return await gates.publish(topic, files, gate_id=publish_id)
+
+
+def upload_table(store_url: str, prefix: str, rows: pa.Table, partitions: int, publish_id: str) -> list[FileRef]:
+    """Upload the rows of each partition. Their offsets count from 0. The same rows get the same files, other rows others."""
+    from broker.log.column_partitioner import split_by_partition
+    from broker.log.columns import checksum
+
+    parts = split_by_partition(rows, _partitions_of(rows, partitions))
+    plain = rows.drop_columns(["partition"]) if "partition" in rows.column_names else rows
+    if not rows.num_rows:
+        raise InvalidError(Reason.INVALID_RECORD, "a table that is published has at least one row. rows=`0`")
+    name = f"{publish_id}-{checksum(plain):016x}{rows.num_rows:x}"
+    files: list[FileRef] = []
+    with Uploader(store_url) as uploader:
+        for partition, part in parts:
+            if "partition" in part.column_names:
+                part = part.drop_columns(["partition"])
+            step = max(part.num_rows * FILE_BYTES // max(part.nbytes, 1), 1)
+            for number, start in enumerate(range(0, part.num_rows, step)):
+                key = f"{prefix}partition={partition}/{name}-{number:03d}.parquet"
+                files.append(uploader.write(key, part.slice(start, step), partition, start))
+    return files
+
+
+def _partitions_of(rows: pa.Table, partitions: int) -> Any:
+    """By the column `partition`, else by key; rows without a key are spread in runs of equal length."""
+    import numpy as np
+
+    from broker.log.column_partitioner import partitions_for_keys
+    from broker.log.columns import check_columns
+
+    check_columns(rows.schema)
+    if "partition" in rows.column_names:
+        column = rows.column("partition")
+        numbers = column.to_numpy() if not column.null_count else np.array([-1])
+        if not np.issubdtype(numbers.dtype, np.integer) or (len(numbers) and not 0 <= numbers.min() <= numbers.max() < partitions):
+            raise InvalidError(
+                Reason.INVALID_REQUEST, f"column `partition` holds numbers below the topic's. partitions=`{partitions}`"
+            )
+        return numbers.astype(np.int64)
+    spread = np.arange(rows.num_rows, dtype=np.int64) * partitions // max(rows.num_rows, 1)
+    found: list[Any] = []
+    start = 0
+    for batch in rows.select(["key"]).to_batches():
+        numbers = partitions_for_keys(_binary(batch.column("key")), partitions)
+        found.append(np.where(numbers < 0, spread[start : start + len(numbers)], numbers))
+        start += len(numbers)
+    return np.concatenate(found) if found else spread
+
+
+def _binary(column: Any) -> Any:
+    import pyarrow as pa
+
+    return column.cast(pa.binary())

@@ -1,0 +1,56 @@
+"""`partitioner.partition_for_key` for a column of keys, with no Python per row."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from broker.log.column_schema import ArrowArray, Int64s, binary_offsets, from_arrow, lengths
+
+_SEED = np.uint32(0x9747B28C)
+_M = np.uint32(0x5BD1E995)
+
+
+def partitions_for_keys(keys: ArrowArray, partitions: int) -> Int64s:
+    """The partition of each key of a binary array, in a topic of `partitions`; -1 where the key is null."""
+    sizes = lengths(keys)
+    found = (murmur2_of(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
+    return np.where(sizes < 0, -1, found)
+
+
+def murmur2_of(keys: ArrowArray) -> npt.NDArray[np.uint32]:
+    """`partitioner.murmur2` of each key; anything where it is null."""
+    sizes = np.maximum(lengths(keys), 0)
+    if not len(sizes):
+        return np.zeros(0, np.uint32)
+    starts = binary_offsets(keys)[:-1].astype(np.int64)
+    buffer = keys.buffers()[2]
+    data = np.zeros((0 if buffer is None else buffer.size) + 4, np.uint8)
+    if buffer is not None:
+        data[:-4] = from_arrow(buffer, np.uint8)
+    # Four bytes from every position.
+    words: npt.NDArray[np.uint32] = np.ndarray((len(data) - 3,), "<u4", data.data, 0, (1,))
+    hashed = _SEED ^ sizes.astype(np.uint32)
+    rows = np.arange(len(sizes))
+    for number in range(int(sizes.max()) >> 2):
+        rows = rows[sizes[rows] >> 2 > number]
+        word = words[starts[rows] + 4 * number] * _M
+        word = (word ^ word >> np.uint32(24)) * _M
+        hashed[rows] = hashed[rows] * _M ^ word
+    rest = sizes & 3
+    rows = np.flatnonzero(rest)
+    tail = words[starts[rows] + (sizes[rows] & ~3)] & ((1 << 8 * rest[rows]) - 1).astype(np.uint32)
+    hashed[rows] = (hashed[rows] ^ tail) * _M
+    hashed = (hashed ^ hashed >> np.uint32(13)) * _M
+    return hashed ^ hashed >> np.uint32(15)
+
+
+def split_by_partition(rows: pa.Table, numbers: Int64s) -> list[tuple[int, pa.Table]]:
+    """The rows of each partition that has some, in the order of the table."""
+    order = np.argsort(numbers, kind="stable")
+    sorted_numbers = numbers[order]
+    cuts = [0, *(np.flatnonzero(np.diff(sorted_numbers)) + 1).tolist(), len(numbers)]
+    return [(int(sorted_numbers[start]), rows.take(order[start:end])) for start, end in pairwise(cuts) if start < end]

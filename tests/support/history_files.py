@@ -1,0 +1,69 @@
+"""History for tests: rows that can be told from live records, as files that a gate takes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from broker.client import FileRef, Gate, Window
+from broker.client.upload import Uploader
+
+FIRST_MS = 1_500_000_000_000
+"""The time of the first row of a window; each row is a millisecond later."""
+
+
+def value_of(gate_id: str, partition: int, row: int) -> bytes:
+    return f"{gate_id}/{partition}/{row}".encode()
+
+
+def rows_of(gate_id: str, partition: int, first: int, count: int) -> pa.Table:
+    """Rows [first, first + count) of a window, without offsets."""
+    return pa.table(
+        {
+            "timestamp": pa.array([FIRST_MS + row for row in range(first, first + count)], pa.timestamp("ms", tz="UTC")),
+            "key": pa.array([f"k{row % 7}".encode() if row % 5 else None for row in range(first, first + count)], pa.binary()),
+            "value": pa.array([value_of(gate_id, partition, row) for row in range(first, first + count)], pa.binary()),
+        }
+    )
+
+
+def key_of(gate: Gate, partition: int, number: int, attempt: str = "0") -> str:
+    return f"{gate.prefix}partition={partition}/{gate.id}-{attempt}-{number:03d}.parquet"
+
+
+def upload_window(
+    uploader: Uploader, gate: Gate, window: Window, *, files: int = 1, attempt: str = "0", missing: int = 0
+) -> list[FileRef]:
+    """Files that fill a window but for its last `missing` rows."""
+    total = max(0, window.end_offset - window.base_offset - missing)
+    refs: list[FileRef] = []
+    first = 0
+    for number in range(files):
+        count = total // files + (number < total % files)
+        if count:
+            rows = rows_of(gate.id, window.partition, first, count)
+            refs.append(
+                uploader.write(key_of(gate, window.partition, number, attempt), rows, window.partition, window.base_offset + first)
+            )
+        first += count
+    return refs
+
+
+def upload(gate: Gate, *, store_url: str | None = None, files: int = 1, attempt: str = "0", missing: int = 0) -> list[FileRef]:
+    """Files that fill a whole gate."""
+    with Uploader(store_url or gate.store_url) as uploader:
+        return [
+            ref
+            for window in gate.windows
+            for ref in upload_window(uploader, gate, window, files=files, attempt=attempt, missing=missing)
+        ]
+
+
+def expected(gate: Gate, *, missing: int = 0) -> dict[int, list[tuple[int, bytes]]]:
+    """(offset, value) of every row of a filled gate, by partition."""
+    return {
+        window.partition: [
+            (offset, value_of(gate.id, window.partition, offset - window.base_offset))
+            for offset in range(window.base_offset, window.end_offset - missing)
+        ]
+        for window in gate.windows
+    }

@@ -1,0 +1,27 @@
+"""The Spark session that all tests of one run share: starting one takes seconds. The fixture `spark` is found by its name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session on two threads, in which a task that fails is tried three times."""
+    from pipelines.session import session
+    from pipelines.source import register
+
+    started = session("local[2, 3]", app_name="headgate tests", driver_memory="2g", conf={"spark.sql.shuffle.partitions": "4"})
+    register(started)
+    yield started
+    with warnings.catch_warnings():
+        # What Spark leaves open at its end is closed by the collector, which says so.
+        warnings.simplefilter("ignore", ResourceWarning)
+        started.stop()

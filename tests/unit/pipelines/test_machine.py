@@ -1,0 +1,92 @@
+"""The Java that is chosen, and Kafka's partitioner in numpy. No Spark.
+
+The partitioner is compared with `broker.log.partitioner`, which foreign clients judge. A mismatch would tear keys apart.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.log.partitioner import partition_for_key
+from pipelines.extents import by_partition
+from pipelines.java import java_home, java_version, shim
+from pipelines.murmur2 import kafka_partitions
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "25" 2025-09-16', 25),
+        ("no such thing", None),
+    ],
+)
+def test_java_versions(text: str, version: int | None) -> None:
+    assert java_version(text) == version
+
+
+def fake_java(home: Path, version: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return home
+
+
+def test_a_good_java_is_left_alone(tmp_path: Path) -> None:
+    good, old = fake_java(tmp_path / "good", "21.0.1"), fake_java(tmp_path / "old", "11.0.2")
+    path = f"{good}/bin"
+    assert java_home({"JAVA_HOME": str(good), "PATH": "/nowhere"}) is None
+    assert java_home({"PATH": path}) is None, "Spark finds it by itself"
+    assert java_home({"JAVA_HOME": str(old), "PATH": path}) == str(good), "Spark would take the old one"
+    assert java_home({"JAVA_HOME": str(tmp_path), "PATH": path}) == str(good)
+
+
+def test_without_one_the_one_from_pypi_is_used(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "11.0.2")
+    home = java_home({"PATH": f"{old}/bin", "XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert home is not None and Path(home).is_relative_to(tmp_path / "cache")
+    java = Path(home, "bin", "java")
+    done = subprocess.run(
+        [java, "--add-modules=jdk.incubator.vector", "-Dx=a b", "-version"], capture_output=True, text=True, check=True
+    )
+    assert (java_version(done.stderr) or 0) >= 17
+    before = java.stat().st_mtime_ns
+    assert java_home({"PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path / "cache")}) == home
+    assert java.stat().st_mtime_ns == before, "made once"
+
+
+def test_the_shim_drops_one_argument_and_keeps_the_rest(tmp_path: Path) -> None:
+    home = tmp_path / "it's a java"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text('#!/bin/sh\nfor a in "$@"; do echo "<$a>"; done\n')
+    (home / "bin" / "java").chmod(0o755)
+    made = shim(home, tmp_path)
+    arguments = ["-a", "--add-modules=jdk.incubator.vector", "b c", "", "$HOME"]
+    done = subprocess.run([made / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["<-a>", "<b c>", "<>", "<$HOME>"]
+    assert not [name for name in os.listdir(made / "bin") if name != "java"]
+
+
+@given(st.lists(st.none() | st.binary(max_size=40), max_size=50), st.integers(1, 1000), st.integers(0, 5))
+def test_partitions_are_those_of_kafka(keys: list[bytes | None], partitions: int, skip: int) -> None:
+    found = kafka_partitions(pa.array(keys, pa.binary()).slice(skip), partitions)
+    assert found.to_pylist() == [None if key is None else partition_for_key(key, partitions) for key in keys[skip:]]
+
+
+def test_rows_are_parted_in_their_order() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {"partition": pa.array([2, 0, 2, 0, 1], pa.int32()), "value": [b"a", b"b", b"c", b"d", b"e"]}
+    )
+    parted = [
+        (number, rows.column("value").to_pylist()) for number, rows in by_partition([batch, batch.slice(0, 1), batch.slice(0, 0)])
+    ]
+    assert parted == [(0, [b"b", b"d"]), (1, [b"e"]), (2, [b"a", b"c"]), (2, [b"a"])]

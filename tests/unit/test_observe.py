@@ -1,0 +1,38 @@
+"""Counters of topics on /metrics while partitions come and go: they never fall, or Prometheus takes it for a restart.
+
+Runs: one engine in memory whose segments are handed over, and whose topic is deleted and made again. Compared: the counters with
+what was written. A mismatch means rates that are wrong after every move.
+"""
+
+from __future__ import annotations
+
+from broker.server.observe import TopicCounts
+from broker.store.memory import MemoryObjects, MemoryStore
+from tests.unit.engine.world import Machine
+
+
+async def test_counters_of_topics_never_fall() -> None:
+    objects = MemoryObjects()
+    machine = Machine(lambda: MemoryStore(objects), inline=True)
+    broker = await machine.start()
+    engine = broker.engine
+    try:
+        await engine.create_topic("t", 2, {})
+        await machine.send(broker, [b"a", b"b"])
+        counts = TopicCounts(engine)
+        assert counts.read(2) == {("t",): 0}, "what was there before is not counted"
+        await machine.send(broker, [b"c"], partition=1)
+        in_bytes = counts.read(0)["t",]
+        assert in_bytes > 0 and counts.read(2) == {("t",): 1}
+        for number in range(3):
+            await engine.resign([segment.id for segment in engine.leads.segments()])
+            await engine.leads.settled()
+            assert counts.read(0)["t",] > 0 and counts.read(2) == {("t",): 1 + number}
+            await machine.send(broker, [b"%d" % number])
+        assert counts.read(0)["t",] > in_bytes and counts.read(2) == {("t",): 4}
+        await engine.delete_topic(engine.topic("t"))
+        assert counts.read(0) == {}
+        await engine.create_topic("t", 1, {})
+        assert counts.read(0) == {("t",): 0}
+    finally:
+        await machine.close()
