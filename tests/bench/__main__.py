@@ -30,6 +30,7 @@ TITLES = {
     "groups": "Consumer groups",
     "memory": "Memory",
     "start": "Start",
+    "cluster": "Three brokers: what writers wait for when one dies or segments change; what a change of the manifest costs",
     "fleet": "Local fleet: brokers that come and go with a reservation, under load",
 }
 

@@ -1,6 +1,6 @@
 """All cases of the benchmark, in the order in which they run."""
 
-from tests.bench.cases import durable, fetch, fleet, groups, grpc, latency, librdkafka, memory, noise, produce, start
+from tests.bench.cases import cluster, durable, fetch, fleet, groups, grpc, latency, librdkafka, memory, noise, produce, start
 from tests.bench.harness import Case
 
 ALL: list[Case] = [
@@ -14,5 +14,6 @@ ALL: list[Case] = [
     *groups.CASES,
     *memory.CASES,
     *start.CASES,
+    *cluster.CASES,
     *fleet.CASES,
 ]
