@@ -396,7 +396,8 @@ class Engine:
         if self.failed is None and self._wal.complete:
             await self._seal_all()
             await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
-        log.info("engine_closed", incarnation=self.incarnation_id, sealed=self.manifest.incarnations[self.incarnation_id].sealed)
+        mine = self.manifest.incarnations.get(self.incarnation_id)  # None: others have swept up behind it already
+        log.info("engine_closed", incarnation=self.incarnation_id, sealed=mine is None or mine.sealed)
 
     async def _seal_all(self) -> None:
         """Seal all segments and this incarnation. The WAL is closed."""
@@ -874,7 +875,7 @@ class Engine:
         if self.failed is not None or partition.refusal is not None:
             raise RetryError(
                 Reason.NOT_LEADER,
-                f"another broker leads the partition, or is about to. topic=`{partition.topic.name}` partition=`{partition.number}`",
+                f"another broker leads the partition by now. topic=`{partition.topic.name}` partition=`{partition.number}`",
             )
 
     def _out_of_range(self, partition: PartitionLog, offset: int) -> InvalidError:

@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 COLLECT_SEEDS = 10
 
@@ -24,6 +24,9 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-999", help="run these, as 0-999")
     parser.add_argument("--seconds", type=float, default=0.0, help="begin no more seeds after so long; 0: run all")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--long", action="store_true", help="longer lives: more partitions, records and faults")
+    parser.add_argument("--first", action="store_true", help="end with the first seed that fails")
+    parser.add_argument("--expect", nargs="*", default=[], help="with --bug: only what these checkers find is a failure")
     parser.add_argument("--digests", action="store_true", help="print every seed's digest")
     parser.add_argument("--quiet", action="store_true", help="with --seed: only how it ended")
     parser.add_argument("--bug", default="", help="plant a bug (canaries.py) that the seeds are to find")
@@ -36,7 +39,7 @@ def main() -> int:
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
     if arguments.seed is not None:
-        return _one(arguments.seed, arguments.bug, arguments.quiet)
+        return _one(arguments)
     return _many(arguments)
 
 
@@ -45,13 +48,13 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _one(seed: int, bug: str, quiet: bool) -> int:
-    from broker.testing.simulation.canaries import BUGS
+def _one(arguments: argparse.Namespace) -> int:
     from broker.testing.simulation.scenario import simulate
 
-    outcome = simulate(seed, out=None if quiet else sys.stdout, patches=BUGS[bug]() if bug else None)
+    out = None if arguments.quiet else sys.stdout
+    outcome = simulate(arguments.seed, long=arguments.long, out=out, patches=_patches(arguments.bug))
     _say(
-        f"seed={seed} digest={outcome.digest} events={outcome.events} acked={outcome.acked} faults={outcome.faults} "
+        f"seed={arguments.seed} digest={outcome.digest} events={outcome.events} acked={outcome.acked} faults={outcome.faults} "
         f"virtual_s={outcome.virtual_s:.1f} callbacks={outcome.handles}"
     )
     if outcome.failure is None:
@@ -60,12 +63,17 @@ def _one(seed: int, bug: str, quiet: bool) -> int:
     return 1
 
 
-def _run(work: tuple[int, str]) -> tuple[int, str, str | None, int]:
+def _patches(bug: str) -> Mapping[str, object] | None:
     from broker.testing.simulation.canaries import BUGS
+
+    return BUGS[bug]() if bug else None
+
+
+def _run(work: tuple[int, bool, str]) -> tuple[int, str, str | None, int]:
     from broker.testing.simulation.scenario import simulate
 
-    seed, bug = work
-    outcome = simulate(seed, patches=BUGS[bug]() if bug else None)
+    seed, long, bug = work
+    outcome = simulate(seed, long=long, patches=_patches(bug))
     if seed % COLLECT_SEEDS == 0:
         gc.collect()
     return seed, outcome.digest, outcome.failure, outcome.acked
@@ -76,11 +84,11 @@ def _many(arguments: argparse.Namespace) -> int:
     seeds = range(int(first), int(last or first) + 1)
     began_s = time.monotonic()
 
-    def work() -> Iterator[tuple[int, str]]:
+    def work() -> Iterator[tuple[int, bool, str]]:
         for seed in seeds:
             if arguments.seconds and time.monotonic() - began_s > arguments.seconds:
                 return
-            yield seed, arguments.bug
+            yield seed, arguments.long, arguments.bug
 
     done = failed = acked = 0
     pool = multiprocessing.get_context("spawn").Pool(arguments.jobs) if arguments.jobs > 1 else None
@@ -90,13 +98,14 @@ def _many(arguments: argparse.Namespace) -> int:
         acked += records
         if arguments.digests:
             _say(f"{seed} {digest}")
-        if failure is not None:
+        if failure is not None and (not arguments.expect or failure.startswith(tuple(arguments.expect))):
             failed += 1
-            bug = f" --bug {arguments.bug}" if arguments.bug else ""
-            _say(f"FAILED {failure}\n    python -m broker.testing.simulate --seed {seed}{bug}")
+            options = (" --long" if arguments.long else "") + (f" --bug {arguments.bug}" if arguments.bug else "")
+            _say(f"FAILED {failure}\n    python -m broker.testing.simulate --seed {seed}{options}")
+            if arguments.first:
+                break
     if pool is not None:
-        pool.close()
-        pool.join()
+        pool.terminate()
     _say(f"seeds={done} failed={failed} acked_records={acked} seconds={time.monotonic() - began_s:.1f}")
     return 1 if failed else 0
 

@@ -25,9 +25,36 @@ def _no_replay() -> Mapping[str, object]:
     return {"broker.engine.recovery._replay_producers": lambda frames, producers: None}
 
 
+def _seal_half() -> Mapping[str, object]:
+    """A broker that ends seals itself, but not the segment that it was given a moment ago."""
+    return {"broker.engine.catalog.check_together": lambda manifest, edits: None}
+
+
+def _lead_after_seal() -> Mapping[str, object]:
+    """A broker that has sealed itself and is still connected is given segments."""
+    from broker.control.leader import Leader
+
+    def loads(self: Leader) -> object:
+        return [*([self._own_load] if self._own_load else []), *(session.load for session in self.sessions.values())]
+
+    return {"broker.control.leader.Leader.loads": loads}
+
+
+def _end_of_the_replaced() -> Mapping[str, object]:
+    """A broker that does not know that it was replaced tells readers that the log ends where its own does."""
+
+    async def confirm(self: object, partition: object) -> None:
+        return None
+
+    return {"broker.engine.engine.Engine._confirm": confirm}
+
+
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-fence-check": _no_fence_check,
     "ack-before-durable": _ack_before_durable,
     "no-sequences": _no_sequences,
     "no-replay": _no_replay,
+    "seal-half": _seal_half,
+    "lead-after-seal": _lead_after_seal,
+    "end-of-the-replaced": _end_of_the_replaced,
 }

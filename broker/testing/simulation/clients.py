@@ -25,6 +25,7 @@ from broker.wire.grpc.headgate.v1 import control_pb2
 REQUEST_TIMEOUT_S = 2.0
 IN_FLIGHT_MAX = 5
 PAUSE_S = 0.1
+READ_PAUSE_S = 0.25
 REFUSED_MAX = 200
 """Answers in a row that are no reason to try again, before a client says that it is stuck."""
 
@@ -316,10 +317,10 @@ class Reader:
                                 "one record per offset",
                                 f"offsets went back under a reader. position=`{self.position}` {error.message}",
                             ) from error
-                        self.position = start
+                        self.position, self._epoch = start, -1
                 finally:
                     connection.close()
-            await asyncio.sleep(world.random.random() * 2 * PAUSE_S)
+            await asyncio.sleep(world.random.random() * READ_PAUSE_S)
 
     async def _session(self, connection: Connection) -> None:
         world = self._world
@@ -332,13 +333,13 @@ class Reader:
                     "one record per offset",
                     f"an epoch's end lies below what was read. epoch=`{epoch}` end=`{end}` read=`{self.position}`",
                 )
-        for _ in range(world.random.randint(1, 20)):
+        for _ in range(world.random.randint(1, 8)):
             _, end, slices = await connection.ask(
                 "fetch", topic_id, partition, self.position, world.random.choice((1, 1000, 100_000))
             )
             for data in slices:
                 self._take(data, end)
-            await asyncio.sleep(world.random.random() * PAUSE_S)
+            await asyncio.sleep(world.random.random() * READ_PAUSE_S)
 
     def _take(self, data: bytes, end: int) -> None:
         for header, offset, value in records_of(data):
@@ -368,9 +369,10 @@ def records_of(data: bytes) -> list[tuple[int, int, bytes]]:
 class Operator:
     """A person who splits, merges, moves, creates, grows and deletes."""
 
-    def __init__(self, world: World, pause_s: float) -> None:
+    def __init__(self, world: World, pause_s: float, writer_pauses_s: tuple[float, ...]) -> None:
         self._world = world
         self._pause_s = pause_s
+        self.pauses_s = writer_pauses_s
         self._names = itertools.count()
         self._others: dict[str, bytes] = {}
 
@@ -417,7 +419,7 @@ class Operator:
             self._others[name] = topic_id
         for partition in range(partitions):
             for _ in range(writers):
-                await add_writer(world, name, topic_id, partition, 0.02 + world.random.random() * 0.15)
+                await add_writer(world, name, topic_id, partition, world.random.choice(self.pauses_s))
             add_reader(world, name, topic_id, partition)
 
     async def _delete_records(self) -> None:

@@ -23,16 +23,18 @@ class Nemesis:
         self._scenario = scenario
         self.over = False
         self.made = 0
+        self._lengths_s: tuple[float, ...] = (1.0,)
         self._undo: list[Callable[[], None]] = []
 
-    async def run(self, rounds: int) -> None:
-        """That many faults, some at the same time."""
+    async def run(self, rounds: int, lengths_s: tuple[float, ...]) -> None:
+        """That many faults. `lengths_s`: how long they last, about."""
         random = self._scenario.random
-        await asyncio.sleep(random.random() * 2)
+        self._lengths_s = lengths_s
+        await asyncio.sleep(random.random() * 1.5)
         for _ in range(rounds):
             self.made += 1
             await self._round()
-            await asyncio.sleep(random.choice((0.0, 0.1, 1.0, 3.0)) * random.random())
+            await asyncio.sleep(random.choice((0.0, 0.1, 0.5, 2.0)) * random.random())
         self.over = True
 
     def heal(self) -> None:
@@ -75,9 +77,9 @@ class Nemesis:
                 "clock",
                 "kill_all",
             ),
-            (10, 8, 4, 6, 4, 2, 5, 2, 8, 3, 2, 1),
+            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 2, 1),
         )[0]
-        seconds = random.choice((0.3, 1.0, 3.0, 8.0)) * (0.5 + random.random())
+        seconds = random.choice(self._lengths_s) * (0.5 + random.random())
         scenario.trace("nemesis", kind, "" if victim is None else victim.name, round(seconds, 3))
         if kind == "weather":
             scenario.medium.weather = dataclasses.replace(

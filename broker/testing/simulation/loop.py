@@ -89,20 +89,6 @@ class _Task(asyncio.Task[Any]):
         return self.serial
 
 
-class _Future(asyncio.Future[Any]):
-    """As `_Task`."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> _Future:
-        self = super().__new__(cls)
-        self.serial = next(kwargs["loop"].serials)
-        return self
-
-    serial: int
-
-    def __hash__(self) -> int:
-        return self.serial
-
-
 class VirtualLoop(asyncio.AbstractEventLoop):
     """See the module's text.
 
@@ -126,7 +112,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # -- running
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> None:
-        """Run everything up to a moment, or until `stop` says so. May be called from a callback.
+        """Run everything up to a moment, or until `stop` says so between two moments. May be called from a callback.
 
         Raises StuckError where the run does not come to an end.
         """
@@ -137,8 +123,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             while True:
                 while ready:
                     self._run_handle(ready.popleft())
-                    if stop is not None and stop():
-                        return
+                if stop is not None and stop():
+                    return
                 if not timers or timers[0][0] > until:
                     self._now = max(self._now, until)
                     return
@@ -238,7 +224,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def create_future(self) -> asyncio.Future[Any]:
-        return _Future(loop=self)
+        return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> asyncio.Task[Any]:
         task = _Task(coro, loop=self, name=name or "task", context=context)

@@ -118,6 +118,8 @@ class Broker:
             error = await self._life()
         except HeadgateError as failure:
             error = failure
+        except Exception as failure:  # noqa: BLE001  # the run goes on, and is judged as failed
+            self._loop.failures.append(f"{self.name}: {failure!r}")
         self._trace(self.name, "exits", "" if error is None else error.message)
         self.exit_error = error
         self.kill()

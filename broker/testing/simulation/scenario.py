@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from broker.cluster.manifest import OpenSegment, SealIncarnation, SealSegment, decode_edits
 from broker.engine import keys
 from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError
+from broker.runtime.errors import RetryError
 from broker.testing.simulation.clients import Operator, World, records_of
 from broker.testing.simulation.faults import Nemesis
 from broker.testing.simulation.fleet import Fleet
@@ -47,10 +47,11 @@ class Outcome:
     faults: int
 
 
-def simulate(seed: int, *, out: TextIO | None = None, patches: Mapping[str, object] | None = None) -> Outcome:
+def simulate(seed: int, *, long: bool = False, out: TextIO | None = None, patches: Mapping[str, object] | None = None) -> Outcome:
     """Run one seed.
 
     Args:
+        long: more of everything: partitions, records, faults. Another life than the short one of the same seed.
         out: gets the story as it happens.
         patches: bugs planted on purpose: by dotted path, what stands there while the seed runs.
     """
@@ -58,7 +59,7 @@ def simulate(seed: int, *, out: TextIO | None = None, patches: Mapping[str, obje
     random = Random(seed)
     failure: str | None = None
     with replaced(_environment(random, patches or {})):
-        scenario = Scenario(random, out)
+        scenario = Scenario(random, out, long)
         _listen(scenario.trace, out is not None)
         SteppedWal.random = scenario.random
         try:
@@ -143,8 +144,9 @@ def _owner(path: str) -> tuple[Any, str]:
 class Scenario:
     """See the module's text."""
 
-    def __init__(self, random: Random, out: TextIO | None) -> None:
+    def __init__(self, random: Random, out: TextIO | None, long: bool) -> None:
         self.random = random
+        self.long = long
         self.ledger = Ledger()
         self.network = Network(lambda: self.loop, random, random.choice((0.001, 0.004, 0.02)))
         self.loop = VirtualLoop(self.network.connect)  # type: ignore[abstract]
@@ -181,11 +183,11 @@ class Scenario:
         random = self.random
         with replaced({"broker.control.member.connect": lambda address: Channel(self.network, address)}):
             self.fleet.start()
-            operator = Operator(self.world, random.choice((0.5, 2.0, 20.0)))
-            opening = self.world.spawn(operator.create("t", random.randint(1, 4), random.randint(1, 2)), "open")
+            operator = Operator(self.world, random.choice((0.5, 2.0, 20.0)), (0.02, 0.1) if self.long else (0.05, 0.3))
+            opening = self.world.spawn(operator.create("t", random.randint(1, 4 if self.long else 2), random.randint(1, 2)), "open")
             self._until(opening.done, 60.0, "a new cluster answers")
             self.world.spawn(operator.run(), "operator")
-            self.world.spawn(self.nemesis.run(random.randint(1, 4)), "nemesis")
+            self.world.spawn(self._faults(), "nemesis")
             self._until(lambda: self.nemesis.over, 200.0, "the faults come to an end")
             self.nemesis.heal()
             self.fleet.peace = True
@@ -195,6 +197,12 @@ class Scenario:
             self.world.reading = False
             self._check_manifests()
             self._finish()
+
+    async def _faults(self) -> None:
+        if self.long:
+            await self.nemesis.run(self.random.randint(2, 8), (0.3, 1.0, 3.0, 8.0))
+        else:
+            await self.nemesis.run(self.random.randint(1, 3), (0.2, 1.0, 3.0))
 
     def _finish(self) -> None:
         """All brokers go, some with a goodbye; a new one comes, and has to have everything."""
@@ -222,17 +230,21 @@ class Scenario:
         engine = fresh.engine
         for topic in engine.topics():
             for number in range(topic.partitions):
-                while True:
+                while topic.name in engine.manifest.topics:
                     try:
                         log = engine.partition(topic, number)
                         break
-                    except HeadgateError:
+                    except RetryError:
                         await asyncio.sleep(0.1)
+                else:
+                    break  # deleted, as somebody had asked
                 records: dict[int, bytes] = {}
                 offset = log.log_start
                 while offset < log.high_watermark:
+                    # (A deletion that somebody asked for may come late.)
+                    offset = max(offset, log.log_start)
                     slices = await engine.read(log, offset, EVERYTHING)
-                    if not slices:
+                    if not slices and offset >= log.log_start:
                         raise Violation("acked records are there", f"nothing can be read. offset=`{offset}` {log}")
                     for one in slices:
                         for _, at, value in records_of(bytes(one)):

@@ -1,0 +1,84 @@
+"""The simulated cluster: engine, control plane, recovery and journal as they are, in virtual time, one life per seed.
+
+Runs: `python -m broker.testing.simulate`, as a person would (in a process of its own: its seeds depend on nothing that stands here).
+Compared: what clients were told with what a fresh broker has at the end; invariants 1 to 5 and 9 of the design, and that a cluster
+goes on when its faults are over. A mismatch names its seed and the command that tells its story.
+
+The canaries plant a bug and expect the seeds to find it: among them bugs that the simulation found in the past. They prove that the
+checkers can fail. The digests prove that a seed is one life: without that, no failure could be run again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SEEDS = 1000
+PARTS = 4
+SEEDS_LONG = 4_000
+CANARY_SEEDS = 200
+
+
+def simulate(*arguments: str, timeout_s: float = 600.0) -> tuple[int, str]:
+    """(exit status, what it printed)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "broker.testing.simulate", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        check=False,
+    )
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_seeds(part: int) -> None:
+    first = SEEDS // PARTS * part
+    status, printed = simulate("--seeds", f"{first}-{first + SEEDS // PARTS - 1}")
+    assert status == 0, printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_many_long_seeds() -> None:
+    jobs = str(os.cpu_count() or 1)
+    status, printed = simulate("--long", "--jobs", jobs, "--seeds", f"0-{SEEDS_LONG - 1}", timeout_s=7000)
+    assert status == 0, printed
+
+
+@pytest.mark.timeout(300)
+def test_a_seed_is_one_life() -> None:
+    """Also in another process, beside other seeds, and with its story told."""
+    _, printed = simulate("--seeds", "0-7", "--digests")
+    digests = dict(line.split() for line in printed.splitlines() if line[0].isdigit())
+    assert len(digests) == len(set(digests.values())) == 8
+    for seed in ("3", "6"):
+        _, story = simulate("--seed", seed)
+        assert f"seed={seed} digest={digests[seed]} " in story
+    _, printed = simulate("--seeds", "0-7", "--digests")
+    assert digests == dict(line.split() for line in printed.splitlines() if line[0].isdigit())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("bug", "checkers"),
+    [
+        ("no-fence-check", ("a fenced broker never acks",)),
+        ("ack-before-durable", ("acked records are there", "one record per offset")),
+        ("no-sequences", ("retries never duplicate",)),
+        ("no-replay", ("retries never duplicate",)),
+        ("seal-half", ("the cluster goes on",)),
+        ("lead-after-seal", ("the cluster goes on",)),
+        ("end-of-the-replaced", ("one record per offset",)),
+    ],
+)
+def test_canaries(bug: str, checkers: tuple[str, ...]) -> None:
+    status, printed = simulate("--first", "--bug", bug, "--expect", *checkers, "--seeds", f"0-{CANARY_SEEDS - 1}")
+    assert status == 1, f"nothing was found: {printed}"
+    assert f"--bug {bug}" in printed, "the command that runs it again"
