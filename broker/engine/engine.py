@@ -157,6 +157,7 @@ class Engine:
         self._sweeper: Sweeper
         self._producer_ids: Iterator[int] = iter(())
         self._topics_lock = asyncio.Lock()
+        self._resigning: set[asyncio.Task[None]] = set()
 
     # -- life
 
@@ -339,13 +340,25 @@ class Engine:
     async def resign(self, segment_ids: Iterable[int]) -> None:
         """Hand segments over: take no more records for them, make durable and list what was taken, and seal them.
 
-        Only their writers wait meanwhile. Once begun it can only be finished; it is tried until it succeeds or this broker fails.
+        Only their writers wait meanwhile. Once begun it can only be finished, also where the caller goes away (the stream to the
+        leader that asked for it ends): it is tried until it succeeds or this broker ends.
 
-        Raises:
-            FencedError: this broker was replaced. InvalidError: one of them is not this broker's.
+        Raises FencedError: this broker was replaced. ClosedError: it ends.
         """
+        task = asyncio.create_task(self._resign(set(segment_ids)), name="resign")
+        self._resigning.add(task)
+        task.add_done_callback(self._resigned)
+        await asyncio.shield(task)
+
+    def _resigned(self, task: asyncio.Task[None]) -> None:
+        self._resigning.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, HeadgateError):
+            log.exception("resign_failed", error)
+            self.wal_failed(FatalError(Reason.INTERNAL, f"unexpected error while segments were handed over: {error!r}"))
+
+    async def _resign(self, wanted: set[int]) -> None:
         await self.leads.settled()
-        wanted = set(segment_ids)
         segments = [segment for segment in self.leads.segments() if segment.id in wanted]
         logs = [log for segment in segments for log in self.leads.of_segment(segment)]
         refusal = RetryError(Reason.NOT_LEADER, "the partition is being handed over to another broker")
@@ -358,7 +371,7 @@ class Engine:
                 await self._seal(segments)
                 return
             except (RetryError, InvalidError) as error:
-                # The leader does not answer; or a topic was deleted, which this broker's copy of the manifest will know in a moment.
+                # The leader does not answer; or a topic was deleted, which this broker is about to hear of.
                 log.warning("resign_waits", segments=len(segments), error=error.message)
                 await asyncio.sleep(RESIGN_RETRY_S)
 
@@ -396,6 +409,8 @@ class Engine:
         if self.failed is None and self._wal.complete:
             await self._seal_all()
             await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
+        for task in self._resigning:
+            task.cancel()
         mine = self.manifest.incarnations.get(self.incarnation_id)  # None: others have swept up behind it already
         log.info("engine_closed", incarnation=self.incarnation_id, sealed=mine is None or mine.sealed)
 

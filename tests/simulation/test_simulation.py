@@ -1,6 +1,6 @@
 """The simulated cluster: engine, control plane, recovery and journal as they are, in virtual time, one life per seed.
 
-Runs: `python -m broker.testing.simulate`, as a person would (in a process of its own: its seeds depend on nothing that stands here).
+Runs: `python -m broker.testing.simulate`, as a person would (a process of its own: its seeds depend on nothing that stands here).
 Compared: what clients were told with what a fresh broker has at the end; invariants 1 to 5 and 9 of the design, and that a cluster
 goes on when its faults are over. A mismatch names its seed and the command that tells its story.
 
@@ -70,7 +70,7 @@ def test_a_seed_is_one_life() -> None:
     ("bug", "checkers"),
     [
         ("no-fence-check", ("a fenced broker never acks",)),
-        ("ack-before-durable", ("acked records are there", "one record per offset")),
+        ("ack-before-durable", ("a fenced broker never acks", "acked records are there", "one record per offset")),
         ("no-sequences", ("retries never duplicate",)),
         ("no-replay", ("retries never duplicate",)),
         ("seal-half", ("the cluster goes on",)),
