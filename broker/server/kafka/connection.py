@@ -325,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
     @staticmethod
     def _respond_fetch(engine: Engine, request: fetch.FetchRequest, correlation_id: int) -> list[bytes | memoryview]:
         buffers = fetch.respond(request, correlation_id)
-        if request.version < fetch.HINTS or all(wanted.code != fetch.NOT_LEADER_OR_FOLLOWER for wanted in request.wanted()):
+        if request.version < fetch.HINTS or all(wanted.code not in fetch.HINTED for wanted in request.wanted()):
             return buffers
         from broker.server.kafka.hints import hint_fetch
 

@@ -27,6 +27,9 @@ HINTS = 12
 """First version that says who leads (hints.py)."""
 
 NOT_LEADER_OR_FOLLOWER = 6
+FENCED_LEADER_EPOCH = 74
+HINTED = frozenset((NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH))
+"""Errors beside which it is said who leads."""
 FETCH_SESSION_ID_NOT_FOUND = 70
 
 _I16 = struct.Struct(">h").unpack_from

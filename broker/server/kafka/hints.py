@@ -1,5 +1,7 @@
 """Where a partition is led now, said beside NOT_LEADER_OR_FOLLOWER in Produce (10+) and Fetch (12+; addresses 16+): KIP-951.
 
+Fetch says it beside FENCED_LEADER_EPOCH too, as Kafka does: the client's lead is the right one, its epoch is old.
+
 A client that understands it goes on without asking for metadata. Off the hot path: an answer that has the error is decoded, filled
 in and encoded again.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from broker.server.kafka.fetch import NOT_LEADER_OR_FOLLOWER
+from broker.server.kafka.fetch import FENCED_LEADER_EPOCH, HINTED, NOT_LEADER_OR_FOLLOWER
 from broker.wire.kafka.messages import fetch, produce
 
 if TYPE_CHECKING:
@@ -50,8 +52,8 @@ def hint_fetch(engine: Engine, buffers: list[bytes | memoryview], version: int) 
     for topic in message.responses:
         topic_id = topic.topic_id if version >= FETCH_IDS_VERSION_MIN else _id(engine, topic.topic)
         for one in topic.partitions:
-            lead = engine.lead(topic_id, one.partition_index) if one.error_code == NOT_LEADER_OR_FOLLOWER else None
-            if lead is not None and lead[0].id != engine.incarnation_id:
+            lead = engine.lead(topic_id, one.partition_index) if one.error_code in HINTED else None
+            if lead is not None and (lead[0].id != engine.incarnation_id or one.error_code == FENCED_LEADER_EPOCH):
                 one.current_leader = fetch.LeaderIdAndEpoch(leader_id=lead[0].broker_id, leader_epoch=lead[1])
                 leads[lead[0].broker_id] = lead[0]
     if version >= ADDRESSES_VERSION_MIN:
