@@ -1,0 +1,261 @@
+"""The Spark data source `headgate`: batch and streaming, read and write, against a real broker.
+
+Compared: what Spark reads with what foreign Kafka clients wrote and with the source of a flood, and what foreign clients read with
+what Spark wrote. A mismatch means that a job which moved over from Spark's Kafka source loses, doubles or changes records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.client import Admin
+from broker.client.gates import GateAdmin
+from pipelines.backfill import Backfill, run
+from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.clients.all import CLIENTS
+from tests.support.flood_sources import Event, events, expected, write
+from tests.support.records import Record
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+JUDGE = CLIENTS["confluent"]
+PARTITIONS = 2
+LIVE_MS = 1_750_000_000_000
+HEADERS = (("h", b"1"), ("n", None))
+LIVE = [
+    Record(partition=number % PARTITIONS, key=b"live", value=b"%d" % number, timestamp_ms=LIVE_MS + number, headers=HEADERS)
+    for number in range(40)
+]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    place = tmp_path_factory.mktemp("source")
+    with BrokerProcess(place / "store", place / "broker.log") as one:
+        one.start()
+        yield one
+    one.check_output()
+
+
+@pytest.fixture(scope="module")
+def mixed(broker: BrokerProcess, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    """The topic `mixed`: a flood, then live records behind it. Returns the flood's rows."""
+    rows = events(4000, seed=7)
+    path = write(tmp_path_factory.mktemp("rows") / "events", rows)
+    flood = Backfill(
+        cluster=cluster(broker), topic="mixed", source=str(path), key="user", value="payload", event_time="at",
+        partitions=PARTITIONS, file_bytes=64 << 10,
+    )  # fmt: skip
+    assert run(flood, spark).complete
+    JUDGE.produce(broker.bootstrap, "mixed", LIVE)
+    return rows
+
+
+def cluster(broker: BrokerProcess) -> str:
+    return f"{HOST}:{broker.grpc_port}"
+
+
+def load(spark: SparkSession, broker: BrokerProcess, **options: Any) -> DataFrame:
+    reader = spark.read.format("headgate").option("cluster", cluster(broker))
+    for name, text in options.items():
+        reader = reader.option(name, str(text))
+    return reader.load()
+
+
+def create(broker: BrokerProcess, topic: str, partitions: int = PARTITIONS) -> None:
+    async def ask() -> None:
+        async with Admin(cluster(broker)) as admin:
+            await admin.create_topic(topic, partitions)
+
+    asyncio.run(ask())
+
+
+def everything(rows: list[Event]) -> dict[int, list[tuple[int, bytes | None, bytes | None]]]:
+    """(time, key, value) of what the topic `mixed` holds."""
+    found: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {}
+    for number, history in expected(rows, PARTITIONS).items():
+        live = [(record.timestamp_ms or 0, record.key, record.value) for record in LIVE if record.partition == number]
+        found[number] = [*history, *live]
+    return found
+
+
+def test_a_batch_reads_history_and_what_is_live(broker: BrokerProcess, spark: SparkSession, mixed: list[Event]) -> None:
+    frame = load(spark, broker, subscribe="mixed", includeHeaders=True)
+    assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+    rows = frame.selectExpr("*", "unix_millis(timestamp) AS ms").collect()
+    found: dict[int, list[Any]] = {number: [] for number in range(PARTITIONS)}
+    for row in sorted(rows, key=lambda row: (row.partition, row.offset)):
+        assert row.topic == "mixed" and row.timestampType == 0 and row.offset == len(found[row.partition])
+        found[row.partition].append((row.ms, bytes(row.key), bytes(row.value)))
+        if row.ms >= LIVE_MS and row.key == b"live":
+            assert [(one.key, one.value) for one in row.headers] == [("h", b"1"), ("n", None)]
+        else:
+            assert row.headers is None
+    assert found == everything(mixed)
+
+
+def test_filters_and_columns_choose_what_is_read(broker: BrokerProcess, spark: SparkSession, mixed: list[Event]) -> None:
+    whole = everything(mixed)
+    frame = load(spark, broker, subscribe="mixed", columns="offset,partition,timestamp")
+    assert frame.columns == ["offset", "partition", "timestamp"]
+    few = frame.where("partition = 1 AND offset >= 10 AND offset < 20")
+    assert sorted(row.offset for row in few.collect()) == list(range(10, 20))
+    assert few.rdd.getNumPartitions() == 1, "only one piece is read at all"
+    late = frame.where(f"timestamp >= timestamp_millis({LIVE_MS}) AND timestamp < timestamp_millis({LIVE_MS + 10})")
+    assert late.count() == sum(LIVE_MS <= row[0] < LIVE_MS + 10 for rows in whole.values() for row in rows) == 10
+    assert load(spark, broker, subscribe="mixed", columns="value").where("value = 'payload 17'").count() == 1
+    assert load(spark, broker, subscribe="mixed").count() == 4040
+    assert frame.where("partition = 7").count() == 0
+    assert load(spark, broker, subscribe="mixed", minPartitions=6, columns="partition").rdd.getNumPartitions() >= 6
+
+
+def test_where_a_batch_begins_and_ends(broker: BrokerProcess, spark: SparkSession, mixed: list[Event]) -> None:
+    sizes = {number: len(rows) for number, rows in everything(mixed).items()}
+
+    def count(**options: Any) -> int:
+        return load(spark, broker, columns="offset", **options).count()
+
+    assert count(assign='{"mixed": [1]}') == sizes[1]
+    start, end = '{"mixed": {"0": 100, "1": -2}}', '{"mixed": {"0": 110, "1": 7}}'
+    assert count(subscribePattern="mi.*", startingOffsets=start, endingOffsets=end) == 17
+    assert count(subscribe="mixed", startingTimestamp=7_258_118_400_000, endingOffsets='{"mixed": {"0": -1, "1": -1}}') == count(
+        subscribe="mixed", startingOffsetsByTimestamp='{"mixed": {"0": 7258118400000, "1": 7258118400000}}'
+    )
+    assert count(subscribe="mixed", endingOffsets='{"mixed": {"0": 0, "1": 0}}') == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "subscribe"),
+        ({"subscribe": "nope"}, "topic does not exist"),
+        ({"subscribe": "mixed", "startingOffsets": "latest"}, "latest"),
+        ({"subscribe": "mixed", "columns": "key,nope"}, "no such column"),
+        ({"subscribe": "mixed", "startingTimestamp": "99999999999999"}, "startingOffsetsByTimestampStrategy"),
+        ({"subscribe": "mixed", "cluster": "nonsense"}, "nonsense"),
+    ],
+)
+def test_a_read_that_cannot_be(
+    broker: BrokerProcess, spark: SparkSession, mixed: list[Event], options: dict[str, str], words: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=words):
+        load(spark, broker, **options).count()
+
+
+def test_an_open_gate_is_told_stopped_at_or_skipped(broker: BrokerProcess, spark: SparkSession) -> None:
+    from pyspark.errors import PySparkException
+
+    create(broker, "gated", 1)
+    JUDGE.produce(broker.bootstrap, "gated", [Record(partition=0, key=None, value=b"before", timestamp_ms=1)])
+
+    async def gate(release: bool) -> None:
+        async with GateAdmin(cluster(broker)) as admin:
+            if release:
+                await admin.release("gated", "g")
+            else:
+                await admin.open("gated", [10], gate_id="g")
+
+    asyncio.run(gate(release=False))
+    JUDGE.produce(broker.bootstrap, "gated", [Record(partition=0, key=None, value=b"behind", timestamp_ms=2)])
+
+    def values(**options: Any) -> list[bytes]:
+        return [bytes(row.value) for row in load(spark, broker, subscribe="gated", columns="value", **options).collect()]
+
+    with pytest.raises(PySparkException, match="openGates"):
+        values()
+    assert values(openGates="stop") == [b"before"]
+    assert values(openGates="skip") == [b"before", b"behind"]
+    asyncio.run(gate(release=True))
+    assert values() == [b"before", b"behind"]
+
+
+def test_a_batch_is_written_whole_or_not_at_all(broker: BrokerProcess, spark: SparkSession) -> None:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+
+    create(broker, "written")
+    frame = spark.range(1000).select(
+        F.concat(F.lit("k"), F.col("id") % 7).alias("key"), F.col("id").cast("string").alias("value"),
+        F.timestamp_millis(F.col("id")).alias("timestamp"), F.when(F.col("id") == 0, 1).cast("int").alias("partition"),
+    )  # fmt: skip
+    unlucky = F.when(F.col("value") == "999", F.raise_error(F.lit("no luck"))).otherwise(F.col("value"))
+    failing = frame.withColumn("value", unlucky)
+    with pytest.raises(PySparkException, match="no luck"):
+        failing.write.format("headgate").option("cluster", cluster(broker)).option("topic", "written").mode("append").save()
+    assert all(rows == [] for rows in JUDGE.consume(broker.bootstrap, "written", range(PARTITIONS)).values())
+    for _ in range(2):
+        frame.write.format("headgate").option("cluster", cluster(broker)).option("topic", "written").mode("append").save()
+    found = JUDGE.consume(broker.bootstrap, "written", range(PARTITIONS))
+    assert sum(len(rows) for rows in found.values()) == 2000, "two writes are two writes"
+    from broker.log.partitioner import partition_for_key
+
+    for number, rows in found.items():
+        for row in rows:
+            identity = int(row.value or b"")
+            assert row.timestamp_ms == identity and row.key == b"k%d" % (identity % 7)
+            assert number == (1 if identity == 0 else partition_for_key(row.key or b"", PARTITIONS))
+        for key in {row.key for row in rows}:
+            mine = [int(row.value or b"") for row in rows if row.key == key]
+            assert mine[: len(mine) // 2] == sorted(mine[: len(mine) // 2]), "the order of a key is the frame's"
+
+
+@pytest.mark.parametrize(
+    ("columns", "mode", "words"),
+    [
+        ("'x' AS key", "append", "no column value"),
+        ("id AS value", "append", "wrong type"),
+        ("'x' AS value, id AS nope", "append", "nope"),
+        ("'x' AS value", "overwrite", "only ever added"),
+        ("'x' AS value, 9 AS partition", "append", "partitions"),
+    ],
+)
+def test_a_write_that_cannot_be(
+    broker: BrokerProcess, spark: SparkSession, mixed: list[Event], columns: str, mode: str, words: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    frame = spark.range(1).selectExpr(*columns.split(", "))
+    with pytest.raises(PySparkException, match=words):
+        frame.write.format("headgate").option("cluster", cluster(broker)).option("topic", "mixed").mode(mode).save()
+
+
+def stream(spark: SparkSession, broker: BrokerProcess, into: str, checkpoint: Path, **options: Any) -> Any:
+    reader = spark.readStream.format("headgate").option("cluster", cluster(broker)).option("columns", "key,value,timestamp")
+    for name, text in options.items():
+        reader = reader.option(name, str(text))
+    writer = reader.load().writeStream.format("headgate").option("cluster", cluster(broker)).option("topic", into)
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+
+def test_a_stream_copies_exactly_once(broker: BrokerProcess, spark: SparkSession, mixed: list[Event], tmp_path: Path) -> None:
+    """History and live records go through in bites, over restarts; at last a batch is replayed as after a crash."""
+    create(broker, "copied")
+    bites = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 1500}
+    first = stream(spark, broker, "copied", tmp_path / "c", subscribe="mixed", **bites)
+    first.awaitTermination()
+    sizes = [progress.numInputRows for progress in first.recentProgress if progress.numInputRows]
+    assert sizes == [1500, 1500, 1040]
+    more = [Record(partition=0, key=b"late", value=b"%d" % number, timestamp_ms=LIVE_MS) for number in range(5)]
+    JUDGE.produce(broker.bootstrap, "mixed", more)
+    stream(spark, broker, "copied", tmp_path / "c", subscribe="mixed").awaitTermination()
+    commits = sorted((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    assert len(commits) == 4
+    # As if the driver had died after the sink's commit and before Spark wrote it down.
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+    stream(spark, broker, "copied", tmp_path / "c", subscribe="mixed").awaitTermination()
+    found = JUDGE.consume(broker.bootstrap, "copied", range(PARTITIONS))
+    copied = sorted((row.timestamp_ms, row.key or b"", row.value or b"") for rows in found.values() for row in rows)
+    wanted = [row for rows in everything(mixed).values() for row in rows]
+    wanted += [(LIVE_MS, record.key, record.value) for record in more]
+    assert copied == sorted((at, key or b"", value or b"") for at, key, value in wanted)
