@@ -129,6 +129,12 @@ def consume(port: str, topic: str, records: str) -> dict[str, Any]:
     return {"records": seen, "bytes": size, "seconds": last - start, "cpu_s": time.process_time()}
 
 
+def consume_again(port: str, topic: str, records: str) -> dict[str, Any]:
+    """`consume`, again and again, until it is killed."""
+    while True:
+        consume(port, topic, records)
+
+
 def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: str, seconds: str) -> dict[str, Any]:
     """Sends at a steady rate; the latencies are librdkafka's own, from produce() to the ack."""
     latencies: list[float] = []
@@ -173,7 +179,12 @@ def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: s
 
 PERCENTILES = (("50", 0.5), ("99", 0.99), ("999", 0.999))
 
-RUNS: dict[str, Callable[..., dict[str, Any]]] = {"produce": produce, "consume": consume, "paced": paced}
+RUNS: dict[str, Callable[..., dict[str, Any]]] = {
+    "produce": produce,
+    "consume": consume,
+    "consume_again": consume_again,
+    "paced": paced,
+}
 
 if __name__ == "__main__":
     sys.stdout.write(json.dumps(RUNS[sys.argv[1]](*sys.argv[2:])) + "\n")

@@ -1,0 +1,264 @@
+"""History by reference: rows to batches and back, and what Kafka clients get of it.
+
+Encoding is compared with copying the same keys and values, which it does at least once. Both walk through more memory than a cache
+holds, a row group at a time, as a broker does. Sizes of values vary by half around their mean. Reading is compared with reading the
+same records from the broker's memory, by the same client; what is cached of history is far less than what is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from broker.client import Producer
+from tests.bench.brokers import ROOT, Broker
+from tests.bench.clients import client, costed
+from tests.bench.harness import LOCAL_NEVER, Bench, Case
+from tests.bench.rdkafka import values
+from tests.bench.report import Goal, Row, format_rate, paired
+
+KEY_BYTES = 16
+GROUP_BYTES = 4 << 20
+ENCODE_GOALS = {100: 0.13, 1000: 0.45}
+"""Share of memcpy."""
+DECODE_GOALS = {100: 3.0, 1000: 1.6}
+"""Millions of rows per second and core."""
+READ_GOAL = 0.40
+CACHE_BYTES = 16 << 20
+RATE_PER_S = 1000
+
+
+def _groups(value_bytes: int, total_bytes: int) -> list[Any]:
+    """Row groups of random rows."""
+    import numpy as np
+    import pyarrow as pa
+
+    source = np.random.default_rng(7)
+    groups = []
+    count = GROUP_BYTES // (value_bytes + KEY_BYTES)
+    for _ in range(total_bytes // GROUP_BYTES):
+        columns = []
+        for sizes in (np.full(count, KEY_BYTES), source.integers(value_bytes // 2, value_bytes * 3 // 2, count)):
+            offsets = np.zeros(count + 1, np.int32)
+            np.cumsum(sizes, out=offsets[1:])
+            buffers: Any = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(source.bytes(int(offsets[-1])))]
+            columns.append(pa.Array.from_buffers(pa.binary(), count, buffers))
+        times = np.sort(source.integers(1_700_000_000_000, 1_700_000_000_000 + 20 * count, count))
+        stamps = pa.array(times).cast(pa.timestamp("ms", tz="UTC"))
+        groups.append(pa.RecordBatch.from_arrays([stamps, *columns], names=["timestamp", "key", "value"]))
+    return groups
+
+
+def _spent(call: Callable[[], object]) -> float:
+    """CPU-seconds of this thread: others may run, but they are not counted."""
+    start = time.thread_time()
+    call()
+    return time.thread_time() - start
+
+
+def _encode(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
+    import numpy as np
+
+    from broker.log.columns import encode_batches
+
+    groups = _groups(value_bytes, bench.pick(64, 192) << 20)
+    rows = sum(group.num_rows for group in groups)
+    sources = [np.frombuffer(group.column(column).buffers()[2], np.uint8) for group in groups for column in ("key", "value")]
+    size = sum(source.nbytes for source in sources)
+    target = np.zeros(size, np.uint8)
+
+    def copy() -> None:
+        at = 0
+        for source in sources:
+            target[at : at + len(source)] = source
+            at += len(source)
+
+    def encode() -> None:
+        for group in groups:
+            encode_batches(group, 0)
+
+    copy()
+    encode()
+    copied, encoded = [], []
+    for _ in range(bench.pairs):
+        bench.wait_quiet()
+        copied.append(size / _spent(copy))
+        encoded.append(size / _spent(encode))
+    ratio = paired(encoded, copied)
+    median = statistics.median(encoded)
+    yield Row(
+        group="history",
+        case=name,
+        measured=f"{median * rows / size / 1e6:.1f} M rows/s {format_rate(median)}",
+        ceiling=f"memcpy {format_rate(statistics.median(copied))}",
+        ratio=ratio.median,
+        low=ratio.low,
+        high=ratio.high,
+        goal=ENCODE_GOALS[value_bytes],
+        of_ceiling=True,
+        note=f"{KEY_BYTES} B keys; CRC-32C included",
+    )
+
+
+def _decode(bench: Bench, name: str, value_bytes: int, batch_bytes: int) -> Iterable[Row]:
+    from broker.log.columns import decode_batches, encode_batches
+
+    groups = _groups(value_bytes, bench.pick(32, 96) << 20)
+    encoded = [encode_batches(group, 0, batch_bytes_max=batch_bytes) for group in groups]
+    rows = sum(group.num_rows for group in groups)
+
+    def decode() -> None:
+        for batches in encoded:
+            decode_batches(batches)
+
+    decode()
+    rates = []
+    for _ in range(bench.pairs):
+        bench.wait_quiet()
+        rates.append(rows / _spent(decode) / 1e6)
+    yield Row(
+        group="history",
+        case=name,
+        measured=format_rate(statistics.median(rates) * 1e6 * (value_bytes + KEY_BYTES)),
+        ratio=statistics.median(rates),
+        low=min(rates),
+        high=max(rates),
+        unit="M rows/s",
+        goal=DECODE_GOALS[value_bytes],
+        note=f"{KEY_BYTES} B keys; CRC-32C checked; one thread's CPU time",
+    )
+
+
+def _publish(broker: Broker, topic: str, rows: int, value_bytes: int) -> None:
+    """History of the same values that `rdkafka produce` sends."""
+    import pyarrow as pa
+
+    pool = values(value_bytes)
+    indices = pa.array(range(len(pool)))
+    repeats = -(-rows // len(pool))
+    value = pa.chunked_array([pa.array(pool, pa.binary()).take(indices) for _ in range(repeats)]).slice(0, rows)
+    table = pa.table({"timestamp": pa.array(range(rows)), "key": pa.nulls(rows), "value": value})
+
+    async def publish() -> None:
+        async with Producer(f"127.0.0.1:{broker.grpc_port}") as producer:
+            await producer.publish_table(topic, table)
+
+    asyncio.run(publish())
+
+
+def _settings(compression: str) -> dict[str, str]:
+    return {"history.cache_bytes": str(CACHE_BYTES), "history.compression": compression, "tail.bytes": str(2 << 30)}
+
+
+def _read(bench: Bench, name: str, value_bytes: int, compression: str) -> Iterable[Row]:
+    with bench.broker(LOCAL_NEVER, settings=_settings(compression)) as broker:
+        broker.create_topic("tail")
+        broker.create_topic("history")
+        port = broker.kafka_port
+        sent = client("rdkafka", "produce", port, "tail", value_bytes, 1_000_000, "none", 0.4 if bench.quick else 1.0)
+        rows = sent["records"]
+        _publish(broker, "history", rows, value_bytes)
+        tail, history, cpu = [], [], []
+        for _ in range(3 if bench.quick else 5):
+            bench.wait_quiet()
+            answer = client("rdkafka", "consume", port, "tail", rows)
+            tail.append(answer["records"] / answer["seconds"])
+            answer, spent = costed(broker.pid, "rdkafka", "consume", port, "history", rows)
+            history.append(answer["records"] / answer["seconds"])
+            cpu.append(spent / (rows * value_bytes / 1e9))
+    ratio = paired(history, tail)
+    yield Row(
+        group="history",
+        case=name,
+        measured=f"{statistics.median(history) / 1e6:.2f} M rows/s {format_rate(statistics.median(history) * value_bytes)}",
+        ceiling=f"from the tail {statistics.median(tail) / 1e6:.2f} M rows/s",
+        ratio=ratio.median,
+        low=ratio.low,
+        high=ratio.high,
+        goal=READ_GOAL if compression == "none" else None,
+        note=f"broker {statistics.median(cpu):.2f} s/GB; {rows:,} rows, cache {CACHE_BYTES >> 20} MiB",
+    )
+
+
+def _latency(bench: Bench, name: str) -> Iterable[Row]:
+    """A live producer while a consumer reads history in a loop, and while one reads the tail: the difference is the encoding's."""
+    seconds = 2 if bench.quick else 8
+    with bench.broker(LOCAL_NEVER, settings=_settings("none")) as broker:
+        for topic in ("tail", "history", "live"):
+            broker.create_topic(topic)
+        port = broker.kafka_port
+        rows = client("rdkafka", "produce", port, "tail", 1000, 1_000_000, "none", 0.4)["records"]
+        _publish(broker, "history", rows, 1000)
+        client("rdkafka", "consume", port, "history", rows)  # what is loaded once is loaded now
+        found: dict[str, list[float]] = {"quiet": [], "tail": [], "history": []}
+        for _ in range(2 if bench.quick else 3):
+            for topic, p99 in found.items():
+                bench.wait_quiet()
+                with _reading(port, topic, rows):
+                    p99.append(client("rdkafka", "paced", port, "live", RATE_PER_S, 0, 1000, seconds)["p99_ms"])
+    quiet, tail, history = (statistics.median(found[topic]) for topic in ("quiet", "tail", "history"))
+    yield Row(
+        group="history",
+        case=name,
+        measured=f"p99 {history:.2f} ms while history is read",
+        ceiling=f"p99 {quiet:.2f} ms quiet, {tail:.2f} ms while the tail is read",
+        ratio=history / quiet,
+        low=min(found["history"]) / max(found["quiet"]),
+        high=max(found["history"]) / min(found["quiet"]),
+        unit="x",
+        side=Goal.AT_MOST,
+        note="producer, consumer and broker share this machine's cores",
+    )
+
+
+class _reading:
+    """A consumer that reads a topic again and again; of none if that is "quiet"."""
+
+    def __init__(self, port: int, topic: str, rows: int) -> None:
+        self._command = [sys.executable, "-m", "tests.bench.rdkafka", "consume_again", str(port), topic, str(rows)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._wanted = topic != "quiet"
+
+    def __enter__(self) -> None:
+        if self._wanted:
+            self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+def _case(name: str, run: Callable[[Bench, str], Iterable[Row]], goal: float | None = None, unit: str = "%") -> Case:
+    return Case("history", name, lambda bench: run(bench, name), goal=goal, unit=unit)
+
+
+CASES = [
+    *[
+        _case(f"encode, {size} B values", lambda bench, name, size=size: _encode(bench, name, size), goal)
+        for size, goal in ENCODE_GOALS.items()
+    ],
+    *[
+        _case(
+            f"decode, {size} B values, {batch_name} batches",
+            lambda bench, name, size=size, batch=batch: _decode(bench, name, size, batch),
+            goal,
+            "M rows/s",
+        )
+        for size, goal in DECODE_GOALS.items()
+        for batch, batch_name in ((1 << 20, "1 MB"), (64 << 10, "64 KB"))
+    ],
+    *[
+        _case(
+            f"librdkafka reads history, {size} B values, {codec}",
+            lambda bench, name, size=size, codec=codec: _read(bench, name, size, codec),
+        )
+        for size, codec in ((100, "none"), (1000, "none"), (1000, "lz4"))
+    ],
+    _case(f"live producer at {RATE_PER_S:,} records/s beside a reader of history", _latency),
+]
