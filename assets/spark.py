@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -29,7 +31,9 @@ CALL_MS = 60_000
 
 def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSession:
     """The session of this process. Raises FatalError where Spark does not start."""
-    return session(master, app_name="headgate-flood", driver_memory=driver_memory or None, conf=conf)
+    # Spark makes a directory for tables where it is started, though a flood has none.
+    places = {"spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "headgate-spark-warehouse")}
+    return session(master, app_name="headgate-flood", driver_memory=driver_memory or None, conf={**places, **conf})
 
 
 def backfill(

@@ -31,10 +31,14 @@ ROWS = {"2026-01-01": 10, "2026-01-02": 20, "2026-01-03": 30}
 def source(tmp_path: Path) -> str:
     """A Parquet file with the rows of three days."""
     times = [
-        datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(minutes=minute) for day, rows in ROWS.items() for minute in range(rows)
+        datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(minutes=minute)
+        for day, rows in ROWS.items()
+        for minute in range(rows)
     ]
     path = tmp_path / "clicks.parquet"
-    pq.write_table(pa.table({"at": pa.array(times, pa.timestamp("us", tz="UTC")), "user": [f"u{n}" for n in range(len(times))]}), path)
+    pq.write_table(
+        pa.table({"at": pa.array(times, pa.timestamp("us", tz="UTC")), "user": [f"u{n}" for n in range(len(times))]}), path
+    )
     return str(path)
 
 

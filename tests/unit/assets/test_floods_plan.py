@@ -1,0 +1,230 @@
+"""Plans, sizes of sources, and how segments are spread: by hand-made cases and random ones.
+
+A mismatch means brokers that nobody needs or that are missing, a forecast that does not learn, or a broker of a flood without work.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assets.floods.measure import measure
+from assets.floods.model import Brokers, Flood, Partitions, Source
+from assets.floods.plan import PartitionSize, PastRun, Plan, deviation, forecast, too_late
+from assets.floods.spread import Part, next_merge, next_split
+from assets.floods.windows import windows
+from assets.plot import markdown, svg
+from assets.recorder import Sample, broker_seconds, peak
+from broker.runtime.errors import FatalError, InvalidError, Reason
+from tests.support.s3_server import S3Server
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+
+
+def flood(path: str = "/data", **changes: object) -> Flood:
+    values: dict[str, object] = {
+        "name": "clicks",
+        "topic": "clicks",
+        "source": Source(path=path),
+        "event_time": "at",
+        "partitions": Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
+        "brokers": Brokers(minimum=1, maximum=4, bytes_per_s=1000),
+        "catch_up_ms": 10_000,
+    }
+    return Flood(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def plan(rows: int, size_bytes: int, past: list[PastRun] | None = None, exact: bool = True) -> Plan:
+    sizes = [PartitionSize(key="2026-01-01", rows=rows, size_bytes=size_bytes, exact=exact)]
+    return forecast(flood(), sizes, past or [], NOW, LATER)
+
+
+# -- plan
+
+
+@pytest.mark.parametrize(("size_bytes", "brokers"), [(0, 1), (1, 1), (10_000, 1), (10_001, 2), (25_000, 3), (10**12, 4)])
+def test_as_many_brokers_as_readers_need(size_bytes: int, brokers: int) -> None:
+    assert plan(1000, size_bytes).brokers == brokers
+
+
+def test_a_forecast_learns_setup_and_speed_from_runs_of_different_size() -> None:
+    past = [PastRun(rows=rows, size_bytes=0, seconds=20 + rows / 1000, broker_seconds=0) for rows in (10_000, 50_000, 100_000)]
+    found = plan(200_000, 0, past)
+    assert found.seconds == 220.0 and found.basis == "3 earlier runs: 20 s + 1,000 rows/s"
+
+
+def test_runs_of_one_size_say_nothing_about_setup() -> None:
+    past = [PastRun(rows=1000, size_bytes=0, seconds=100.0, broker_seconds=0)] * 3
+    assert plan(1000, 0, past).seconds == pytest.approx(100, abs=0.1)
+
+
+@given(
+    st.integers(0, 10**9),
+    st.lists(
+        st.builds(
+            PastRun, rows=st.integers(0, 10**9), size_bytes=st.just(0), seconds=st.floats(0, 1e6), broker_seconds=st.just(0.0)
+        )
+    ),
+)
+def test_a_forecast_is_never_nonsense(rows: int, past: list[PastRun]) -> None:
+    found = plan(rows, rows * 100, past)
+    assert 0 <= found.seconds < 1e20 and 1 <= found.brokers <= 4 and found.basis
+    assert Plan.from_json(found.to_json()) == found
+
+
+def test_a_plan_survives_json() -> None:
+    found = plan(5, 500)
+    assert Plan.from_json(found.to_json()) == found
+
+
+def test_deadlines() -> None:
+    assert too_late(plan(1000, 1000), NOW) is None
+    assert "over" in str(too_late(plan(1000, 1000), LATER))
+    assert "takes longer" in str(too_late(plan(10**9, 1000), NOW))
+    assert too_late(plan(0, 0), LATER) is None, "nothing to do is never late"
+
+
+@pytest.mark.parametrize(
+    ("exact", "actual", "good"), [(True, 100, True), (True, 101, False), (False, 149, True), (False, 151, False), (False, 50, True)]
+)
+def test_plan_against_actual(exact: bool, actual: int, good: bool) -> None:
+    assert deviation(plan(100, 0, exact=exact), actual)[0] is good
+
+
+# -- sources
+
+
+def times(day: int, rows: int) -> list[datetime]:
+    return [datetime(2026, 1, day, tzinfo=UTC) + timedelta(seconds=n) for n in range(rows)]
+
+
+def write(path: Path, values: list[datetime], unit: str = "us", rows: int = 1000) -> None:
+    table = pa.table({"at": pa.array(values, pa.timestamp(unit, tz="UTC")), "n": list(range(len(values)))})
+    pq.write_table(table, path, row_group_size=rows)
+
+
+def rows_of(one: Flood, *keys: str) -> dict[str, int]:
+    return {size.key: size.rows for size in measure(one, windows(one.partitions, keys))}
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("group", [7, 1000])
+def test_parquet_is_counted_exactly(tmp_path: Path, unit: str, group: int) -> None:
+    write(tmp_path / "a.parquet", times(1, 20) + times(2, 30), unit, group)
+    write(tmp_path / "b.parquet", times(2, 5), unit, group)
+    (tmp_path / "_SUCCESS").touch()
+    one = flood(str(tmp_path))
+    assert rows_of(one, "2026-01-01", "2026-01-02", "2026-01-03") == {"2026-01-01": 20, "2026-01-02": 35, "2026-01-03": 0}
+    assert all(size.exact for size in measure(one, windows(one.partitions, ["2026-01-02"])))
+
+
+def test_a_file_for_each_day(tmp_path: Path) -> None:
+    write(tmp_path / "2026-01-01.parquet", times(1, 3))
+    write(tmp_path / "2026-01-02.parquet", times(2, 4))
+    assert rows_of(flood(f"{tmp_path}/%Y-%m-%d.parquet"), "2026-01-01", "2026-01-02") == {"2026-01-01": 3, "2026-01-02": 4}
+    assert rows_of(flood(f"{tmp_path}/2026-*.parquet"), "2026-01-02") == {"2026-01-02": 4}
+
+
+def test_a_condition_makes_it_an_estimate(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", times(1, 3))
+    (size,) = measure(flood(str(tmp_path), where="n > 1"), windows(flood().partitions, ["2026-01-01"]))
+    assert not size.exact
+
+
+def test_lines_are_estimated(tmp_path: Path) -> None:
+    pacsv.write_csv(pa.table({"at": [str(one) for one in times(1, 1000)]}), tmp_path / "a.csv")
+    one = flood(source=Source(path=str(tmp_path / "a.csv"), format="csv"))
+    (size,) = measure(one, windows(one.partitions, ["2026-01-01"]))
+    assert not size.exact and abs(size.rows - 1000) <= 1
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda path: None, "the source is not there"),
+        (lambda path: path.write_bytes(b"x" * 100), "the source is not parquet"),
+        (lambda path: pq.write_table(pa.table({"b": [1]}), path), "the source has no such column. event_time=`at` columns=`b`"),
+    ],
+)
+def test_sources_that_are_none(tmp_path: Path, make: object, text: str) -> None:
+    path = tmp_path / "a.parquet"
+    make(path)  # type: ignore[operator]
+    with pytest.raises(InvalidError, match=text):
+        rows_of(flood(str(path)), "2026-01-01")
+
+
+def test_a_bucket_that_may_not_be_read(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    url = f"s3://no-such-bucket/x.parquet?scheme=http&region=us-east-1&endpoint_override={s3_server.endpoint.removeprefix('http://')}"
+    with pytest.raises((FatalError, InvalidError)) as caught:
+        rows_of(flood(url), "2026-01-01")
+    assert caught.value.reason in (Reason.STORE_MISCONFIGURED, Reason.NOT_FOUND)
+
+
+# -- segments
+
+
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_every_broker_gets_a_part_and_all_can_be_merged_again(partitions: int, brokers: int) -> None:
+    parts = [Part(id=1, first=0, end=partitions, broker=1)]
+    ids = list(range(1, brokers + 1))
+    for _ in range(100):
+        step = next_split(parts, ids)
+        if step is None:
+            break
+        old = next(one for one in parts if one.id == step.segment)
+        parts.remove(old)
+        newest = max([old.id, *(one.id for one in parts)])
+        if step.at is None:
+            parts.append(Part(id=newest + 1, first=old.first, end=old.end, broker=step.broker))
+            continue
+        assert old.first < step.at < old.end
+        parts.append(Part(id=newest + 1, first=old.first, end=step.at, broker=old.broker))
+        parts.append(Part(id=newest + 2, first=step.at, end=old.end, broker=step.broker))
+    else:
+        pytest.fail("it does not come to an end")
+    assert sorted(number for one in parts for number in range(one.first, one.end)) == list(range(partitions))
+    assert len({one.broker for one in parts}) == min(partitions, brokers)
+    widths = [sum(one.width for one in parts if one.broker == broker) for broker in {one.broker for one in parts}]
+    assert max(widths) <= 3 * min(widths) + 1
+    alone = [Part(id=one.id, first=one.first, end=one.end, broker=1) for one in parts]
+    while (pair := next_merge(alone)) is not None:
+        left, right = (next(one for one in alone if one.id == number) for number in pair)
+        alone = [one for one in alone if one.id not in pair]
+        alone.append(Part(id=left.id, first=left.first, end=right.end, broker=1))
+    assert [(one.first, one.end) for one in alone] == [(0, partitions)]
+
+
+# -- the picture
+
+
+def samples(*live: int) -> list[Sample]:
+    return [
+        Sample(at_s=float(at), desired=one, live=one, bytes_in_per_s=0, bytes_out_per_s=0, rows_done=at * 100)
+        for at, one in enumerate(live)
+    ]
+
+
+def test_broker_seconds() -> None:
+    assert broker_seconds(samples(1, 3, 3, 1)) == 7.0 and peak(samples(1, 3, 3, 1)) == 3
+    assert broker_seconds([]) == 0.0 and peak([]) == 0
+
+
+@pytest.mark.parametrize("live", [(), (1,), (1, 3, 1), tuple(range(64)) * 100])
+def test_the_picture_is_svg_whatever_happened(live: tuple[int, ...]) -> None:
+    from xml.etree import ElementTree
+
+    picture = svg(samples(*live), "clicks <&> more")
+    assert ElementTree.fromstring(picture).tag.endswith("svg") and len(picture) < 60_000
+    assert markdown(samples(*live), "x").startswith("![x](data:image/svg+xml;base64,")

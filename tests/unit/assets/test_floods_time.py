@@ -1,0 +1,135 @@
+"""Cron, partitions and occurrences: our times against Dagster's own, for random schedules, zones and moments.
+
+A mismatch means that a flood is prepared for another moment than the one at which Dagster starts it, or gets another day's rows.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+
+import dagster as dg
+import pytest
+from dagster._utils.schedules import schedule_execution_time_iterator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assets.build import expected_runs, partitions_definition
+from assets.floods.cron import Cron
+from assets.floods.model import Flood, Occurrences, Partitions, Source
+from assets.floods.windows import deadline_at, gate_id, newest_key, occurrences, predicate, source_path, window, windows
+from assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
+
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata")
+# 03:00 and later: what a cron does in the hour that the clock skips or repeats is a matter of taste.
+CRONS = (
+    "0 6 * * *",
+    "15,45 4-8 * * *",
+    "*/20 3 * * *",
+    "0 12 1 * *",
+    "30 5 * * mon-fri",
+    "0 4 13 * 5",
+    "5 23 29 2 *",
+    "0 9 * jan,jul 0",
+)
+
+
+@given(st.sampled_from(CRONS), st.sampled_from(ZONES), st.integers(0, 4 * 365 * 24 * 3600))
+def test_occurrences_are_those_of_dagster(text: str, zone: str, seconds: int) -> None:
+    moment = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    ours = list(islice(Cron.parse(text).after(moment, zone), 4))
+    theirs = islice(schedule_execution_time_iterator(moment.timestamp(), text, zone, ascending=True), 6)
+    # Dagster's includes the moment itself.
+    assert ours == [one.astimezone(UTC) for one in theirs if one > moment][:4]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "a * * * *", "5-1 * * * *",
+        "*/0 * * * *", "0 0 30 2 *", "1,,2 * * * *", "\u0663 * * * *",
+    ],
+)  # fmt: skip
+def test_what_is_no_cron(text: str) -> None:
+    with pytest.raises(ValueError):
+        Cron.parse(text)
+
+
+@given(st.sampled_from(("day", "hour")), st.sampled_from(ZONES), st.integers(0, 3 * 365 * 24))
+def test_partitions_are_those_of_dagster(by: str, zone: str, hours: int) -> None:
+    partitions = Partitions(by=by, start=datetime(2024, 1, 1, tzinfo=UTC), timezone=zone)  # type: ignore[arg-type]
+    definition = partitions_definition(partitions)
+    now = datetime(2024, 1, 3, tzinfo=UTC) + timedelta(hours=hours, minutes=7)
+    with dg.partition_loading_context(effective_dt=now):
+        theirs = definition.get_last_partition_key()
+    ours = newest_key(partitions, now)
+    assert ours == theirs
+    assert ours is not None
+    span = definition.time_window_for_partition_key(ours)
+    if by == "day" or "-0" not in repr(zone):
+        found = window(partitions, ours)
+        assert (found.start, found.end) == (span.start.astimezone(UTC), span.end.astimezone(UTC))
+
+
+def flood(**changes: object) -> Flood:
+    values: dict[str, object] = {
+        "name": "clicks",
+        "topic": "clicks",
+        "source": Source(path="/data/%Y/%m-%d.parquet"),
+        "event_time": "at",
+        "partitions": Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
+    }
+    return Flood(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_a_partition_is_read_by_path_and_by_time() -> None:
+    one = flood(where="country = 'NZ' or vip")
+    span = window(one.partitions, "2026-02-28")
+    assert source_path(one, span) == "/data/2026/02-28.parquet"
+    assert predicate(one, span) == (
+        "(country = 'NZ' or vip) and at >= timestamp '2026-02-28 00:00:00+00:00' and at < timestamp '2026-03-01 00:00:00+00:00'"
+    )
+    assert predicate(flood(event_time="to_timestamp(t)"), span).startswith("(to_timestamp(t)) >= ")
+
+
+def test_a_day_of_another_zone_and_of_another_length() -> None:
+    berlin = Partitions(start=datetime(2026, 1, 1, tzinfo=UTC), timezone="Europe/Berlin")
+    spring = window(berlin, "2026-03-29")
+    assert spring.end - spring.start == timedelta(hours=23)
+    assert [one.key for one in windows(berlin, ["2026-03-30", "2026-03-29", "2026-03-30"])] == ["2026-03-29", "2026-03-30"]
+    with pytest.raises(ValueError):
+        window(berlin, "2026-03-29-01:00")
+
+
+def test_ids_of_gates_are_what_the_cluster_takes() -> None:
+    assert gate_id(flood(), "2026-01-01-05:00") == "clicks.2026-01-01-05.00"
+
+
+def test_a_deadline_is_a_span_or_a_time() -> None:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    assert deadline_at(flood(deadline=60_000), began) == began + timedelta(minutes=1)
+    assert deadline_at(flood(deadline=began), began + timedelta(days=1)) == began
+
+
+def test_a_flood_is_prepared_once_ahead_of_each_occurrence() -> None:
+    one = flood(occurrences=Occurrences(cron=Cron.parse("0 6 * * *")), lead_time_ms=600_000)
+    assert expected_runs(one, datetime(2026, 2, 1, 5, 49, tzinfo=UTC)) == []
+    first = expected_runs(one, datetime(2026, 2, 1, 5, 51, tzinfo=UTC))
+    again = expected_runs(one, datetime(2026, 2, 1, 5, 59, tzinfo=UTC))
+    assert [run.run_key for run in first] == [run.run_key for run in again] == ["clicks/prepare/2026-02-01T06:00:00Z"]
+    assert first[0].job_name == "clicks_prepare" and first[0].partition_key == "2026-01-31"
+    assert first[0].tags == {OCCURRENCE_TAG: "20260201T060000Z", HOLD_UNTIL_TAG: "2026-02-01T06:00:00+00:00"}
+    assert expected_runs(one, datetime(2026, 2, 1, 6, 1, tzinfo=UTC)) == [], "Dagster's scheduler starts it"
+
+
+def test_floods_at_fixed_times_are_begun_by_the_sensor() -> None:
+    one = flood(occurrences=Occurrences(at=(datetime(2026, 2, 1, 6, tzinfo=UTC),)), lead_time_ms=600_000)
+    assert [run.job_name for run in expected_runs(one, datetime(2026, 2, 1, 5, 55, tzinfo=UTC))] == ["clicks_prepare"]
+    begun = expected_runs(one, datetime(2026, 2, 1, 6, 20, tzinfo=UTC))
+    assert [(run.run_key, run.job_name) for run in begun] == [("clicks/start/2026-02-01T06:00:00Z", "clicks_flood")]
+    assert expected_runs(one, datetime(2026, 2, 1, 8, tzinfo=UTC)) == [], "an hour late is too late"
+
+
+def test_nothing_comes_before_the_first_partition_is_over() -> None:
+    one = flood(occurrences=Occurrences(cron=Cron.parse("0 6 * * *")))
+    assert occurrences(one, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 12, tzinfo=UTC)) == []
