@@ -27,7 +27,7 @@ from tests.support.network import Network
 from tests.support.s3_server import S3Server
 from tests.support.writers import PAUSE_S, AiokafkaReader, AiokafkaWriter, ConfluentReader, ConfluentWriter, Reader, Writer
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """Ends a hang; nothing is judged by it."""
 EXIT_FENCED = 3
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
@@ -70,7 +70,7 @@ class Brokers:
         for broker in self.all:
             broker.spawn()
         for broker in self.all:
-            broker.wait_serving()
+            broker.wait_serving(PATIENCE_S)
         eventually(lambda: len(self.metadata().brokers) == len(self.all), "all brokers are known")
 
     @property
@@ -231,7 +231,7 @@ class Trouble:
         if how in ("kill", "drain"):
             if self._network is not None:
                 self._network.open(str(brokers.number(victim)))
-            victim.start()
+            victim.start(PATIENCE_S)
         eventually(self._all_there, "all brokers are members")
         self._clients.acked_in_all(5, revive=True)
 
