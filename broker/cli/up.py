@@ -32,7 +32,8 @@ BROKERS_MAX_DEFAULT = 8
 """What one machine is asked for unless the user says more."""
 LOOK_S = 0.5
 """Pause between two looks at how many brokers there are to be."""
-ASK_MS = 2_000
+ASK_MS = 10_000
+"""Time for one look: long enough to try another broker where the first one hangs."""
 KILL_S = 5.0
 """A broker that outlives its own time limits by this is killed, which loses nothing that was acked."""
 
@@ -181,6 +182,7 @@ class Supervisor:
         sys.stdout.flush()
         if self._brokers < self._brokers_max:
             self._following = asyncio.create_task(self._follow(), name="follow")
+            self._following.add_done_callback(self._watched)
 
     # -- how many
 

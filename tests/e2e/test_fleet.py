@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from broker.client.control import Control, DesiredBrokers
 from broker.runtime.errors import RetryError
+from broker.wire.grpc.headgate.v1 import externalscaler_pb2
+from broker.wire.grpc.methods import methods
 from tests.compat.topics import create_topic
 from tests.e2e.test_process import Running, Spawn, spawn
 from tests.support.broker_process import HOST
@@ -30,6 +34,7 @@ from tests.support.writers import ConfluentWriter
 
 __all__ = ["spawn"]
 
+SCALER = methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
 PARTITIONS = 6
 PATIENCE_S = 60.0
 """Ends a hang; nothing is judged by it."""
@@ -138,6 +143,11 @@ def test_brokers_come_and_go_with_a_reservation(spawn: Spawn, tmp_path: Path, re
     assert running.out.count("\n") == 1
 
 
+def ask(channel: grpc.Channel, name: str, request: Any) -> Any:
+    """A question of KEDA's."""
+    return SCALER[name].response.FromString(channel.unary_unary(SCALER[name].path)(request.SerializeToString(), timeout=PATIENCE_S))
+
+
 @pytest.mark.timeout(120)
 def test_a_reservation_survives_the_leader_and_ends_by_itself(spawn: Spawn, tmp_path: Path) -> None:
     running = spawn("up", "--brokers", "2", "--max-brokers", "2", "--store", str(tmp_path / "store"))
@@ -150,6 +160,31 @@ def test_a_reservation_survives_the_leader_and_ends_by_itself(spawn: Spawn, tmp_
     assert (kept.id, kept.owner, kept.brokers, kept.ttl_ms) == ("r", "test", 2, 5_000)
     eventually(lambda: not fleet.call(lambda control: control.reservations()), "it ends", running)
     assert fleet.call(lambda control: control.release_reservation("r")) is False
+
+    # A broker that was replaced while it slept finds that out, ends, and is started again.
+    doors = dict(zip((1, 2), re.findall(r"[\d.]+:\d+", running.out.split()[2]), strict=True))
+    leader = AdminClient({"bootstrap.servers": doors[1], "log_level": 0}).list_topics(timeout=10).controller_id
+    sleeper = 3 - leader
+    others = AdminClient({"bootstrap.servers": doors[leader], "log_level": 0})
+    pid = brokers_of(running)[sleeper]
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: sleeper not in others.list_topics(timeout=10).brokers, "it was replaced", running)
+    os.kill(pid, signal.SIGCONT)
+    running.wait_for(f"broker {sleeper} ended: .*it starts again", in_errors=True)
+    eventually(lambda: sleeper in others.list_topics(timeout=10).brokers, "it is back", running)
+
+    # KEDA asks any broker, and hears the same number.
+    for address in re.findall(r"[\d.]+:\d+", running.out.split()[3]):
+        with grpc.insecure_channel(address) as channel:
+            metric = ask(channel, "GetMetricSpec", externalscaler_pb2.ScaledObjectRef()).metricSpecs[0]
+            assert (metric.metricName, metric.targetSize) == ("headgate-desired-brokers", 1)
+            asked = externalscaler_pb2.GetMetricsRequest(metricName=metric.metricName)
+            assert ask(channel, "GetMetrics", asked).metricValues[0].metricValue == 2
+            assert ask(channel, "IsActive", externalscaler_pb2.ScaledObjectRef()).result
+            stream = channel.unary_stream(SCALER["StreamIsActive"].path)
+            answers = stream(externalscaler_pb2.ScaledObjectRef().SerializeToString(), timeout=PATIENCE_S)
+            assert SCALER["StreamIsActive"].response.FromString(next(answers)).result
+            answers.cancel()
     running.process.send_signal(signal.SIGTERM)
     assert running.wait() == 0
 
