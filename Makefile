@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UP_FLAGS ?=
+DEMO_FLAGS ?=
+UI_FLAGS ?=
 TEST_FLAGS ?=
 BENCH_FLAGS ?=
 
@@ -12,7 +14,7 @@ BENCH_FLAGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo test soak lint format bench clean
+.PHONY: help install up demo ui test soak lint format bench clean
 
 help: ## what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,8 +31,12 @@ $(STAMP): pyproject.toml
 up: $(STAMP) ## run a local broker until Ctrl-C; the store is ./headgate-data
 	@$(BIN)/headgate up $(UP_FLAGS)
 
-demo: $(STAMP) ## watch a broker be killed in the middle of a stream and lose nothing
-	@$(BIN)/python -m broker.cli.demo
+demo: $(STAMP) ## a flood of real flights: Dagster, Spark, brokers 1 to 3 to 1, live traffic throughout (DEMO_FLAGS=--keep)
+	@$(BIN)/python -m assets.demo $(DEMO_FLAGS)
+
+ui: $(STAMP) ## Dagster's web page and daemon for your floods, until Ctrl-C; its state is ./.dagster
+	@mkdir -p .dagster && { test -f .dagster/dagster.yaml || cp assets/deploy/dagster.yaml .dagster/; }
+	@DAGSTER_HOME=$(CURDIR)/.dagster $(BIN)/dagster dev --workspace workspace.yaml $(UI_FLAGS)
 
 test: $(STAMP) ## every test
 	@$(BIN)/python -m pytest $(TEST_FLAGS)

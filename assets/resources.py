@@ -104,18 +104,18 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
         call(work())
 
-    def lags(self, topic: str) -> dict[str, int]:
-        """By consumer group with positions in the topic: the records that are still to be read."""
+    def lags(self, topic: str) -> dict[str, tuple[int, int]]:
+        """By consumer group with positions in the topic: the records that are still to be read, and how far it has come."""
         from broker.client import GroupAdmin
 
-        async def work() -> dict[str, int]:
+        async def work() -> dict[str, tuple[int, int]]:
             async with GroupAdmin(self.address, timeout_ms=CALL_MS) as admin:
                 found = {}
                 for group in await admin.list_groups():
                     positions = (await admin.describe_group(group.id)).positions
-                    own = [one.lag_records or 0 for one in positions if one.topic == topic]
+                    own = [one for one in positions if one.topic == topic]
                     if own:
-                        found[group.id] = sum(own)
+                        found[group.id] = sum(one.lag_records or 0 for one in own), sum(one.offset or 0 for one in own)
                 return found
 
         return call(work())

@@ -36,7 +36,7 @@ class Book:
     spark_error: BaseException | None = None
     rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of each partition's source, as Spark finds them."""
-    lags: list[dict[str, int]] = field(default_factory=list)
+    lags: list[dict[str, tuple[int, int]]] = field(default_factory=list)
 
     def live(self) -> int:
         return min(self.fleet_max, self.desired())
@@ -122,8 +122,9 @@ class StandInCluster(ClusterResource):
         self._book.topics[name] = partitions or 8
         self._book.segments.append(part(1, name, 0, partitions or 8, 1))
 
-    def lags(self, topic: str) -> dict[str, int]:
-        return self._book.lags.pop(0) if self._book.lags else {}
+    def lags(self, topic: str) -> dict[str, tuple[int, int]]:
+        found = self._book.lags
+        return {} if not found else found.pop(0) if len(found) > 1 else found[0]
 
     def gates(self, topic: str) -> dict[str, Any]:
         return {gate: value for (of, gate), value in self._book.gates.items() if of == topic}

@@ -119,7 +119,9 @@ def test_owners(tags: dict[str, str], kind: str, owner_id: str) -> None:
     assert Owner.parse(owner.text) == owner
 
 
-@pytest.mark.parametrize("text", ["", "somebody", "dagster/run/clicks", "dagster/king/clicks/1", "other/run/clicks/1", "dagster/run/a/b/c"])
+@pytest.mark.parametrize(
+    "text", ["", "somebody", "dagster/run/clicks", "dagster/king/clicks/1", "other/run/clicks/1", "dagster/run/a/b/c"]
+)
 def test_what_is_not_ours(text: str) -> None:
     assert Owner.parse(text) is None
 
