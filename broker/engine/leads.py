@@ -288,15 +288,12 @@ class Leads:
                     known.state, known.gate_id = gate.state, gate.id
                 else:
                     log.open_window(window, gate.id, gate.state, now_s, front=gate.place == "front")
-            self._add_cuts(log)
+            self._set_cuts(log)
             log.wake()
         self._owner.windows_opened(self._logs_of(topic_id))
 
-    def _add_cuts(self, log: PartitionLog) -> None:
-        for low, high in self._owner.manifest.cuts.get(log.topic.id, {}).get(log.number, ()):
-            known = log.windows.next(low)
-            if known is None or known.base_offset != low:
-                log.add_cut(low, high)
+    def _set_cuts(self, log: PartitionLog) -> None:
+        log.set_cuts(self._owner.manifest.cuts.get(log.topic.id, {}).get(log.number, ()))
 
     # -- extents
 
@@ -413,7 +410,7 @@ class Leads:
             for window, gate in manifest.windows(*key):
                 log.add_window(Window(window.base_offset, window.end_offset, gate.id, gate.state))
                 epochs.append((window.base_offset, window.leader_epoch))
-            self._add_cuts(log)
+            self._set_cuts(log)
             for base_offset, epoch in sorted(epochs):
                 log.note_epoch(epoch, base_offset)
             assert not rows or rows[-1][0].end_offset <= log.high_watermark, "a segment begins behind all that is listed"

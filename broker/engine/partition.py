@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -136,6 +136,7 @@ class PartitionLog:
         "bytes_out",
         "closed",
         "config",
+        "cuts",
         "epochs",
         "high_watermark",
         "internal",
@@ -193,7 +194,9 @@ class PartitionLog:
         self.windows = Windows()
         """Where there are no live records: gates, and what was kept free for them."""
         self.windows_end = 0
-        """Behind the last of them: nothing from there on has to do with windows."""
+        """Behind the last of them, and of `cuts`: nothing from there on has to do with either."""
+        self.cuts: list[tuple[int, int]] = []
+        """Ranges of offsets above the log's start that are gone."""
         self.readers = Readers()
         self.bytes_in = 0
         self.bytes_out = 0
@@ -277,13 +280,20 @@ class PartitionLog:
             skip: step over windows in which there is nothing yet, as a look-up does that waits for nobody.
         """
         while offset < self.windows_end:
+            for low, high in self.cuts:
+                if low <= offset < high:
+                    offset = high
             window = self.windows.next(offset)
             if window is None:
                 break
             if offset < window.base_offset:
                 if window.past and reader in window.past:
                     window.past.discard(reader)  # it went back: it wants to read all
-                return offset, min(window.base_offset, max(self.high_watermark, offset)), False
+                if self.high_watermark < window.base_offset:
+                    return offset, max(self.high_watermark, offset), False
+                if self._has_records(offset, window.base_offset):
+                    return offset, window.base_offset, False
+                offset = window.base_offset  # a lead that died had kept this free, for a gate that was never opened
             if window.waits:
                 if not skip and reader not in window.past:
                     return offset, offset, False
@@ -293,6 +303,13 @@ class PartitionLog:
                     return max(offset, self.sealed.extents[row].base_offset), window.end_offset, True
             offset = window.end_offset
         return offset, max(self.high_watermark, offset), False
+
+    def _has_records(self, offset: int, end_offset: int) -> bool:
+        """Whether there are any between `offset` and the next window, which begins at `end_offset`."""
+        if len(self.open) and self.open.offsets[0] < end_offset:
+            return True
+        row = self.sealed.find(offset)
+        return row < len(self.sealed) and self.sealed.extents[row].base_offset < end_offset
 
     def hold(self, gate_id: str, rows: int, term: int) -> tuple[int, int]:
         """Keep the next `rows` offsets free for a gate, at once. The same gate again gets the same ones."""
@@ -372,14 +389,16 @@ class PartitionLog:
 
     def step(self) -> None:
         """Where the durable records end before a window that is in the manifest, the log ends behind it."""
-        moved = False
-        while self.high_watermark < self.windows_end:
-            window = self.windows.next(self.high_watermark)
-            if window is None or window.base_offset > self.high_watermark or window.state == "held" or not window.gate_id:
+        end = offset = self.high_watermark
+        while offset < self.windows_end:
+            window = self.windows.next(offset)
+            if window is None or window.base_offset > offset or window.state == "held":
                 break
-            self.high_watermark = window.end_offset
-            moved = True
-        if moved:
+            offset = window.end_offset
+            if window.gate_id:  # else nobody knows of it, and the next lead would begin before it
+                end = offset
+        if end > self.high_watermark:
+            self.high_watermark = end
             self.wake()
 
     def wake(self) -> None:
@@ -390,7 +409,10 @@ class PartitionLog:
     def add_window(self, window: Window) -> None:
         """Remember a window that is new here."""
         self.windows.add(window)
-        self.windows_end = self.windows.end
+        self._note_windows_end()
+
+    def _note_windows_end(self) -> None:
+        self.windows_end = max(self.windows.end, max((high for _, high in self.cuts), default=0))
 
     def replace_sealed(self, extent: Extent, ref: ChunkRef) -> None:
         """Chunks were folded into one, which has their rows of this partition in `extent`."""
@@ -400,9 +422,10 @@ class PartitionLog:
         """Records below `offset` are gone for readers."""
         self.log_start = max(self.log_start, offset)
         self.size_bytes -= self.sealed.drop_below(self.log_start)
-        if self.windows.rows:
+        if self.windows_end:
             self.windows.drop_below(self.log_start)
-            self.windows_end = self.windows.end
+            self.cuts = [cut for cut in self.cuts if cut[1] > self.log_start]
+            self._note_windows_end()
         while len(self.epochs) > 1 and self.epochs[1][1] <= self.log_start:
             del self.epochs[0]
 
@@ -410,12 +433,12 @@ class PartitionLog:
         """There is room in front: the log begins at `offset`. What was below its start up to `cut_end` stays gone."""
         start, self.log_start = self.log_start, offset
         if cut_end < start:
-            self.add_cut(cut_end, start)
+            self.set_cuts([*self.cuts, (cut_end, start)])
 
-    def add_cut(self, base_offset: int, end_offset: int) -> None:
-        """What was in this range is gone."""
-        for low, high in self.windows.without(base_offset, end_offset):
-            self.add_window(Window(low, high, "", "released"))
+    def set_cuts(self, cuts: Iterable[tuple[int, int]]) -> None:
+        """What was in these ranges is gone: it was below the log's start when a gate was opened in front."""
+        self.cuts = list(cuts)
+        self._note_windows_end()
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the attributes contradict each other."""

@@ -128,7 +128,7 @@ class References:
         except (InvalidError, FatalError) as error:
             if error.reason is Reason.NOT_FOUND:
                 raise _bad(one, "there is no such file") from error
-            if error.reason is Reason.INVALID_REFERENCE:
+            if error.reason not in (Reason.STORE_MISCONFIGURED, Reason.INVALID_REQUEST):
                 raise
             raise _bad(one, f"the file cannot be read, is it a symbolic link? {error.message}") from error
         footer = data[-length:]

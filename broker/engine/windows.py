@@ -1,8 +1,8 @@
 """Windows of one partition on its lead: where readers wait, and what they step over.
 
-A window is a range of offsets without live records: a gate's, or one that was kept free for a gate that never came, or what was
-deleted behind a gate at the front. `held` and `open`: history may come, so whoever reads up to it waits there; `filled`: what
-stands in it is in `PartitionLog.sealed`; `released`: readers step over it.
+A window is a range of offsets without live records: a gate's, or one that was kept free for a gate that never came. `held` and
+`open`: history may come, so whoever reads up to it waits there; `filled`: what stands in it is in `PartitionLog.sealed`;
+`released`: readers step over it.
 
 Whoever stands exactly before a window when it opens is either at the end of the log, waiting for live records, or on its way
 through the log. Offsets do not tell; what a reader did before does. One that had come to the end, or had asked for it, is let
