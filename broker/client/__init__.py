@@ -1,10 +1,11 @@
-"""The Python client, all asyncio, over gRPC: `Admin`, `GateAdmin`, `GroupAdmin`, `Producer`, `Consumer`.
+"""The Python client, all asyncio, over gRPC: `Admin`, `GateAdmin`, `GroupAdmin`, `Control`, `Producer`, `Consumer`.
 
 Errors are those of `broker.runtime.errors`.
 """
 
 from broker.client.admin import Admin
 from broker.client.consumer import Consumer
+from broker.client.control import Control, DesiredBrokers, Reservation
 from broker.client.gates import FileRef, Gate, GateAdmin, GateState, Hole, Layout, PartitionLayout, Place, Window
 from broker.client.groups import GroupAdmin, GroupDescription, GroupMember, GroupPosition, GroupSummary
 from broker.client.producer import Producer
@@ -33,7 +34,9 @@ __all__ = [
     "ConfigEntry",
     "Consumer",
     "ConsumerRecord",
+    "Control",
     "Delivery",
+    "DesiredBrokers",
     "FileRef",
     "Gate",
     "GateAdmin",
@@ -50,6 +53,7 @@ __all__ = [
     "PartitionLayout",
     "Place",
     "Producer",
+    "Reservation",
     "Start",
     "Timestamp",
     "Topic",

@@ -75,12 +75,16 @@ class TermCapacity:
         """None while the leader is too new to know how many brokers there are: what it said then would make fleets stop some."""
         self._measured_s = 0.0
         self._known: tuple[int, int] | None = None
+        """What was told last: desired, live."""
+        self._stale = True
+        """Something has happened since."""
         self._releasing: asyncio.Task[None] | None = None
 
     # -- the leader tells
 
     def follow(self) -> None:
         """The manifest is there, or has changed."""
+        self._stale = True
         self._deadlines.observe(self._owner.manifest.reservations, self._now_ms())
 
     def tick(self, now_s: float) -> None:
@@ -95,11 +99,18 @@ class TermCapacity:
             self._measured_s = now_s
             pressures = self._owner.planner.pressures(self._owner.manifest.segments, loads)
             self._demand.observe(pressures.values(), now_ms)
-        if self._releasing is None and self._deadlines.expired(now_ms):
+            self._stale = True
+        next_ms = self._deadlines.next_ms()
+        is_over = next_ms is not None and next_ms <= now_ms
+        if self._releasing is None and is_over:
             self._releasing = self._owner.spawn_order(self._release_expired(now_ms))
             self._releasing.add_done_callback(self._released)
+        live = _live(loads)
+        if not self._stale and not is_over and self._known is not None and self._known[1] == live:
+            return
+        self._stale = False
         desired = self.desired()
-        known, self._known = self._known, (desired.brokers, _live(loads))
+        known, self._known = self._known, (desired.brokers, live)
         if known != self._known:
             if known is None or known[0] != desired.brokers:
                 log.info("brokers_desired", brokers=desired.brokers, live=self._known[1], why=desired.reasons[0])

@@ -94,6 +94,7 @@ def test_brokers_come_and_go_with_a_reservation(spawn: Spawn, tmp_path: Path, re
     fleet = Fleet(running)
     create_topic(fleet.bootstrap, "t", PARTITIONS)
     writer = ConfluentWriter(fleet.bootstrap, "t", PARTITIONS, 0, idempotent=True, codec="lz4")
+    writer.pause_s = 0.02  # so little that the load alone asks for no second broker
     writer.start()
 
     def acked_everywhere() -> None:
