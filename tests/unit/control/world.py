@@ -17,7 +17,7 @@ from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError
+from broker.runtime.errors import FatalError, HeadgateError, Reason
 from broker.server.grpc.server import GrpcServer
 from broker.store.memory import MemoryObjects, MemoryStore
 from broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2, groups_pb2, log_pb2
@@ -118,14 +118,15 @@ class Broker:
 
     async def crash(self) -> None:
         self.running = False
-        self.store.kill()
+        # First its doors: nobody hears of it any more.
         await self.server.close(0)
+        self.store.kill()
         task = self.cluster._task
         assert task is not None
         task.cancel()
         await asyncio.wait((task,))
         self.groups.stop()
-        self.cluster.abandon(HeadgateError.__new__(HeadgateError))
+        self.cluster.abandon(FatalError(Reason.CLOSED, "this process is dead"))
         with suppress(BaseException):
             await self.engine.close()
         await self.groups.close()

@@ -1,0 +1,237 @@
+"""The Python client on three whole brokers in one process: addresses that are dead or hang, leads that move, answers that are lost.
+
+Compared: what the caller is told with what the cluster holds. A mismatch means an error that retries should have hidden, a change
+made twice, or records lost, repeated or out of order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.client import Admin, Consumer, GroupAdmin, Producer, TopicPartition
+from broker.client import cluster as cluster_module
+from broker.client import reader as reader_module
+from broker.client import sender as sender_module
+from broker.client.cluster import Link, TopicView, newer
+from broker.client.control import Control
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.server.grpc.publish import Publisher
+from broker.server.grpc.subscribe import Subscriber
+from broker.wire.grpc.methods import Method
+from tests.support.ports import free_port
+from tests.unit.control.test_one_cluster import create
+from tests.unit.control.world import World, until
+
+HOST = "127.0.0.1"
+
+
+def view(*leads: tuple[int, int], topic_id: int = 1) -> TopicView:
+    return TopicView(
+        id=uuid.UUID(int=topic_id),
+        name="t",
+        leaders=tuple(leader for leader, _ in leads),
+        epochs=tuple(epoch for _, epoch in leads),
+        batch_bytes_max=1,
+        seen_at_s=0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "told", "expected"),
+    [
+        (None, view((1, 4)), view((1, 4))),
+        (view((1, 4), (2, 5)), view((1, 4), (3, 6)), view((1, 4), (3, 6))),
+        (view((1, 7), (2, 5)), view((2, 4), (3, 6)), view((1, 7), (3, 6))),
+        (view((1, 4)), view((-1, -1)), view((-1, -1))),
+        (view((1, 4)), view((1, 4), (2, 5)), view((1, 4), (2, 5))),
+        (view((1, 9)), view((2, 5), topic_id=2), view((2, 5), topic_id=2)),
+    ],
+    ids=["first", "newer", "partly older", "nobody leads", "more partitions", "made again"],
+)
+def test_a_lead_that_was_replaced_stays_replaced(known: TopicView | None, told: TopicView, expected: TopicView) -> None:
+    assert newer(known, told) == expected
+
+
+@pytest.fixture
+def hung() -> Iterator[str]:
+    """An address at which the system takes connections and nobody ever says anything."""
+    with socket.create_server((HOST, free_port()), backlog=100) as server:
+        yield f"{HOST}:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less patience with brokers that hang."""
+    monkeypatch.setattr(cluster_module, "ATTEMPT_S", 0.3)
+    monkeypatch.setattr(cluster_module, "CHANGE_ATTEMPT_S", 5.0)
+    monkeypatch.setattr(sender_module, "SILENCE_S", 0.5)
+    monkeypatch.setattr(reader_module, "SILENCE_S", 0.5)
+    monkeypatch.setattr(reader_module, "WATCH_S", 0.1)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_addresses_that_do_not_answer(world: World, hung: str) -> None:
+    dead = f"{HOST}:{free_port()}"
+    for name, first, second in (("t", dead, hung), ("u", hung, dead)):
+        given = f"{first},{second},{world.brokers[1].address}"
+        async with Admin(given) as admin, GroupAdmin(given) as groups:
+            await admin.create_topic(name, 3)
+            assert [part.number for part in (await admin.describe_topic(name)).partitions] == [0, 1, 2]
+            await groups.alter_positions("g", {TopicPartition(name, 0): 0})
+        async with Producer(given) as producer:
+            for number in range(6):
+                await producer.send_and_wait(name, b"x", partition=number % 3)
+        async with Consumer(given) as consumer:
+            await consumer.assign_topic(name)
+            assert len([await anext(consumer) for _ in range(6)]) == 6
+    async with Admin(dead, timeout_ms=300) as admin:
+        with pytest.raises(RetryError):
+            await admin.list_topics()
+
+
+async def produce_all_the_time(producer: Producer, topic: str, partitions: int, stop: asyncio.Event) -> int:
+    """Numbered values, in turn. Returns how many."""
+    number = 0
+    while not stop.is_set():
+        for _ in range(8):
+            await producer.send(topic, b"%d" % number, partition=number % partitions)
+            number += 1
+        await asyncio.sleep(0.005)
+    await producer.flush()
+    return number
+
+
+async def read_all(consumer: Consumer, count: int) -> list[Any]:
+    """So many records, and a look that there are no more."""
+    found: list[Any] = []
+    async with asyncio.timeout(30):
+        while len(found) < count:
+            found += await consumer.poll(timeout_ms=1000)
+    return found + await consumer.poll(timeout_ms=50)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_records_through_every_change_of_lead(world: World) -> None:
+    """Given one address only. A drain, a crash of that very broker, its return, and a split: each record once, in order."""
+    await create(world, "t", 6)
+    given = world.brokers[1].address
+    stop = asyncio.Event()
+    async with Producer(given, linger_ms=1) as producer, Consumer(given) as consumer:
+        await consumer.assign_topic("t")
+        writing = asyncio.create_task(produce_all_the_time(producer, "t", 6, stop))
+        end = dict.fromkeys(range(6), 0)
+
+        async def flows() -> None:
+            """Every partition grows at its lead of now."""
+            before = dict(end)
+
+            def grown() -> bool:
+                assert not writing.done(), writing.result()
+                for broker in world.brokers:
+                    for log in broker.engine.logs.get("t", ()) if broker.running else ():
+                        if log is not None:
+                            end[log.number] = max(end[log.number], log.high_watermark)
+                return all(end[number] > before[number] for number in end)
+
+            await until(grown)
+
+        await flows()
+        await world.leader.cluster.leader.drain_broker(3)  # type: ignore[union-attr]
+        await flows()
+        await world.brokers[1].crash()
+        await flows()
+        await world.brokers[1].start()
+        await world.brokers[0].stop()
+        await flows()
+        await world.brokers[0].start()
+        await flows()
+        stop.set()
+        count = await writing
+        found = await read_all(consumer, count)
+    assert len(found) == count
+    by_partition: dict[int, list[int]] = {}
+    for record in found:
+        by_partition.setdefault(record.partition, []).append(int(record.value))
+    for number, values in by_partition.items():
+        assert values == list(range(number, count, 6))
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_lead_that_hangs_is_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its streams stay open and nothing comes: the client finds out elsewhere that others lead, and goes there."""
+    await create(world, "t", 3)
+    victim = world.lead("t", 0)
+    others = [broker for broker in world.brokers if broker is not victim]
+    async with Producer(",".join(one.address for one in others)) as producer, Consumer(others[0].address) as consumer:
+        await consumer.assign({TopicPartition("t", 0): "earliest"})
+        await producer.send_and_wait("t", b"1", partition=0)
+        assert (await anext(consumer)).value == b"1"
+        # Its door takes and gives nothing any more; its segment goes elsewhere, as that of one that is stopped would.
+        stuck = asyncio.Event()
+        receive, turn = Publisher._receive, Subscriber._turn
+
+        def received(self: Publisher, data: bytes) -> None:
+            if self._engine is not victim.engine:
+                receive(self, data)
+
+        async def turned(self: Subscriber, subscription: Any) -> None:
+            if self._engine is victim.engine:
+                await stuck.wait()
+            await turn(self, subscription)
+
+        monkeypatch.setattr(Publisher, "_receive", received)
+        monkeypatch.setattr(Subscriber, "_turn", turned)
+        waiting = await producer.send("t", b"2", partition=0)
+        (segment,) = [one for one in victim.engine.leads.segments() if 0 in one.partitions]
+        async with Control(world.bootstrap) as control:
+            await control.move(segment.id, others[0].number)
+        async with asyncio.timeout(15):
+            assert (await waiting).offset == 1
+            assert (await anext(consumer)).value == b"2"
+        stuck.set()
+
+
+async def test_changes_whose_answers_are_lost_are_made_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker did it and died before it said so."""
+    lost: list[str] = []
+    call = Link.call
+
+    async def lossy(self: Link, method: Method, request: Any, timeout_s: float) -> Any:
+        answer = await call(self, method, request, timeout_s)
+        if method.name in lost:
+            lost.remove(method.name)
+            raise RetryError(Reason.CLOSED, "the connection broke")
+        return answer
+
+    monkeypatch.setattr(Link, "call", lossy)
+    async with Admin(world.bootstrap) as admin, GroupAdmin(world.bootstrap) as groups:
+        lost += ["CreateTopic", "CreatePartitions", "DeleteTopic", "DeleteGroup", "DeleteRecords", "AlterTopicConfig"]
+        made = await admin.create_topic("t", 2)
+        assert (made.name, made.partitions) == ("t", 2)
+        await admin.create_partitions("t", 4)
+        assert (await admin.describe_topic("t")).topic == dataclasses.replace(made, partitions=4)
+        assert await admin.delete_records("t", {0: None}) == {0: 0}
+        await admin.alter_topic_config("t", {"retention.ms": "5"})
+        await groups.alter_positions("g", {TopicPartition("t", 0): 0})
+        await groups.delete_group("g")
+        await admin.delete_topic("t")
+        assert await admin.list_topics() == [one for one in await admin.list_topics() if one.name.startswith("__")]
+        assert not lost
+        # Where nothing was lost, what is there already is an error.
+        await admin.create_topic("t", 2)
+        for work, reason in [
+            (admin.create_topic("t", 2), Reason.TOPIC_EXISTS),
+            (admin.create_partitions("t", 2), Reason.INVALID_PARTITIONS),
+            (admin.delete_topic("none"), Reason.UNKNOWN_TOPIC),
+            (groups.delete_group("none"), Reason.GROUP_ID_NOT_FOUND),
+        ]:
+            with pytest.raises(HeadgateError) as caught:
+                await work
+            assert isinstance(caught.value, InvalidError) and caught.value.reason is reason
