@@ -7,13 +7,15 @@ what a cluster does with the number is not tested here.
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3  # type: ignore[import-untyped]
 import kmock
 import pytest
+import yaml
+from botocore.config import Config  # type: ignore[import-untyped]
 from kubernetes import client as kubernetes  # type: ignore[import-untyped]
 
 from assets.fleets.ecs import EcsFleet
@@ -23,8 +25,11 @@ from assets.fleets.local import LocalFleet
 from assets.resources import FleetResource
 from broker.client.control import DesiredBrokers
 from broker.runtime.errors import FatalError, RetryError
+from tests.support.ports import free_port
 from tests.support.s3_server import S3Server
 from tests.support.stand_in import StandInCluster, book
+
+DEPLOY = Path(__file__).parents[3] / "assets" / "deploy"
 
 
 # -- local
@@ -42,31 +47,142 @@ def test_the_resource_makes_the_fleet_that_it_is_told() -> None:
 
 # -- kubernetes
 
+LABELS = {"app": "headgate"}
+
 
 @pytest.fixture
-def api() -> Iterator[tuple[kubernetes.AppsV1Api, Any]]:
-    """A client, and the emulator it talks to, which runs in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    started = threading.Event()
-    stop: asyncio.Event | None = None
-    found: dict[str, Any] = {}
+async def emulator() -> AsyncIterator[Any]:
+    async with kmock.KubernetesEmulator() as handler, kmock.Server(handler):
+        yield handler
 
-    async def serve() -> None:
-        nonlocal stop
-        stop = asyncio.Event()
-        async with kmock.Server(kmock.KubernetesEmulator()) as server:  # type: ignore[attr-defined]
-            found["server"], found["url"] = server, str(server.url).rstrip("/")
-            started.set()
-            await stop.wait()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
-    thread.start()
-    assert started.wait(30)
-    configuration = kubernetes.Configuration(host=found["url"])
-    configuration.retries = 0
+@pytest.fixture
+def api(emulator: Any) -> Iterator[Any]:
+    configuration = kubernetes.Configuration(host=str(emulator.url).rstrip("/"))
+    configuration.retries = False
     with kubernetes.ApiClient(configuration) as connection:
-        yield kubernetes.AppsV1Api(connection), found["server"]
-    assert stop is not None
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(30)
-    loop.close()
+        yield kubernetes.AppsV1Api(connection)
+
+
+def workload(kind: str) -> dict[str, Any]:
+    template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "broker", "image": "headgate"}]}}
+    spec = {"replicas": 1, "serviceName": "brokers", "selector": {"matchLabels": LABELS}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "brokers"}, "spec": spec}
+
+
+@pytest.mark.parametrize("kind", ["statefulset", "deployment"])
+async def test_kubernetes_is_scaled_within_the_limits(api: Any, kind: Any) -> None:
+    def work() -> None:
+        make = api.create_namespaced_stateful_set if kind == "statefulset" else api.create_namespaced_deployment
+        make("default", workload("StatefulSet" if kind == "statefulset" else "Deployment"))
+        fleet: Fleet = KubernetesFleet(namespace="default", workload="brokers", kind=kind, minimum=1, maximum=5, api=api)
+        assert not fleet.follows and fleet.name == f"{kind} default/brokers"
+        assert fleet.state().asked == 1
+        assert fleet.scale(3).asked == 3 and fleet.state().asked == 3
+        most = fleet.scale(9)
+        assert most.asked == 5 and most.note == "9 brokers are desired; the fleet's limits are 1 to 5"
+        assert fleet.state().asked == 5
+        assert fleet.scale(0).asked == 1 and fleet.state().asked == 1
+
+    await asyncio.to_thread(work)
+
+
+async def test_the_same_number_again_asks_for_nothing(api: Any, emulator: Any) -> None:
+    def work() -> None:
+        api.create_namespaced_stateful_set("default", workload("StatefulSet"))
+        fleet = KubernetesFleet(namespace="default", workload="brokers", api=api)
+        fleet.scale(2)
+        fleet.scale(2)
+
+    await asyncio.to_thread(work)
+    assert len(emulator[kmock.method.PATCH]) == 1
+
+
+async def test_kubernetes_has_no_such_workload(api: Any) -> None:
+    with pytest.raises(FatalError, match="kubernetes has no such workload"):
+        await asyncio.to_thread(KubernetesFleet(namespace="default", workload="gone", api=api).state)
+
+
+@pytest.mark.parametrize(("status", "error"), [(401, FatalError), (403, FatalError), (500, RetryError), (429, RetryError)])
+async def test_kubernetes_refuses(api: Any, emulator: Any, status: int, error: type[Exception]) -> None:
+    emulator["get /apis/apps/v1/namespaces/default/statefulsets/brokers"] << status
+    with pytest.raises(error, match=f"status=`{status}`"):
+        await asyncio.to_thread(KubernetesFleet(namespace="default", workload="brokers", api=api).state)
+
+
+def test_kubernetes_does_not_answer() -> None:
+    configuration = kubernetes.Configuration(host=f"http://127.0.0.1:{free_port()}")
+    configuration.retries = False
+    with kubernetes.ApiClient(configuration) as connection, pytest.raises(RetryError, match="does not answer"):
+        KubernetesFleet(namespace="default", workload="brokers", api=kubernetes.AppsV1Api(connection)).state()
+
+
+def test_kubernetes_is_not_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    name, _ = book()
+    with pytest.raises(FatalError, match="neither a service account nor a kubeconfig"):
+        FleetResource(kind="kubernetes", workload="brokers").fleet(StandInCluster(name=name))
+
+
+def test_the_manifests_are_what_the_fleet_scales() -> None:
+    """The workload of the manifests is a StatefulSet; the role lets its scale be changed, and nothing else."""
+    documents = [one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()) if one]
+    kinds = {one["kind"]: one for one in documents}
+    stateful = kinds["StatefulSet"]
+    assert stateful["spec"]["selector"]["matchLabels"].items() <= stateful["spec"]["template"]["metadata"]["labels"].items()
+    assert stateful["spec"]["serviceName"] in {one["metadata"]["name"] for one in documents if one["kind"] == "Service"}
+    rules = {(resource, verb) for rule in kinds["Role"]["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert rules == {("statefulsets", "get"), ("statefulsets/scale", "patch")}
+
+
+# -- ecs
+
+
+@pytest.fixture
+def ecs(s3_server: S3Server) -> Any:
+    """moto's server answers for ECS too. A service of one task."""
+    client = boto3.client(
+        "ecs", region_name="us-east-1", endpoint_url=s3_server.endpoint, aws_access_key_id="test", aws_secret_access_key="test"
+    )
+    client.create_cluster(clusterName="flood")
+    client.register_task_definition(family="broker", containerDefinitions=[{"name": "broker", "image": "headgate", "memory": 512}])
+    if not client.list_services(cluster="flood")["serviceArns"]:
+        client.create_service(cluster="flood", serviceName="brokers", taskDefinition="broker", desiredCount=1)
+    client.update_service(cluster="flood", service="brokers", desiredCount=1)
+    return client
+
+
+def test_ecs_is_scaled_within_the_limits(ecs: Any) -> None:
+    fleet: Fleet = EcsFleet(cluster="flood", service="brokers", minimum=1, maximum=5, client=ecs)
+    assert fleet.state().asked == 1
+    assert fleet.scale(3).asked == 3 and fleet.state().asked == 3
+    assert fleet.scale(9).asked == 5 and fleet.state().asked == 5
+    assert fleet.scale(0).asked == 1 and fleet.state().asked == 1
+
+
+@pytest.mark.parametrize(("cluster", "service"), [("flood", "gone"), ("gone", "brokers")])
+def test_ecs_has_no_such_service(ecs: Any, cluster: str, service: str) -> None:
+    with pytest.raises(FatalError, match="ecs has no such service"):
+        EcsFleet(cluster=cluster, service=service, client=ecs).state()
+
+
+def test_ecs_without_credentials(ecs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    name, _ = book()
+    with pytest.raises(FatalError, match="aws has no credentials"):
+        FleetResource(kind="ecs", namespace="flood", workload="brokers", region="us-east-1").fleet(
+            StandInCluster(name=name)
+        ).state()
+
+
+def test_ecs_does_not_answer() -> None:
+    client = boto3.client(
+        "ecs", region_name="us-east-1", endpoint_url=f"http://127.0.0.1:{free_port()}", aws_access_key_id="test",
+        aws_secret_access_key="test", config=Config(retries={"total_max_attempts": 1}),
+    )  # fmt: skip
+    with pytest.raises(RetryError, match="ecs does not answer"):
+        EcsFleet(cluster="flood", service="brokers", client=client).state()
