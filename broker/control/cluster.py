@@ -38,6 +38,8 @@ PROBE_S = 0.5
 REREAD_S = 0.3
 """A leader that does not answer may have been replaced: pause between two looks."""
 DRAIN_LOOK_S = 0.05
+YIELD_AGAIN_S = 60.0
+"""Where nobody else took the lead, all others are lost after all: for so long the lead is kept."""
 
 
 class Cluster:
@@ -73,6 +75,8 @@ class Cluster:
         self._catalog = ClusterCatalog(mine.id)
         self._register = LeaseRegister(engine.store)
         self._contender = Contender(self._address)
+        self._stands_back_until_s = -YIELD_AGAIN_S
+        """So long the lead is left to others."""
         self._version = 0
         self._draining = asyncio.Event()
         """This broker is to lose its segments and get no others, whoever leads."""
@@ -156,6 +160,9 @@ class Cluster:
                 continue
             if lease is not None and lease.holder == self._mine.id:
                 lease = None  # an attempt of ours whose answer was lost, or a term that is over
+            if (lease is None or not lease.holder) and self.engine.clock.monotonic() < self._stands_back_until_s:
+                await asyncio.sleep(LOOK_S)
+                continue
             if await self._may_take(version, lease):
                 await self._lead(version, lease)
             elif lease is not None:
@@ -207,6 +214,7 @@ class Cluster:
             member_timeout_ms=self._timeout_ms,
             draining=self._draining,
             planner=reshard.LoadPlanner(targets),
+            yields=self.engine.clock.monotonic() >= self._stands_back_until_s + YIELD_AGAIN_S,
             ended=lambda error: self._term_ended.set(),
             fail=self._fail,
         )
@@ -228,6 +236,8 @@ class Cluster:
             self.leader = None
             self._version = leader.version
             leader.stop()
+            if leader.yielded:
+                self._stands_back_until_s = self.engine.clock.monotonic() + 2 * self._timeout_ms / 1000
             self.capacity.changed()
 
     async def _follow(self, lease: Lease) -> None:

@@ -3,6 +3,9 @@
 It holds no state that is not in the store but what it learned since it leads: who is connected, loads, orders under way. When it
 dies, the next one loads the journal and waits `member_timeout_ms` for the members to come; whoever does not come is lost.
 
+Where all members, two or more, fall silent together, it is this broker that is cut off, more likely than all of them are lost: it
+gives the lease back and stands back for a while, and one of them finds out who can be reached. Otherwise it would fence them all.
+
 A member is lost when its stream ends or is silent. Its incarnation is *condemned*: nothing is committed for it any more. Then it is
 fenced and recovered (`engine/recovery.py`), and in one commit its last chunks are listed, its segments and itself sealed, and their
 successors opened elsewhere. If it was alive after all, it finds the fence and stops.
@@ -106,6 +109,7 @@ class Leader:
         draining: set when this broker is to lose its segments and get no others.
         version: of the lease, which this broker has just written.
         predecessor: the incarnation that let the lease run out; "" where it was given up.
+        yields: whether to give the lease back when all members fall silent together.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class Leader:
         member_timeout_ms: int,
         draining: asyncio.Event,
         planner: LoadPlanner,
+        yields: bool,
         ended: Callable[[HeadgateError], None],
         fail: Callable[[HeadgateError], None],
     ) -> None:
@@ -161,6 +166,9 @@ class Leader:
         self._drained: set[str] = set()
         """Incarnations that were drained by hand, or said that they are to end."""
         self._given_up = False
+        self.yielded = False
+        """Whether this term ended because all members fell silent together."""
+        self._yields = yields
         self._writing_lease = asyncio.Lock()
         self.connections: Callable[[], int] = lambda: 0
 
@@ -503,7 +511,10 @@ class Leader:
                     session.seen_s = now_s
             seen_s = now_s
             self.capacity.tick(now_s)
-            lost = self._find_lost(now_s)
+            if self._yields and self._failing_over is None and self._is_cut_off(now_s):
+                self._yields = False
+                self._failing_over = self._spawn(self._yield(), "yield")
+            lost = self._find_lost(now_s) if self._failing_over is None else []
             if lost and self._failing_over is None:
                 self._failing_over = self._spawn(self._fail_over(lost), "failover")
             if now_s - report_s >= REPORT_S:
@@ -512,6 +523,22 @@ class Leader:
                     session.alive()
                 self._measure(now_s)
                 self._plan()
+
+    def _is_cut_off(self, now_s: float) -> bool:
+        silences_s = [now_s - session.seen_s for session in self.sessions.values()]
+        return len(silences_s) > 1 and max(silences_s) > self._timeout_s and min(silences_s) > self._timeout_s / 2
+
+    async def _yield(self) -> None:
+        try:
+            await self.give_up()
+        except RetryError as error:
+            log.warning("lease_not_given_up", error=error.message)
+            self._given_up = False
+            return
+        finally:
+            self._failing_over = None
+        self.yielded = True
+        self._failed(DeposedError(Reason.NOT_LEADER, "all brokers fell silent at once: one of them shall lead"))
 
     def _find_lost(self, now_s: float) -> list[Incarnation]:
         lost: list[Incarnation] = []
