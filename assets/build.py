@@ -447,8 +447,8 @@ def _added(run: Run) -> dict[str, Any]:
 
 _PLAN = """What comes, and what it will take: rows and bytes from the source's metadata, brokers and time from earlier runs.
 Partitions that are in the topic already count as nothing."""
-_CAPACITY = """Brokers for the flood: a reservation that ends by itself, a wait until they serve, and the topic's segments spread over
-them."""
+_CAPACITY = """Brokers for the flood: a reservation that ends by itself, a wait until they serve, and the topic's segments spread
+over them."""
 _BACKFILL = """The history, by reference: Spark writes Parquet files into the topic's store, and one commit per partition
 makes them readable, wholly or not at all. The same partition again adds nothing."""
 _RELEASE = """The reservation is given back, brokers hand over and leave, segments become one again."""

@@ -79,13 +79,14 @@ def _show(console: Console, facts: Facts, options: Options, seconds: float) -> N
     table.add_column(overflow="fold")
     live = facts.readers.get("latest", {})
     saved = 1 - facts.broker_seconds / facts.always_on_seconds if facts.always_on_seconds else 0.0
+    what = f"{facts.days[0]} to {facts.days[-1]}, each flight {options.grown} times"
+    always = f"{BROKERS_MAX} always on: {facts.always_on_seconds:,.0f} ({saved:.0%} less)"
     rows: list[tuple[str, str]] = [
-        ("history", f"{facts.history_rows:,} rows by reference (planned {facts.planned_rows:,}): {facts.days[0]} to {facts.days[-1]}, "
-                    f"each flight {options.grown} times"),
+        ("history", f"{facts.history_rows:,} rows by reference (planned {facts.planned_rows:,}): {what}"),
         ("live", f"{facts.live_rows:,} flights at {options.rate:g}/s, all acked"),
         ("seconds", f"{facts.flood_s:.0f} for the flood, {facts.backfill_s:.0f} of them Spark; {seconds:.0f} for the whole demo"),
         ("brokers", " -> ".join(map(str, facts.brokers))),
-        ("broker-seconds", f"{facts.broker_seconds:,.0f}; {BROKERS_MAX} always on: {facts.always_on_seconds:,.0f} ({saved:.0%} less)"),
+        ("broker-seconds", f"{facts.broker_seconds:,.0f}; {always}"),
         ("live p99", _latencies(facts)),
         ("certificate", f"{sum(one['verified'] for one in facts.certificates)} of {len(facts.days)} days complete: rows, bytes and "
                         "checksums of the source are those that a client reads"),

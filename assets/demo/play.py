@@ -142,10 +142,9 @@ class Demo:
 
     def _start_brokers(self) -> None:
         self._say("one broker starts")
-        self._processes.start(
-            "brokers", "broker.cli.main", "up", "--store", str(self._directory / "store"), "--max-brokers", str(BROKERS_MAX),
-            "--kafka-port", str(self._ports["kafka"]), "--grpc-port", str(self._ports["grpc"]), "--http-port", str(self._ports["http"]),
-        )  # fmt: skip
+        ports = [part for name in ("kafka", "grpc", "http") for part in (f"--{name}-port", str(self._ports[name]))]
+        store = str(self._directory / "store")
+        self._processes.start("brokers", "broker.cli.main", "up", "--store", store, "--max-brokers", str(BROKERS_MAX), *ports)
         wait_for("the broker", lambda: " serves " in self._processes.tail("brokers"), START_S, self._processes.check)
         self._sampler.start()
 

@@ -45,13 +45,13 @@ class Processes:
         self._directory = directory
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}
-        self._running: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
+        self.running: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for name, _, _ in reversed(list(self._running)):
+        for name, _, _ in reversed(list(self.running)):
             self.stop(name)
 
     def start(self, name: str, module: str, *arguments: str, talk: bool = False) -> subprocess.Popen[str]:
@@ -69,7 +69,7 @@ class Processes:
             # A shell may have started us in the background, with SIGINT ignored; Dagster would inherit that.
             preexec_fn=_heed_interrupts,
         )
-        self._running.append((name, process, log))
+        self.running.append((name, process, log))
         return process
 
     def log(self, name: str) -> Path:
@@ -84,16 +84,16 @@ class Processes:
 
     def check(self) -> None:
         """Raise FatalError where a process ended that should not have."""
-        for name, process, _ in self._running:
+        for name, process, _ in self.running:
             if process.poll() not in (None, 0):
                 raise FatalError(Reason.INTERNAL, f"{name} ended by itself. exit_code=`{process.poll()}`\n{self.tail(name)}")
 
     def stop(self, name: str) -> int:
         """End a process and those that it started. Returns its exit code."""
-        found = next((one for one in self._running if one[0] == name), None)
+        found = next((one for one in self.running if one[0] == name), None)
         if found is None:
             return 0
-        self._running.remove(found)
+        self.running.remove(found)
         _, process, log = found
         for number, patience_s in ((signal.SIGINT if name == "dagster" else signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
             if process.poll() is not None:

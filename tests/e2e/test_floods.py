@@ -1,0 +1,122 @@
+"""Floods with everything real: `headgate up`, Spark, the flights of 2013; in the long form Dagster's daemon and web server too.
+
+Compared: what the certificate says (the source against what a client reads from the topic), and what is left when it is over: one
+broker, no reservation, no open gate. In the long form the run, the daemon, Spark's driver or a broker is killed in the middle of
+a flood; afterwards all of that still holds, and the same days can be run again. A mismatch means that a flood loses or doubles
+history, or that brokers are paid for that nobody uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.build import flood_definitions
+from assets.definitions import load
+from tests.support.flood_world import FLOOD, TOPIC, FloodWorld, flood_world, kill
+
+CHECKS = {"certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "consumers_catching_up"}
+
+
+@pytest.mark.timeout(600)
+def test_two_days_through_spark(tmp_path: Path) -> None:
+    with flood_world(tmp_path) as world, dg.DagsterInstance.ephemeral() as instance:
+        world.make_flights(brokers=2)
+        world.start_brokers(2)
+        definitions = flood_definitions(load(str(tmp_path / "floods.yaml")), cluster=world.cluster)
+        job = definitions.resolve_job_def("flights_flood")
+
+        def run() -> dg.ExecuteInProcessResult:
+            tags = {"dagster/asset_partition_range_start": "2013-06-10", "dagster/asset_partition_range_end": "2013-06-11"}
+            return job.execute_in_process(instance=instance, tags=tags)
+
+        first = run()
+        assert {one.check_name for one in first.get_asset_check_evaluations() if one.passed} == CHECKS
+        rows = {
+            one.partition: one.metadata["rows"].value for one in first.asset_materializations_for_node("flights__flood_backfill")
+        }
+        assert rows == {day: world.rows[day] for day in ("2013-06-10", "2013-06-11")}
+        (capacity, _) = first.asset_materializations_for_node("flights__flood_capacity")
+        assert capacity.metadata["brokers serving"].value == 2
+        world.until("the second broker is gone", world.at_rest)
+        again = run()
+        (backfill, _) = again.asset_materializations_for_node("flights__flood_backfill")
+        assert backfill.metadata["rows added"].value == 0
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FloodWorld]:
+    """One world for the long form: each test floods other days."""
+    with flood_world(tmp_path_factory.mktemp("floods")) as found:
+        # Enough rows that there is a middle to kill something in.
+        found.make_flights(brokers=3, grown=20)
+        found.start_brokers(3)
+        found.start_dagster()
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_backfill_of_three_days_as_the_page_launches_it(world: FloodWorld) -> None:
+    days = ["2013-06-03", "2013-06-04", "2013-06-05"]
+    backfill_id = world.dagster.backfill(FLOOD, days)
+    most = 0
+
+    def done() -> bool:
+        nonlocal most
+        most = max(most, world.cluster.desired().live_brokers)
+        return world.dagster.backfill_status(backfill_id)[0].startswith(("COMPLETED", "FAILED"))
+
+    world.until("the backfill ends", done)
+    status, runs = world.dagster.backfill_status(backfill_id)
+    assert status == "COMPLETED_SUCCESS" and list(runs.values()) == ["SUCCESS"], "one run for all three days"
+    (run_id,) = runs
+    assert most == 3
+    assert world.dagster.checks(run_id) == dict.fromkeys(CHECKS, True)
+    assert world.added(run_id) == sum(world.rows[day] for day in days)
+    world.until("the world is at rest", world.at_rest)
+    again = world.flood(days[0], days[2])
+    assert world.added(again) == 0
+    assert world.cluster.desired().live_brokers == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("victim", "day"), [("run", "2013-06-12"), ("daemon", "2013-06-13"), ("spark", "2013-06-14"), ("broker", "2013-06-17")]
+)
+def test_a_kill_in_the_middle_of_a_flood(world: FloodWorld, victim: str, day: str) -> None:
+    last = f"{day[:-2]}{int(day[-2:]) + 1:02}" if victim in ("run", "broker") else day
+    run_id = world.dagster.launch(FLOOD, day, last)
+    # Spark works: the gate is open, files are being written.
+    world.until("Spark works", lambda: "shuffling" in world.messages(run_id) or world.dagster.run_status(run_id) == "FAILURE")
+    assert world.dagster.run_status(run_id) == "STARTED", world.dagster.failure(run_id)
+    words = {
+        "run": "dagster api execute_run",
+        "daemon": "dagster._daemon",
+        "spark": "SparkSubmit",
+        "broker": "broker.cli.main broker",
+    }
+    victims = world.descendants(words[victim])
+    assert victims, f"there is no {victim} to kill"
+    for pid in victims[-1:] if victim == "broker" else victims:
+        kill(pid)
+    status = world.run_to_end(run_id)
+    if victim == "daemon":
+        assert status == "SUCCESS", "a run needs no daemon"
+        world.processes.stop("dagster")
+        world.start_dagster()
+    if victim in ("run", "spark"):
+        assert status == "FAILURE"
+    world.until("the world is at rest", world.at_rest)
+    again = world.flood(day, last)
+    days = [one for one in world.rows if day <= one <= last]
+    filled = {name for name, gate in world.cluster.gates(TOPIC).items() if str(gate.state) == "filled"}
+    for one in days:
+        assert len([name for name in filled if name.startswith(f"flights.{one}")]) == 1, "each day is there once"
+    if status != "SUCCESS":
+        assert world.dagster.checks(again) == dict.fromkeys(CHECKS, True)
+    world.until("the world is at rest", world.at_rest)
