@@ -153,12 +153,12 @@ def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> None:
         schema, metadata = parquet.schema_arrow, parquet.metadata
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _bad(one, f"the file's footer cannot be read: {error}") from error
+    if len(set(schema.names)) != len(schema.names):
+        raise _bad(one, "two columns have the same name")
     try:
         check_columns(schema)
     except InvalidError as error:
         raise _bad(one, error.message) from error
-    if len(set(schema.names)) != len(schema.names):
-        raise _bad(one, "two columns have the same name")
     if metadata.num_rows != one.rows:
         raise _bad(one, f"the file has another number of rows than stated: {metadata.num_rows} instead of {one.rows}")
     columns = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}

@@ -1,0 +1,440 @@
+"""What a gate refuses, what becomes of its files, and what the log says of it.
+
+Runs: an engine alone over a directory or memory, with the leader's part in gates. Files are spoilt in every way that a job can.
+Compared: each gives a clear error that names the file and what is wrong, nothing of it can be read, and the same gate can still be
+filled with good files. Files that nobody names are swept after their time and only then; files that are named never.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import crc32c
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+
+from broker.cluster.gates import Gate, GateWindow, ParquetExtent
+from broker.cluster.manifest import CondemnFiles, CreateTopic, Manifest, OpenGate, Topic, decode_edits, encode_edits
+from broker.engine.references import References
+from broker.engine.retention import expired_offset
+from broker.runtime.clock import ManualClock
+from broker.runtime.errors import InvalidError, Reason
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.gate_world import Alone, files_for, gates_of, put_file, rows_of, value_of
+from tests.unit.engine.world import NOW_MS, Incarnation, read_values, settings
+
+ROWS = 40
+HOUR_MS = 3_600_000
+
+
+@dataclass
+class Case:
+    """A broker with a topic `t` of two partitions and an open gate `g`."""
+
+    broker: Incarnation
+    gate: Gate
+    root: Path
+    ref: ParquetExtent
+    """A good file of partition 0."""
+
+    async def spoil(self, data: bytes) -> ParquetExtent:
+        """Other bytes under the same key; the reference tells their size and checksum."""
+        await self.broker.engine.store.put(self.ref.path, data)
+        length = int.from_bytes(data[-8:-4], "little") + 8
+        return replace(self.ref, size_bytes=len(data), footer_crc32c=crc32c.crc32c(data[-length:]))
+
+    async def write(self, rows: pa.Table, **options: Any) -> ParquetExtent:
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, **options)
+        return await self.spoil(sink.getvalue().to_pybytes())
+
+
+Spoil = Callable[[Case], Awaitable[ParquetExtent]]
+
+
+def _rows(case: Case) -> pa.Table:
+    return rows_of("g", 0, 0, ROWS)
+
+
+async def _symbolic_link(case: Case) -> ParquetExtent:
+    target = case.root / case.ref.path
+    os.rename(target, case.root / "elsewhere")
+    os.symlink(case.root / "elsewhere", target)
+    return case.ref
+
+
+async def _linked_directory(case: Case) -> ParquetExtent:
+    directory = (case.root / case.ref.path).parent
+    os.rename(directory, case.root / "elsewhere")
+    os.symlink(case.root / "elsewhere", directory)
+    return case.ref
+
+
+async def _missing(case: Case) -> ParquetExtent:
+    await case.broker.engine.store.delete(case.ref.path)
+    return case.ref
+
+
+async def _cut_off(case: Case) -> ParquetExtent:
+    data = await case.broker.engine.store.get(case.ref.path)
+    await case.broker.engine.store.put(case.ref.path, data[:-20])
+    return case.ref
+
+
+async def _longer(case: Case) -> ParquetExtent:
+    data = await case.broker.engine.store.get(case.ref.path)
+    await case.broker.engine.store.put(case.ref.path, data + b"x")
+    return case.ref
+
+
+async def _cut_off_as_stated(case: Case) -> ParquetExtent:
+    data = await case.broker.engine.store.get(case.ref.path)
+    await case.broker.engine.store.put(case.ref.path, data[:-20])
+    return replace(case.ref, size_bytes=len(data) - 20)
+
+
+async def _unsorted(case: Case) -> ParquetExtent:
+    offsets = list(range(ROWS // 2, ROWS)) + list(range(ROWS // 2))
+    return await case.write(_rows(case).append_column("offset", pa.array(offsets, pa.int64())), row_group_size=ROWS // 2)
+
+
+def _path(path: str) -> Spoil:
+    async def spoil(case: Case) -> ParquetExtent:
+        return replace(case.ref, path=path.format(own=case.ref.path))
+
+    return spoil
+
+
+def _changed(**changes: int) -> Spoil:
+    async def spoil(case: Case) -> ParquetExtent:
+        return replace(case.ref, **{name: getattr(case.ref, name) + by for name, by in changes.items()})
+
+    return spoil
+
+
+def _columns(change: Callable[[pa.Table], pa.Table], **options: Any) -> Spoil:
+    async def spoil(case: Case) -> ParquetExtent:
+        return await case.write(change(_rows(case)), **options)
+
+    return spoil
+
+
+BAD: dict[str, tuple[Spoil, str]] = {
+    "another topic's prefix": (_path("topics/" + "0" * 32 + "/data/partition=0/x.parquet"), "not under the topic's prefix"),
+    "the log itself": (_path("cluster/id"), "not under the topic's prefix"),
+    "two dots": (_path("{own}/../../../x.parquet"), "not a key"),
+    "an absolute path": (_path("/etc/passwd"), "not a key"),
+    "an empty path": (_path(""), "not a key"),
+    "a URL that is not allowed": (_path("file:///etc/passwd"), "gate_allowed_prefixes"),
+    "another scheme": (_path("http://example.org/x.parquet"), "gate_allowed_prefixes"),
+    "a symbolic link": (_symbolic_link, "symbolic link"),
+    "a symbolic link on the way": (_linked_directory, "symbolic link"),
+    "missing": (_missing, "no such file"),
+    "cut off": (_cut_off, "another size"),
+    "longer than stated": (_longer, "another size"),
+    "cut off, and stated so": (_cut_off_as_stated, "cut off"),
+    "another checksum": (_changed(footer_crc32c=1), "another checksum"),
+    "fewer rows than stated": (_changed(base_offset=0, end_offset=1), "outside the gate's window"),
+    "more rows than stated": (_changed(end_offset=-1), "another number of rows"),
+    "before the window": (_changed(base_offset=-1, end_offset=-1), "outside the gate's window"),
+    "no rows": (_changed(end_offset=-ROWS), "at least one row"),
+    "another first time": (_changed(timestamp_min_ms=-1), "times are"),
+    "times that make no sense": (_changed(timestamp_min_ms=ROWS), "make no sense"),
+    "no value": (_columns(lambda rows: rows.drop_columns(["value"])), "no column `value`"),
+    "no timestamp": (_columns(lambda rows: rows.drop_columns(["timestamp"])), "no column `timestamp`"),
+    "a value of another type": (
+        _columns(lambda rows: rows.set_column(2, "value", pa.array(range(ROWS), pa.int64()))),
+        "column `value` is neither",
+    ),
+    "a null timestamp": (
+        _columns(lambda rows: rows.set_column(0, "timestamp", pa.array([None, *range(ROWS - 1)], pa.timestamp("ms", tz="UTC")))),
+        "timestamp is null",
+    ),
+    "unsorted": (_unsorted, "not sorted by offset"),
+    "offsets of another place": (
+        _columns(lambda rows: rows.append_column("offset", pa.array(range(7, ROWS + 7), pa.int64()))),
+        "not sorted by offset",
+    ),
+    "two columns of one name": (_columns(lambda rows: rows.append_column("key", rows.column("key"))), "same name"),
+}
+
+
+async def _open(broker: Incarnation, root: Path) -> Case:
+    engine = broker.engine
+    await engine.create_topic("t", 2, {})
+    gate = await gates_of(engine).open("t", "g", "now", [ROWS, ROWS], HOUR_MS)
+    return Case(broker, gate, root, await put_file(engine, gate, gate.windows[0], 0, ROWS))
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_bad_files_are_refused(name: str, make_machine: MakeMachine, tmp_path: Path) -> None:
+    machine = make_machine("local")
+    broker = await machine.start()
+    case = await _open(broker, tmp_path / "store")
+    gates = gates_of(broker.engine)
+    spoil, expected = BAD[name]
+    bad = await spoil(case)
+    with pytest.raises(InvalidError, match=expected) as caught:
+        await gates.fill("t", "g", [bad])
+    assert caught.value.reason is Reason.INVALID_REFERENCE
+    if bad.path:
+        assert bad.path[:300] in caught.value.message
+    log = broker.log()
+    assert gates.describe("t", "g").state == "open" and await broker.engine.read(log, 0, 1 << 20) == []
+    directory = (tmp_path / "store" / case.ref.path).parent
+    if directory.is_symlink():
+        directory.unlink()
+    files = await files_for(broker.engine, case.gate, attempt="again")
+    assert (await gates.fill("t", "g", files)).state == "filled"
+    assert await read_values(broker) == [value_of("g", 0, row) for row in range(ROWS)]
+
+
+async def test_files_together(make_machine: MakeMachine, tmp_path: Path) -> None:
+    """Overlaps, the same file twice, partitions that there are not; and nothing at all, which fills a gate with a gap."""
+    broker = await make_machine("memory").start()
+    case = await _open(broker, tmp_path)
+    gates = gates_of(broker.engine)
+    other = await put_file(broker.engine, case.gate, case.gate.windows[0], 5, 10, "b")
+    for files, expected in (
+        ([case.ref, other], "overlap"),
+        ([case.ref, case.ref], "twice"),
+        ([replace(case.ref, partition=2)], "no such partition"),
+    ):
+        with pytest.raises(InvalidError, match=expected):
+            await gates.fill("t", "g", files)
+    filled = await gates.fill("t", "g", [])
+    assert (filled.state, filled.rows) == ("filled", 0) and await gates.fill("t", "g", []) == filled
+    with pytest.raises(InvalidError, match="filled with other files"):
+        await gates.fill("t", "g", [case.ref])
+    machine_log = broker.log()
+    assert await broker.engine.read(machine_log, 0, 1 << 20) == []
+    assert machine_log.high_watermark == ROWS
+
+
+async def test_opening_again_and_otherwise(make_machine: MakeMachine, tmp_path: Path) -> None:
+    broker = await make_machine("memory").start()
+    case = await _open(broker, tmp_path)
+    gates = gates_of(broker.engine)
+    assert await gates.open("t", "g", "now", [ROWS, ROWS], HOUR_MS) == case.gate
+    bad: list[tuple[tuple[Any, ...], Reason]] = [
+        (("t", "g", "now", [1, ROWS], HOUR_MS), Reason.GATE_CONFLICT),
+        (("t", "g", "front", [ROWS, ROWS], HOUR_MS), Reason.GATE_CONFLICT),
+        (("t", "h", "now", [1], HOUR_MS), Reason.INVALID_REQUEST),
+        (("t", "h", "now", [1, -1], HOUR_MS), Reason.INVALID_REQUEST),
+        (("t", "h", "now", [1, 1 << 60], HOUR_MS), Reason.INVALID_REQUEST),
+        (("t", "h", "now", [1, 1], 10), Reason.INVALID_REQUEST),
+        (("t", "h/i", "now", [1, 1], HOUR_MS), Reason.INVALID_REQUEST),
+        (("t", "..", "now", [1, 1], HOUR_MS), Reason.INVALID_REQUEST),
+        (("t", "", "now", [1, 1], HOUR_MS), Reason.INVALID_REQUEST),
+        (("t", "h", "front", [1, 1], HOUR_MS), Reason.INVALID_REQUEST),
+        (("u", "h", "now", [1, 1], HOUR_MS), Reason.UNKNOWN_TOPIC),
+    ]
+    for arguments, reason in bad:
+        with pytest.raises(InvalidError) as caught:
+            await gates.open(*arguments)
+        assert caught.value.reason is reason, caught.value
+    with pytest.raises(InvalidError) as caught:
+        await gates.fill("t", "nobody", [])
+    assert caught.value.reason is Reason.UNKNOWN_GATE
+    log = broker.log()
+    assert (log.next_offset, log.high_watermark) == (ROWS, ROWS), "what was refused has kept nothing free"
+
+
+async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_path: Path) -> None:
+    """Opened and filled in one step; the same again adds nothing."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    case = await _open(broker, tmp_path)
+    gates = gates_of(broker.engine)
+    await gates.release("t", "g")
+    await machine.send(broker, [b"live"])
+    files = [replace(case.ref, base_offset=0, end_offset=ROWS)]
+    gate = await gates.open("t", "p", "end", [], HOUR_MS, files)
+    assert gate.state == "filled" and gate.extents[0].base_offset == ROWS + 1
+    assert await gates.open("t", "p", "end", [], HOUR_MS, files) == gate
+    with pytest.raises(InvalidError) as caught:
+        await gates.open("t", "p", "end", [], HOUR_MS, [replace(files[0], end_offset=ROWS - 1)])
+    assert caught.value.reason is Reason.GATE_CONFLICT
+    await machine.send(broker, [b"more"])
+    wanted = [b"live", *(value_of("g", 0, row) for row in range(ROWS)), b"more"]
+    assert await read_values(broker) == wanted
+    await machine.crash(broker)
+    broker = await machine.start()
+    assert await read_values(broker) == wanted
+    assert broker.log().next_offset == 2 * ROWS + 2
+
+
+async def test_files_of_others(make_machine: MakeMachine, tmp_path: Path) -> None:
+    """Under an allowed prefix, read where they are, and never deleted."""
+    lake = tmp_path / "lake"
+    (lake / "a=1").mkdir(parents=True)
+    pq.write_table(rows_of("g", 0, 0, ROWS), lake / "a=1" / "part-0.parquet")
+    machine = make_machine("memory")
+    broker = await machine.start(settings(gate_allowed_prefixes=f"file://{lake}"))
+    case = await _open(broker, tmp_path)
+    gates = gates_of(broker.engine)
+    data = (lake / "a=1" / "part-0.parquet").read_bytes()
+    length = int.from_bytes(data[-8:-4], "little") + 8
+    ref = replace(
+        case.ref,
+        path=f"file://{lake}/a=1/part-0.parquet",
+        size_bytes=len(data),
+        footer_crc32c=crc32c.crc32c(data[-length:]),
+    )
+    for path, expected in ((f"file://{lake}/../x.parquet", "not a key"), (f"file://{lake}x/y.parquet", "gate_allowed_prefixes")):
+        with pytest.raises(InvalidError, match=expected):
+            await gates.fill("t", "g", [replace(ref, path=path)])
+    os.symlink(lake / "a=1" / "part-0.parquet", lake / "link.parquet")
+    with pytest.raises(InvalidError, match="no such file"):
+        await gates.fill("t", "g", [replace(ref, path=f"file://{lake}/link.parquet")])
+    await gates.fill("t", "g", [ref])
+    assert await read_values(broker) == [value_of("g", 0, row) for row in range(ROWS)]
+    await broker.engine.delete_records(broker.log(), ROWS)
+    await gates.sweep(0)
+    assert gates.describe("t", "g").extents == [] and (lake / "a=1" / "part-0.parquet").exists()
+
+
+async def test_who_sweeps_what(make_machine: MakeMachine, clock: ManualClock, tmp_path: Path) -> None:
+    broker = await make_machine("memory").start()
+    engine = broker.engine
+    case = await _open(broker, tmp_path)
+    gates = gates_of(engine)
+    await engine.create_topic("u", 1, {})
+    doomed = await gates.open("u", "g", "now", [ROWS], HOUR_MS)
+    await gates.fill("u", "g", await files_for(engine, doomed))
+    leftover = await put_file(engine, replace(case.gate, id="other"), case.gate.windows[0], 0, ROWS)
+
+    async def there() -> set[str]:
+        return {found.key for found in await engine.store.list("topics/")}
+
+    before = await there()
+    assert len(before) == 3
+    await engine.delete_topic(engine.topic("u"))
+    await gates.sweep(HOUR_MS)
+    assert await there() == before, "nothing is old enough"
+    clock.advance(HOUR_MS)
+    await gates.sweep(HOUR_MS)
+    assert await there() == {case.ref.path}, "the gate is open: its files are on their way"
+    with pytest.raises(InvalidError, match="no such file"):
+        await gates.fill("t", "g", [leftover])
+    await gates.fill("t", "g", [case.ref])
+    clock.advance(10 * HOUR_MS)
+    await gates.sweep(0)
+    assert await there() == {case.ref.path} and not engine.manifest.condemned
+    await engine.delete_records(broker.log(), ROWS)
+    await gates.sweep(HOUR_MS)
+    assert await there() == set() and gates.describe("t", "g").rows == ROWS
+
+
+async def test_a_condemned_file_fills_nothing(make_machine: MakeMachine, tmp_path: Path) -> None:
+    """A leader that is replaced between condemning and deleting must not take a file from a gate that was filled since."""
+    broker = await make_machine("memory").start()
+    case = await _open(broker, tmp_path)
+    gates = gates_of(broker.engine)
+    await Alone(broker.engine).commit_made(lambda _: [CondemnFiles([case.ref.path])])
+    with pytest.raises(InvalidError, match="being deleted"):
+        await gates.fill("t", "g", [case.ref])
+    await gates.sweep(HOUR_MS)
+    assert not broker.engine.manifest.condemned
+    with pytest.raises(InvalidError, match="no such file"):
+        await gates.fill("t", "g", [case.ref])
+
+
+async def test_retention_counts_from_the_commit(make_machine: MakeMachine, clock: ManualClock, tmp_path: Path) -> None:
+    """Not from the records' own times, which are years ago; and never past an open gate."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    await engine.create_topic("t", 1, {"retention.ms": str(HOUR_MS)})
+    gates = gates_of(engine)
+    first = await gates.open("t", "a", "now", [ROWS], 10 * HOUR_MS)
+    await machine.send(broker, [b"live"])
+    await gates.open("t", "b", "now", [ROWS], 10 * HOUR_MS)
+    await machine.send(broker, [b"live"])
+    log = broker.log()
+    assert expired_offset(log, clock.now_ms()) == 0
+    await gates.fill("t", "a", await files_for(engine, first))
+    assert log.size_bytes > gates.describe("t", "a").size_bytes
+    assert expired_offset(log, NOW_MS + HOUR_MS - 1) == 0
+    await engine._wal.roll()
+    await engine._checkpointer.list_all()
+    assert expired_offset(log, NOW_MS + 2 * HOUR_MS) == ROWS + 1, "up to the gate that is open"
+    await gates.release("t", "b")
+    assert expired_offset(log, NOW_MS + 2 * HOUR_MS) == log.high_watermark
+
+
+async def test_epochs_around_a_window(make_machine: MakeMachine, tmp_path: Path) -> None:
+    """OffsetForLeaderEpoch never answers below what a reader has read, on this lead and on the next."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"history.room": "100"})
+    gates = gates_of(broker.engine)
+    await machine.send(broker, [b"a", b"b"])
+    front = await gates.open("t", "f", "front", [60], HOUR_MS)
+    await gates.fill("t", "f", await files_for(broker.engine, front))
+    await machine.crash(broker)
+    broker = await machine.start()
+    gates = gates_of(broker.engine)
+    gate = await gates.open("t", "g", "now", [ROWS], HOUR_MS)
+    await gates.fill("t", "g", await files_for(broker.engine, gate))
+    await machine.crash(broker)
+    broker = await machine.start()
+    await machine.send(broker, [b"c"])
+    log = broker.log()
+    assert (log.log_start, log.high_watermark) == (40, 102 + ROWS + 1)
+    epoch = gate.windows[0].leader_epoch
+    assert log.epoch_end(0) == (0, 100)
+    assert log.epoch_end(epoch) == (epoch, 102 + ROWS)
+    assert log.epoch_end(epoch - 1)[1] == 102
+    batch = (await broker.engine.read(log, 110, 1 << 20))[0]
+    assert int.from_bytes(batch[12:16], "big") == epoch
+
+
+async def test_times_before_1970_and_after_2200(make_machine: MakeMachine, tmp_path: Path) -> None:
+    broker = await make_machine("memory").start()
+    case = await _open(broker, tmp_path)
+    times = [-315_619_200_000 + row for row in range(ROWS - 1)] + [7_258_118_400_000]
+    table = rows_of("g", 0, 0, ROWS).set_column(
+        0, "timestamp", pa.array([1000 * one + 1 for one in times], pa.timestamp("us", tz="UTC"))
+    )
+    ref = replace(await case.write(table), timestamp_min_ms=times[0], timestamp_max_ms=times[-1])
+    await gates_of(broker.engine).fill("t", "g", [ref])
+    assert await broker.engine.offset_for_timestamp(broker.log(), times[3]) == (times[3], 3)
+    assert await broker.engine.max_timestamp(broker.log()) == (times[-1], ROWS - 1)
+
+
+def test_gates_are_part_of_the_snapshot() -> None:
+    """Edits and snapshots written by this version are read by it; a snapshot without gates, as older ones are, too."""
+    manifest = Manifest()
+    assert Manifest.decode(manifest.encode()).gates == {}
+    topic = Topic(id=uuid.UUID(int=1), name="t", partitions=1, config={"history.room": "10"})
+    extent = ParquetExtent(0, 4, 9, 0, "topics/x", 7, 8, -5, 5)
+    gate = Gate(
+        id="g",
+        topic_id=topic.id,
+        place="front",
+        windows=[GateWindow(0, 4, 10, 0)],
+        ttl_ms=1,
+        opened_ms=2,
+        state="filled",
+        extents=[extent],
+    )
+    edits = decode_edits(encode_edits([CreateTopic(topic), OpenGate(gate)]))
+    manifest.apply(edits)
+    again = Manifest.decode(manifest.encode())
+    again.check_invariants()
+    assert again.gates == manifest.gates and again.log_start(topic.id, 0) == 4 and again.window_end(topic.id, 0) == 0
+
+
+async def test_paths_that_are_urls(tmp_path: Path) -> None:
+    references = References(None, f"file://{tmp_path}/lake/")  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match="not a directory"):
+        references.locate(f"file://{tmp_path}/lake/x.parquet")
+    await references.close()
