@@ -12,8 +12,7 @@ What does not look as expected anywhere (a varint of nine bytes, lengths that co
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +26,9 @@ from broker.log.batch import (
     CRC_START,
     HEADER_BYTES,
     LOG_APPEND_TIME,
-    BatchHeader,
     Buffer,
-    parse_header,
     split,
+    unpack_header,
 )
 from broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, Int64s, to_arrow
 from broker.log.compression import Codec, decompress
@@ -41,7 +39,7 @@ Uint64s: TypeAlias = npt.NDArray[np.uint64]
 
 GROUP_BYTES = 16 << 20
 """Decompressed bytes that are decoded in one go, but for a single larger batch."""
-LOCK_STEP_BATCHES_MIN = 96
+LOCK_STEP_BATCHES_MIN = 300
 """From so many batches on, one step of numpy over all of them costs less than as many steps of Python."""
 
 _SLACK_BYTES = 16
@@ -54,9 +52,9 @@ _ONE = np.uint64(1)
 _32 = np.uint64(32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    header: BatchHeader
+class _Batch(NamedTuple):
+    header: tuple[int, ...]
+    """As `batch.BatchHeader`."""
     whole: memoryview
     records: memoryview
 
@@ -110,17 +108,19 @@ def decode_batches(
 
 
 def _open(whole: memoryview, low: int, high: int, decompressed_bytes_max: int) -> _Batch | None:
-    header = parse_header(whole)
-    if header.magic != 2:
-        raise _corrupt("has an unknown magic", header.magic)
-    if crc32c(whole[CRC_START:]) != header.crc:
-        raise _corrupt("does not match its CRC-32C", header.crc)
-    if header.attributes & CODEC_MASK > CODEC_MAX:
-        codec = header.attributes & CODEC_MASK
+    header = unpack_header(whole)
+    base_offset, _, _, magic, crc, attributes, last_delta, _, _, _, _, _, count = header
+    if magic != 2:
+        raise _corrupt("has an unknown magic", magic)
+    if crc32c(whole[CRC_START:]) != crc:
+        raise _corrupt("does not match its CRC-32C", crc)
+    codec = attributes & CODEC_MASK
+    if codec > CODEC_MAX:
         raise InvalidError(Reason.UNSUPPORTED_COMPRESSION, f"record batch has an unknown codec. codec=`{codec}`")
-    if header.attributes & CONTROL or header.next_offset <= low or header.base_offset >= high or not header.record_count:
+    if attributes & CONTROL or base_offset + last_delta < low or base_offset >= high or not count:
         return None
-    return _Batch(header, whole, decompress(Codec(header.attributes & CODEC_MASK), whole[HEADER_BYTES:], decompressed_bytes_max))
+    records = whole[HEADER_BYTES:]
+    return _Batch(header, whole, decompress(Codec(codec), records, decompressed_bytes_max) if codec else records)
 
 
 def _decode_group(group: list[_Batch], low: int, high: int, decompressed_bytes_max: int) -> pa.RecordBatch:
@@ -159,7 +159,6 @@ class _Group:
     """The records of some batches in one buffer."""
 
     def __init__(self, group: list[_Batch]) -> None:
-        self._batches = group
         self._data = b"".join([*(batch.records for batch in group), bytes(_SLACK_BYTES)])
         self._end = len(self._data) - _SLACK_BYTES
         # Eight bytes from every position; gathering from it is what makes the rest fast.
@@ -167,7 +166,15 @@ class _Group:
         sizes = np.array([len(batch.records) for batch in group], np.int64)
         self._batch_ends = np.cumsum(sizes)
         self._batch_starts = self._batch_ends - sizes
-        self._counts = np.array([batch.header.record_count for batch in group], np.int64)
+        base_offset, _, _, _, _, attributes, last_delta, base_time, max_time, _, _, _, count = zip(
+            *(batch.header for batch in group), strict=True
+        )
+        self._base_offsets = np.array(base_offset, np.int64)
+        self._attributes = np.array(attributes, np.int64)
+        self._last_deltas = np.array(last_delta, np.int64)
+        self._base_times = np.array(base_time, np.int64)
+        self._max_times = np.array(max_time, np.int64)
+        self._counts = np.array(count, np.int64)
         if int(self._counts.min()) < 0 or bool((self._counts * 7 > sizes).any()):
             raise _UnusualError("a record takes seven bytes or more")
 
@@ -215,22 +222,20 @@ class _Group:
     def _offsets(self, deltas: Int64s, first_rows: Int64s) -> Int64s:
         steps = np.diff(deltas)
         steps[first_rows[1:] - 1] = 1
-        last = np.array([batch.header.last_offset_delta for batch in self._batches], np.int64)
+        last = self._last_deltas
         if (
             bool((steps < 1).any())
             or bool((deltas[first_rows] < 0).any())
             or bool((deltas[first_rows + self._counts - 1] > last).any())
         ):
             raise _UnusualError("offsets do not grow")
-        return deltas + np.repeat(np.array([batch.header.base_offset for batch in self._batches], np.int64), self._counts)
+        return deltas + np.repeat(self._base_offsets, self._counts)
 
     def _times(self, deltas: Int64s) -> Int64s:
-        bases = np.array([batch.header.base_timestamp for batch in self._batches], np.int64)
-        times = deltas + np.repeat(bases, self._counts)
-        appended = [batch.header.attributes & LOG_APPEND_TIME for batch in self._batches]
-        if any(appended):
-            stamps = np.array([batch.header.max_timestamp for batch in self._batches], np.int64)
-            times = np.where(np.repeat(np.array(appended) != 0, self._counts), np.repeat(stamps, self._counts), times)
+        times = deltas + np.repeat(self._base_times, self._counts)
+        appended = (self._attributes & LOG_APPEND_TIME) != 0
+        if appended.any():
+            times = np.where(np.repeat(appended, self._counts), np.repeat(self._max_times, self._counts), times)
         return times
 
     def _chain(self) -> Int64s:
@@ -263,6 +268,8 @@ class _Group:
             for _ in range(steps):
                 starts[target] = current
                 size, body = self._varint(current)
+                if int(size.min()) < 0:
+                    raise _UnusualError("a length is negative")
                 current = body + size
                 target += 1
             at[:active] = current
@@ -299,9 +306,8 @@ class _Group:
         return starts
 
     def _gather(self, positions: Int64s) -> Uint64s:
-        if int(positions.min()) < 0 or int(positions.max()) > self._end:
-            raise _UnusualError("a field is cut off")
-        return self._words[positions]
+        # What lies behind the end is found out later: positions only grow, and a record's end is checked.
+        return self._words[np.minimum(positions, self._end)]
 
     def _varint(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """The zigzag varints at some positions, and the positions behind them."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, NO_PRODUCER_ID, pack_header, stamp_crc
-from broker.log.column_schema import ArrowArray, Columns, Int64s, from_arrow, lengths, take_apart, to_arrow
+from broker.log.column_schema import ArrowArray, Columns, Int64s, binary_offsets, from_arrow, lengths, take_apart, to_arrow
 from broker.log.compression import Codec, compress
 from broker.runtime.errors import InvalidError, Reason
 
@@ -29,7 +29,7 @@ BATCH_ROWS_MAX = 1 << 13
 """So that the number of a row in its batch is a varint of two bytes; more rows would save nothing."""
 GROUP_ROWS = 32 << 10
 """Rows that are encoded in one go: as many as keep numpy busy and its arrays within the cache of a core."""
-GROUP_BYTES = 8 << 20
+GROUP_BYTES = 16 << 20
 RECORD_BYTES_MAX = 1 << 30
 """A record's own bytes at the most. Arrow's positions are 31 bits."""
 
@@ -97,25 +97,38 @@ class Sources:
 
     def views(self, array: ArrowArray, sizes: Int64s) -> Views:
         """One view for each value of a binary array of these `lengths`; an empty one for null."""
+        first = len(self.buffers)
+        short = np.flatnonzero(sizes <= _IN_PLACE_BYTES)
+        if len(short) * 4 > len(sizes):
+            return self._cast(array, sizes)
+        # Arrow would put the first bytes of each value into its view: a look at all of the memory that nobody needs.
+        data = array.buffers()[2]
+        if data is not None:
+            self.buffers.append(data)
+        made = np.empty((len(sizes), 2), np.uint64)
+        made[:, 0] = sizes
+        np.left_shift(binary_offsets(array)[:-1].view(np.uint32), _32, out=made[:, 1], dtype=np.uint64)
+        if first:
+            made[:, 1] |= np.uint64(first)
+        if len(short):
+            made[short] = self._cast(array.take(pa.array(short)), sizes[short])
+        return made
+
+    def _cast(self, array: ArrowArray, sizes: Int64s) -> Views:
         cast = array.cast(pa.binary_view())
         _, views, *data = cast.buffers()
         assert views is not None
         found: Views = from_arrow(views, np.uint64, 2 * len(cast), 16 * cast.offset).reshape(len(cast), 2)
         first = np.uint64(len(self.buffers))
         self.buffers += [buffer for buffer in data if buffer is not None]
-        if not array.null_count and not first:
-            return found
         made = np.empty_like(found)
         low, high = made[:, 0], made[:, 1]
-        if array.null_count:
-            # What stands in the view of a null is nobody's business; here it must be empty.
-            present = (sizes >= 0).view(np.uint8)
-            np.multiply(found[:, 0], present, out=low)
-            np.multiply(found[:, 1], present, out=high)
-        else:
-            low[:], high[:] = found[:, 0], found[:, 1]
+        # What stands in the view of a null is nobody's business; here it must be empty.
+        present = (sizes >= 0).view(np.uint8)
+        np.multiply(found[:, 0], present, out=low)
+        np.multiply(found[:, 1], present, out=high)
         if first:
-            high += first if int(sizes.min()) > _IN_PLACE_BYTES else (sizes > _IN_PLACE_BYTES) * first
+            high += (sizes > _IN_PLACE_BYTES) * first
         return made
 
     def view(self, data: bytes) -> Views:
@@ -285,21 +298,20 @@ def _drop_first_byte(laid: Views, at: int) -> None:
 
 def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int64s) -> list[Views]:
     """The views that make up one record each, column by column, for the rows [start, end)."""
+    bare = record.header_counts is None
     timestamps = record.timestamps[start:end]
     time_deltas = timestamps - np.repeat(timestamps[firsts - start], counts)
-    offset_deltas = np.arange(start, end, dtype=np.int64) - np.repeat(firsts, counts)
     key_lengths, value_lengths = record.key_lengths[start:end], record.value_lengths[start:end]
-    fixed = [_Varint(time_deltas), _Varint(offset_deltas), _Varint(key_lengths), _Varint(value_lengths)]
-    sizes = record.payload[start:end] + 1
-    if record.header_counts is None:
-        sizes += 1
-    else:
+    fixed = [_Varint(time_deltas), _numbers(counts), _Varint(key_lengths), _Varint(value_lengths)]
+    if record.header_counts is not None:
         fixed.append(_Varint(record.header_counts[start:end]))
+    sizes = record.payload[start:end] + (1 + bare + sum(varint.widths for varint in fixed if isinstance(varint.widths, int)))
     for varint in fixed:
-        sizes += varint.widths
+        if not isinstance(varint.widths, int):
+            sizes += varint.widths
     columns: list[Views] = []
     entries = _Entries()
-    if record.header_counts is None:
+    if bare:
         entries.zero()
     entries.add(_Varint(sizes))
     entries.zero()
@@ -321,6 +333,11 @@ def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int
     elif not entries.empty:
         columns += entries.views()
     return columns
+
+
+def _width(value: int) -> int:
+    """Bytes of an unsigned varint."""
+    return max(-(-value.bit_length() // 7), 1)
 
 
 class _Varint:
@@ -361,6 +378,23 @@ class _Varint:
             widths = more.view(np.int64) + 1 if widths is None else widths + more.view(np.int64)
         assert widths is not None
         self.words, self.widths = words, widths
+
+
+_NUMBERS = _Varint(np.arange(BATCH_ROWS_MAX, dtype=np.int64))
+
+
+def _numbers(counts: Int64s) -> _Varint:
+    """0, 1, ... of each of some batches, one behind the other."""
+    largest = int(counts.max())
+    if largest > BATCH_ROWS_MAX:
+        return _Varint(np.concatenate([np.arange(count, dtype=np.int64) for count in counts.tolist()]))
+    found = _Varint.__new__(_Varint)
+    found.width_max = _width(2 * (largest - 1))
+    found.words = np.concatenate([_NUMBERS.words[:count] for count in counts.tolist()])
+    widths = _NUMBERS.widths
+    assert not isinstance(widths, int), "some take a byte, some two"
+    found.widths = 1 if found.width_max == 1 else np.concatenate([widths[:count] for count in counts.tolist()])
+    return found
 
 
 class _Entries:
@@ -428,8 +462,3 @@ class _Entries:
             high |= self._high << _32
         self._done.append(views)
         self._room, self._low, self._high, self._size = _IN_PLACE_BYTES, None, None, 0
-
-
-def _width(value: int) -> int:
-    """Bytes of an unsigned varint."""
-    return max(-(-value.bit_length() // 7), 1)

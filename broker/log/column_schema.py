@@ -6,6 +6,7 @@ pyarrow and numpy are imported here, at the top: nothing on the way to a broker'
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -54,6 +55,7 @@ class Columns:
         return len(self.timestamps)
 
 
+@lru_cache(maxsize=64)
 def check_columns(schema: pa.Schema) -> None:
     """Raise InvalidError(INVALID_RECORD) where a file or table of this schema cannot be history; the message names the column."""
     for name in ("timestamp", "key", "value"):
@@ -89,14 +91,15 @@ def take_apart(rows: pa.RecordBatch | pa.Table) -> Columns:
             no reader could use.
     """
     check_columns(rows.schema)
+    names = rows.schema.names
     offsets: Int64s | None = None
-    if rows.schema.get_field_index("offset") >= 0:
+    if "offset" in names:
         column = _whole(rows.column("offset"))
         if column.null_count:
             raise InvalidError(Reason.INVALID_RECORD, f"an offset is null. rows=`{column.null_count}`")
         offsets = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
     headers = None
-    if rows.schema.get_field_index("headers") >= 0:
+    if "headers" in names:
         headers = _headers(_whole(rows.column("headers")))
     return Columns(
         timestamps=timestamps_ms(rows.column("timestamp")),

@@ -26,7 +26,7 @@ TRAILER_BYTES = 8
 FOOTER_GUESS_BYTES = 64 << 10
 """What is read from a file's end at first: the whole footer of most files."""
 FOOTER_BYTES_MAX = 64 << 20
-ROW_GROUP_BYTES = 4 << 20
+ROW_GROUP_BYTES = 8 << 20
 """Raw bytes of a row group: small enough to seek in, large enough that opening it costs little."""
 ROW_GROUP_ROWS_MAX = 1 << 16
 ROW_GROUP_BYTES_MAX = 256 << 20

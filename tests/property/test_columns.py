@@ -96,7 +96,7 @@ sources = st.lists(st.builds(Row, times, contents, contents, header_lists), min_
     base_offset=st.sampled_from([0, 5, (1 << 40) + 1]),
     unit=st.sampled_from(["ms", "us"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_batches_have_the_rows(
     rows: list[Row], codec: Codec, batch_bytes_max: int, batch_rows_max: int, with_headers: bool, base_offset: int, unit: str
 ) -> None:
@@ -157,7 +157,7 @@ def test_batches_of_any_producer_are_decoded_together(parts: list[list[Row]], co
 
 
 @given(rows=sources, at=st.integers(0, 1 << 30), byte=st.integers(0, 255), codec=st.sampled_from(CODECS), cut=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_spoiled_bytes_are_refused_or_read_as_the_record_codec_does(
     rows: list[Row], at: int, byte: int, codec: Codec, cut: bool
 ) -> None:
@@ -200,7 +200,7 @@ def test_spoiled_bytes_are_refused_or_read_as_the_record_codec_does(
 
 
 @given(data=st.binary(max_size=300))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_bytes_crash_the_decoder(data: bytes) -> None:
     try:
         decode_batches([data])
