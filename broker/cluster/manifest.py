@@ -351,6 +351,8 @@ class Manifest:
         """All and only the open segments, by id."""
         self.sealed_segments: dict[int, SealedSegment] = {}
         """The newest sealed segments of live topics, by id, in the order in which they were sealed."""
+        self._chains: dict[uuid.UUID, dict[int, SealedSegment]] = {}
+        """The same, by topic: what a commit costs depends on the topics that it is about. A key for every live topic."""
         self.leads: dict[uuid.UUID, list[SegmentInfo | None]] = {}
         """The open segment of every partition of every live topic."""
         self.gates: dict[uuid.UUID, dict[str, Gate]] = {}
@@ -484,6 +486,7 @@ class Manifest:
         self.topics[topic.name] = topic
         self.topics_by_id[topic.id] = topic
         self.leads.setdefault(topic.id, [None] * topic.partitions)
+        self._chains.setdefault(topic.id, {})
 
     def _put_segment(self, segment: SegmentInfo) -> None:
         self.segments[segment.id] = segment
@@ -498,7 +501,7 @@ class Manifest:
         leads = self.leads[segment.topic_id]
         for partition in segment.partitions:
             leads[partition] = None
-        self.sealed_segments[segment_id] = SealedSegment(
+        sealed = SealedSegment(
             id=segment_id,
             topic_id=segment.topic_id,
             first_partition=segment.first_partition,
@@ -509,19 +512,29 @@ class Manifest:
             ends=ends,
             producers_key=producers_key,
         )
+        self._put_sealed(sealed)
 
     def _drop_segments(self, topic_id: uuid.UUID) -> None:
-        del self.leads[topic_id]
-        self.segments = {key: segment for key, segment in self.segments.items() if segment.topic_id != topic_id}
-        self.sealed_segments = {key: sealed for key, sealed in self.sealed_segments.items() if sealed.topic_id != topic_id}
+        for key in {segment.id for segment in self.leads.pop(topic_id) if segment is not None}:
+            del self.segments[key]
+        for key in self._chains.pop(topic_id):
+            del self.sealed_segments[key]
+
+    def _put_sealed(self, sealed: SealedSegment) -> None:
+        self.sealed_segments[sealed.id] = self._chains[sealed.topic_id][sealed.id] = sealed
+
+    def chain(self, topic_id: uuid.UUID) -> Iterable[SealedSegment]:
+        """The newest sealed segments of a live topic, in the order in which they were sealed."""
+        return self._chains[topic_id].values()
 
     def _prune_chain(self, topic_id: uuid.UUID) -> None:
-        chain = [key for key, sealed in self.sealed_segments.items() if sealed.topic_id == topic_id]
-        leads = self.leads[topic_id]
-        for key in chain[:-CHAIN_SEGMENTS_MAX]:
-            sealed = self.sealed_segments[key]
+        chain, leads = self._chains[topic_id], self.leads[topic_id]
+        if len(chain) <= CHAIN_SEGMENTS_MAX:
+            return
+        for key in list(chain)[:-CHAIN_SEGMENTS_MAX]:
+            sealed = chain[key]
             if all(leads[sealed.first_partition : sealed.end_partition]):
-                del self.sealed_segments[key]
+                del self.sealed_segments[key], chain[key]
 
     def _change_topic(self, topic_id: uuid.UUID, **changes: object) -> None:
         topic = self.topics_by_id.get(topic_id)
@@ -666,7 +679,8 @@ class Manifest:
         manifest.producers_keys = snapshot.producers_keys
         for segment in snapshot.segments:
             manifest._put_segment(segment)
-        manifest.sealed_segments = {sealed.id: sealed for sealed in snapshot.sealed_segments}
+        for sealed in snapshot.sealed_segments:
+            manifest._put_sealed(sealed)
         manifest.next_segment_id = snapshot.next_segment_id
         manifest.commits = snapshot.commits
         manifest.leader = snapshot.leader
@@ -700,6 +714,8 @@ class Manifest:
             assert segment.leader_epoch <= self.leader_epoch and segment.id < self.next_segment_id
             assert not self.incarnations[segment.incarnation_id].sealed
         assert not set(self.segments) & set(self.sealed_segments)
+        assert set(self._chains) == set(self.topics_by_id)
+        assert {key for chain in self._chains.values() for key in chain} == set(self.sealed_segments)
         assert set(self.gates) <= set(self.topics_by_id) and set(self.cuts) <= set(self.topics_by_id)
         for topic_id, gates in self.gates.items():
             assert gates and all(key == gate.id and gate.topic_id == topic_id for key, gate in gates.items())

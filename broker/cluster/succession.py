@@ -79,13 +79,11 @@ def find_gaps(manifest: Manifest, edits: Iterable[Edit], *, everywhere: bool = F
         leads = manifest.leads[topic_id]
         row = rows[topic_id] = _Row(len(leads), manifest.topics_by_id[topic_id].room, False)
         row.covered = [lead is not None for lead in leads]
-    for sealed in manifest.sealed_segments.values():
-        chained = rows.get(sealed.topic_id)
-        if chained is not None:
+        for sealed in manifest.chain(topic_id):
             for partition, end in enumerate(sealed.ends, sealed.first_partition):
-                if not chained.covered[partition]:
-                    chained.bases[partition] = end
-                    chained.origins[partition] = sealed.producers_key
+                if not row.covered[partition]:
+                    row.bases[partition] = end
+                    row.origins[partition] = sealed.producers_key
     for edit in edits:
         match edit:
             case CreateTopic(topic):
