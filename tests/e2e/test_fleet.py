@@ -172,7 +172,8 @@ def test_a_reservation_survives_the_leader_and_ends_by_itself(spawn: Spawn, tmp_
     eventually(lambda: sleeper not in others.list_topics(timeout=10).brokers, "it was replaced", running)
     os.kill(pid, signal.SIGCONT)
     running.wait_for(f"broker {sleeper} ended: .*it starts again", in_errors=True)
-    eventually(lambda: sleeper in others.list_topics(timeout=10).brokers, "it is back", running)
+    eventually(lambda: running.err.count(" serves again\n") == 2, "it is back", running)
+    assert sleeper in others.list_topics(timeout=10).brokers
 
     # KEDA asks any broker, and hears the same number.
     for address in re.findall(r"[\d.]+:\d+", running.out.split()[3]):

@@ -1,0 +1,83 @@
+"""Where the brokers of `headgate up` listen, and which settings allow only one of them.
+
+Runs: `Places` against ports that are really free or taken. Compared: settings of each slot. A mismatch means brokers that cannot
+start, or that clients do not find again after a restart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+
+import pytest
+
+from broker.cli.child import STRIDE, Places, check_shareable
+from broker.cli.up import up
+from broker.runtime.config import Settings
+from broker.runtime.errors import FatalError, InvalidError
+from tests.support.ports import free_port
+
+HOST = "127.0.0.1"
+
+
+def ports_of(settings: Settings) -> tuple[int, int, int]:
+    return settings.kafka_port, settings.grpc_port, settings.http_port
+
+
+def first(**values: object) -> Settings:
+    kafka, grpc, http = sorted(free_port() for _ in range(3))
+    return dataclasses.replace(Settings(), kafka_port=kafka, grpc_port=grpc, http_port=http, broker_id=7, **values)  # type: ignore[arg-type]
+
+
+def test_each_slot_has_ports_of_its_own_and_keeps_them() -> None:
+    given = first()
+    places = Places(given)
+    assert places.settings(0) is given
+    found = [places.settings(slot) for slot in range(6)]
+    assert [settings.broker_id for settings in found] == [7, 8, 9, 10, 11, 12]
+    every = [port for settings in found for port in ports_of(settings)]
+    assert len(set(every)) == len(every)
+    for settings in found:
+        steps = {(port - before) / STRIDE for port, before in zip(ports_of(settings), ports_of(given), strict=True)}
+        assert len(steps) == 1 and steps.pop().is_integer()
+    assert [ports_of(places.settings(slot)) for slot in range(6)] == [ports_of(settings) for settings in found]
+
+
+def test_a_port_that_somebody_has_taken_is_gone_round() -> None:
+    places = Places(first())
+    before = places.settings(1)
+    with socket.socket() as taken:
+        taken.bind((HOST, before.grpc_port))
+        taken.listen()
+        after = places.settings(1)
+        assert not set(ports_of(after)) & set(ports_of(before)) and after.broker_id == before.broker_id
+    assert places.settings(1) == after, "it moves once, not back"
+
+
+def test_any_free_port_stays_any_free_port() -> None:
+    places = Places(dataclasses.replace(Settings(), kafka_port=0, grpc_port=0, http_port=0))
+    assert ports_of(places.settings(3)) == (0, 0, 0)
+
+
+def test_there_are_no_ports_behind_the_last() -> None:
+    places = Places(dataclasses.replace(Settings(), kafka_port=65_530, grpc_port=free_port(), http_port=free_port()))
+    with pytest.raises(FatalError, match="no free ports are left"):
+        places.settings(1)
+
+
+@pytest.mark.parametrize(
+    "values", [{"store": "memory:"}, {"store": "null:"}, {"advertised_kafka_port": 9}, {"advertised_grpc_port": 9}]
+)
+def test_what_only_one_broker_can_have(values: dict[str, object]) -> None:
+    with pytest.raises(InvalidError):
+        check_shareable(first(**values))
+    with pytest.raises(InvalidError):
+        up(first(**values), brokers=2)
+    with pytest.raises(InvalidError):
+        up(first(**values), brokers=1, brokers_max=2)
+
+
+@pytest.mark.parametrize(("brokers", "most"), [(3, 2), (1, 65), (65, None), (0, None)])
+def test_numbers_that_do_not_fit(brokers: int, most: int | None) -> None:
+    with pytest.raises(InvalidError, match="a local cluster has 1 to 64 brokers"):
+        up(first(), brokers=brokers, brokers_max=most)
