@@ -66,11 +66,10 @@ def write_live(flights: pa.Table, path: Path) -> None:
             file.write(json.dumps({**row, "time_hour": row["time_hour"].isoformat()}) + "\n")
 
 
-def live(path: Path) -> Iterator[dict[str, Any]]:
-    """Live flights without end: the month again and again."""
+def live(path: Path) -> Iterator[tuple[bytes, str]]:
+    """Live flights without end, each with its key: the month again and again."""
     import json
 
-    lines = path.read_text().splitlines()
+    rows = [(str(json.loads(line)["tailnum"]).encode(), line) for line in path.read_text().splitlines()]
     while True:
-        for line in lines:
-            yield json.loads(line)
+        yield from rows
