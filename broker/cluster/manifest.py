@@ -29,8 +29,8 @@ from typing import TypeVar
 
 import msgspec
 
-from broker.cluster.gates import GATES_MAX, OPEN_GATES_MAX, Gate, GateWindow, ParquetExtent
 from broker.cluster.capacity import Reservation, check_reservation
+from broker.cluster.gates import GATES_MAX, OPEN_GATES_MAX, Gate, GateWindow, ParquetExtent
 from broker.cluster.segments import SealedSegment, SegmentInfo
 from broker.runtime.errors import CorruptError, FencedError, InvalidError, Reason, RetryError
 
