@@ -34,10 +34,12 @@ segment_app = typer.Typer(help="List segments; split, merge and move them by han
 app.add_typer(segment_app, name="segment")
 capacity_app = typer.Typer(help="Reserve brokers: open, renew, release, list; how many there are to be.", rich_markup_mode=None)
 app.add_typer(capacity_app, name="capacity")
+gate_app = typer.Typer(help="Gates, for history by reference: open, fill, renew, release, list, describe.", rich_markup_mode=None)
+app.add_typer(gate_app, name="gate")
 flood_app = typer.Typer(help="Bring history into a topic by reference, with Spark; prove that it is there.", rich_markup_mode=None)
 app.add_typer(flood_app, name="flood")
 
-GROUPS_OF_COMMANDS = ("topic", "group", "segment", "capacity", "flood")
+GROUPS_OF_COMMANDS = ("topic", "group", "segment", "capacity", "gate", "flood")
 
 Cluster = Annotated[
     str,
@@ -48,6 +50,7 @@ TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 GroupIds = Annotated[list[str], typer.Argument(metavar="GROUP...", help="One or more groups.")]
 SegmentId = Annotated[int, typer.Argument(metavar="SEGMENT", min=0, help="Its number, as `headgate segment list` shows it.")]
 ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id, as `headgate capacity list` shows it.")]
+GateId = Annotated[str, typer.Argument(metavar="GATE", help="Its id, as `headgate gate list` shows it.")]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.")]
 Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")]
 
@@ -445,6 +448,95 @@ def segment_move(
 
     output.check_reachable(cluster)
     output.run(commands.move(cluster, segment, broker, json))
+
+
+@gate_app.command("open")
+def gate_open(
+    topic: TopicName,
+    gate: Annotated[str, typer.Argument(metavar="GATE", help="An id of your choice; the same one again is the same gate.")],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    rows: Annotated[str | None, typer.Option("--rows", metavar="N,N,...", help="Room in each partition, by number.")] = None,
+    each: Annotated[int | None, typer.Option("--each", min=0, help="The same room in every partition.")] = None,
+    place: Annotated[str, typer.Option("--place", help="now: behind what is there; front: in front (history.room).")] = "now",
+    ttl: Annotated[str, typer.Option("--ttl", metavar="DURATION", help="It is released after this, unless renewed.")] = "1h",
+    json: Json = False,
+) -> None:
+    """Keep offsets free for history. Live records go on behind them; readers from the beginning wait there."""
+    from broker.cli import gate as commands
+
+    if (rows is None) == (each is None):
+        raise typer.BadParameter("give either --rows or --each")
+    if place not in ("now", "front"):
+        raise typer.BadParameter("must be now or front", param_hint="--place")
+    try:
+        counts = [] if rows is None else [int(count) for count in rows.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter("numbers with commas between them", param_hint="--rows") from error
+    ttl_ms = _duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
+    output.check_reachable(cluster)
+    output.run(commands.open_one(cluster, topic, gate, counts, each, place, ttl_ms, json))
+
+
+@gate_app.command("fill")
+def gate_fill(
+    topic: TopicName,
+    gate: GateId,
+    refs: Annotated[str, typer.Argument(metavar="REFS", help="A JSON list of file references, or -.")],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    json: Json = False,
+) -> None:
+    """Commit uploaded files, all at once."""
+    from broker.cli import gate as commands
+
+    output.check_reachable(cluster)
+    output.run(commands.fill(cluster, topic, gate, refs, json))
+
+
+@gate_app.command("renew")
+def gate_renew(
+    topic: TopicName,
+    gate: GateId,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    ttl: Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="Default: as it was.")] = None,
+    json: Json = False,
+) -> None:
+    """Start an open gate's time again."""
+    from broker.cli import gate as commands
+
+    ttl_ms = None if ttl is None else _duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
+    output.check_reachable(cluster)
+    output.run(commands.renew(cluster, topic, gate, ttl_ms, json))
+
+
+@gate_app.command("release")
+def gate_release(topic: TopicName, gate: GateId, cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
+    """Give an open gate up: readers step over it."""
+    from broker.cli import gate as commands
+
+    output.check_reachable(cluster)
+    output.run(commands.release(cluster, topic, gate, json))
+
+
+@gate_app.command("list")
+def gate_list(
+    cluster: Cluster = DEFAULT_CLUSTER,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only of this topic.")] = None,
+    json: Json = False,
+) -> None:
+    """List gates, those that are over too."""
+    from broker.cli import gate as commands
+
+    output.check_reachable(cluster)
+    output.run(commands.list_all(cluster, topic, json))
+
+
+@gate_app.command("describe")
+def gate_describe(topic: TopicName, gate: GateId, cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
+    """Show a gate's windows and files."""
+    from broker.cli import gate as commands
+
+    output.check_reachable(cluster)
+    output.run(commands.describe(cluster, topic, gate, json))
 
 
 @capacity_app.command("open")

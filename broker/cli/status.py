@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from broker.cli import gate as gate_commands
 from broker.cli import output
 from broker.cli.top import DECISION_COLUMNS, SEGMENT_COLUMNS, SEGMENT_NUMERIC, decision_rows, headline, look, segment_rows, state
-from broker.client import Admin, Broker
+from broker.client import Admin, Broker, Gate, GateAdmin, GateState
 from broker.client.control import ClusterView, Control
 from broker.runtime.config import SECOND_MS
 from broker.runtime.errors import RetryError
@@ -22,9 +23,11 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
     """Brokers and topics; with a window, the traffic in it."""
     async with Admin(cluster, timeout_ms=window_ms + 15 * SECOND_MS) as admin:
         status = await admin.status(rate_window_ms=window_ms)
-    async with Control(cluster, timeout_ms=LEADER_MS) as control:
+    gates: list[Gate] = []
+    async with Control(cluster, timeout_ms=LEADER_MS) as control, GateAdmin(cluster, timeout_ms=LEADER_MS) as gate_admin:
         try:
             found = await look(control)
+            gates = [one for one in await gate_admin.list() if one.state is GateState.OPEN]
         except RetryError as error:
             # While the lead changes hands the rest is worth seeing.
             found, trouble = None, error.message
@@ -35,6 +38,7 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
         for topic in value["topics"]:
             topic["id"] = str(topic["id"])
         value["control"] = None if found is None else asdict(found)
+        value["open_gates"] = [{"topic": gate.topic, "id": gate.id, "expires_in_ms": gate.expires_in_ms} for gate in gates]
         output.print_json(value)
         return
     output.print_line(f"cluster {status.cluster_id}: {output.plural(len(status.brokers), 'broker')}, "
@@ -51,6 +55,8 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
             output.print_table(SEGMENT_COLUMNS, segment_rows(found.view.segments), numeric=SEGMENT_NUMERIC)
         if found.view.decisions:
             output.print_table(DECISION_COLUMNS, decision_rows(found.view.decisions))
+    if gates:
+        output.print_table(gate_commands.COLUMNS, gate_commands.rows_of(gates), numeric=gate_commands.NUMERIC, title="open gates")
     if status.topics:
         output.print_table(
             ("topic", "partitions", "records", "size", "records/s in", "bytes/s in"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 
+from broker.cli import gate as gate_commands
 from broker.cli import output
-from broker.client import Admin, TopicDescription
+from broker.client import Admin, GateAdmin, TopicDescription
 from broker.runtime.errors import HeadgateError, Reason
 
 
@@ -63,8 +64,10 @@ async def describe(cluster: str, names: Sequence[str], every: bool, json: bool) 
     """Partitions and settings of some topics; with `every`, settings that are at their defaults too."""
     async with Admin(cluster) as admin:
         found = [await admin.describe_topic(name) for name in names]
+    async with GateAdmin(cluster) as gate_admin:
+        gates = {name: await gate_admin.list(name) for name in names}
     if json:
-        output.print_json([_as_json(one, every) for one in found])
+        output.print_json([{**_as_json(one, every), "gates": [gate.id for gate in gates[one.topic.name]]} for one in found])
         return
     for one in found:
         topic = one.topic
@@ -77,6 +80,8 @@ async def describe(cluster: str, names: Sequence[str], every: bool, json: bool) 
             ],
             numeric=("partition", "leader", "epoch", "first", "end", "size"),
         )
+        if gates[topic.name]:
+            output.print_table(gate_commands.COLUMNS, gate_commands.rows_of(gates[topic.name]), numeric=gate_commands.NUMERIC)
         config = [entry for entry in one.config if every or not entry.is_default]
         if config:
             rows = [(entry.name, entry.value, "default" if entry.is_default else "topic", entry.documentation) for entry in config]
