@@ -146,7 +146,7 @@ def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from broker.log.columns import check_columns
+    from broker.log.parquet import read_footer
 
     try:
         parquet: Any = pq.ParquetFile(pa.BufferReader(MAGIC + footer))
@@ -156,7 +156,8 @@ def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> None:
     if len(set(schema.names)) != len(schema.names):
         raise _bad(one, "two columns have the same name")
     try:
-        check_columns(schema)
+        # As the readers will: also row groups that are too large to be served are refused.
+        read_footer(footer, one.size_bytes)
     except InvalidError as error:
         raise _bad(one, error.message) from error
     if metadata.num_rows != one.rows:
