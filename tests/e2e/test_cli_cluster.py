@@ -1,0 +1,84 @@
+"""The command line at any of three real brokers is about the whole cluster.
+
+Runs: the commands, in this process, each with another broker's address; the brokers are processes of their own. Compared: their
+output with what was written through other brokers. A mismatch means that it matters to a person which broker they ask.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.cli import app
+from tests.conftest import BrokerFactory
+from tests.support.cluster import Brokers, eventually
+
+PATIENT = {"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": "30s", "HEADGATE_CLUSTER_LEASE_TTL_MS": "30s"}
+"""Nobody is to be taken for lost on a machine that is busy."""
+PARTITIONS = 6
+
+
+class Headgate:
+    """Runs commands, each of which must succeed. Returns what they print."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd = capfd
+
+    def __call__(self, door: str, *arguments: str) -> str:
+        code = app.run([*arguments, "--cluster", door])
+        captured = self._capfd.readouterr()
+        assert code == 0, captured.err
+        return captured.out
+
+
+@pytest.mark.timeout(120)
+def test_every_command_at_any_broker(make_broker: BrokerFactory, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    brokers = Brokers(make_broker, tmp_path / "store", env=PATIENT)
+    brokers.start()
+    headgate = Headgate(capfd)
+    doors = [f"127.0.0.1:{broker.grpc_port}" for broker in brokers.all]
+    headgate(doors[2], "topic", "create", "t", "--partitions", str(PARTITIONS))
+    leads = set(brokers.leads("t").values())
+    assert leads == {1, 2, 3}
+    for number, door in enumerate(doors, 1):
+        lines = tmp_path / "lines"
+        lines.write_text("".join(f"key-{line}:{number}-{line}\n" for line in range(100)))
+        headgate(door, "produce", "t", str(lines), "--key-separator", ":")
+        assert len(headgate(door, "consume", "t", "-b", "-e").splitlines()) == 100 * number
+    headgate(doors[0], "group", "reset", "g", "--topic", "t", "--to-earliest", "--execute")
+    described = []
+    for door in doors:
+        (topic,) = json.loads(headgate(door, "topic", "describe", "t", "--json"))
+        described.append(topic)
+        assert sum(part["high_watermark"] for part in topic["partitions"]) == 300
+        assert {part["leader"] for part in topic["partitions"]} == {1, 2, 3}
+        (listed,) = (one for one in json.loads(headgate(door, "topic", "list", "--json")) if one["name"] == "t")
+        assert listed["records"] == 300
+        (group,) = json.loads(headgate(door, "group", "list", "--json"))
+        assert (group["group"], group["positions"], group["lag_records"]) == ("g", PARTITIONS, 300)
+        (group,) = json.loads(headgate(door, "group", "describe", "g", "--json"))
+        assert sum(row["lag_records"] for row in group["positions"]) == 300
+        status = json.loads(headgate(door, "status", "--window", "0", "--json"))
+        assert [one["id"] for one in status["brokers"]] == [1, 2, 3]
+        assert {one["name"]: one["records"] for one in status["topics"]}["t"] == 300
+        segments = json.loads(headgate(door, "segment", "list", "--topic", "t", "--json"))
+        assert sorted(number for one in segments for number in range(one["first_partition"], one["end_partition"])) == list(
+            range(6)
+        )
+        assert "3 brokers" in headgate(door, "top", "-n", "1")
+    assert described[0] == described[1] == described[2]
+    assert "broker 3 drained" in headgate(doors[1], "drain", "3")
+    eventually(lambda: 3 not in brokers.leads("t").values(), "the others lead everything")
+    rows = [line.split("\t") for line in headgate(doors[2], "status", "--window", "0").splitlines()]
+    states = {row[0]: row[-1] for row in rows if len(row) == 10 and row[0] in "123"}
+    assert states["3"] == "drained" and sorted([states["1"], states["2"]]) == ["serves", "serves, leader"]
+    assert any(row[1:3] == ["drain", "__consumer_offsets, t"] for row in rows), "it says what was decided"
+    # With an address that is dead in front, nothing changes.
+    brokers.all[0].kill()
+    eventually(lambda: 1 not in brokers.leads("t").values(), "the others lead everything")
+    both = f"{doors[0]},{doors[1]}"
+    assert len(headgate(both, "consume", "t", "-b", "-e").splitlines()) == 300
+    headgate(both, "produce", "t", str(lines))
+    assert json.loads(headgate(both, "topic", "list", "--json"))
