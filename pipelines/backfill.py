@@ -30,6 +30,7 @@ from pipelines.certificate import Certificate, PartitionCertificate, Tally
 from pipelines.connection import Connection
 from pipelines.plan import Counts, Rows, count, load, placed, records, spark_errors
 from pipelines.progress import Listener, Phase, Progress, Watch
+from pipelines.session import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,6 +133,7 @@ def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = 
             f"files are of {FILE_BYTES_MIN} to {FILE_BYTES_MAX} bytes. file_bytes=`{backfill.file_bytes}`",
         )
     flood_id = backfill.id()
+    activate(spark)
     with Connection(backfill.cluster, timeout_ms=CALL_MS) as connection:
         return _Run(backfill, flood_id, spark, connection, progress).run()
 
@@ -289,12 +291,9 @@ class _Run:
             if opened_here:
                 self._give_up(gate)
             raise
-        renewing.stop()
-        self._tell(
-            Progress(
-                phase=Phase.DONE, rows_done=counts.total, rows_total=counts.total, message=f"{counts.total:,} records were added"
-            )
-        )
+        finally:
+            renewing.stop()
+        self._say_added(counts.total)
         return self._of_gate(filled, files, written, added=True, keyless=counts.keyless)
 
     def _at_the_end(self, gate_id: str, rows: Rows, counts: Counts) -> Certificate:
@@ -304,11 +303,7 @@ class _Run:
         files = [file for one in written for file in one.files]
         with self._phase(Phase.COMMITTING, counts.total):
             gate = self._connection.call(self._connection.gates.publish(self._backfill.topic, files, gate_id=gate_id))
-        self._tell(
-            Progress(
-                phase=Phase.DONE, rows_done=counts.total, rows_total=counts.total, message=f"{counts.total:,} records were added"
-            )
-        )
+        self._say_added(counts.total)
         return self._of_gate(gate, files, written, added=True, keyless=counts.keyless)
 
     def _write(self, store_url: str, prefix: str, gate_id: str, bases: dict[int, int], rows: Rows, counts: Counts) -> list[Any]:
@@ -451,6 +446,9 @@ class _Run:
         finally:
             name = str(Phase.WRITING if phase is Phase.SHUFFLING else phase)
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - began
+
+    def _say_added(self, rows: int) -> None:
+        self._tell(Progress(phase=Phase.DONE, rows_done=rows, rows_total=rows, message=f"{rows:,} records were added"))
 
     def _tell(self, progress: Progress) -> None:
         if self._listener is not None:

@@ -31,6 +31,7 @@ class Connection:
         self._timeout_ms = timeout_ms
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="headgate-client", daemon=True)
+        self._repeated: list[Repeated] = []
         self.admin: Admin
         self.gates: GateAdmin
 
@@ -55,13 +56,20 @@ class Connection:
 
     def every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> Repeated:
         """Run `work` again and again, with pauses, until it fails or is stopped."""
-        return Repeated(self._loop, seconds, work)
+        return self.call(self._every(seconds, work))
+
+    async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> Repeated:
+        repeated = Repeated(seconds, work)
+        self._repeated.append(repeated)
+        return repeated
 
     async def _open(self) -> None:
         self.admin = Admin(self.cluster, timeout_ms=self._timeout_ms)
         self.gates = GateAdmin(self.cluster, timeout_ms=self._timeout_ms)
 
     async def _close(self) -> None:
+        for repeated in self._repeated:
+            await repeated.end()
         await self.gates.close()
         await self.admin.close()
 
@@ -72,12 +80,12 @@ class Connection:
 
 
 class Repeated:
-    """Something that a connection does at intervals. `error` is what ended it, if anything did."""
+    """Something that a connection does at intervals. `error` is what ended it, if anything did. Made on the connection's loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.error: BaseException | None = None
-        self._loop = loop
-        self._future = asyncio.run_coroutine_threadsafe(self._run(seconds, work), loop)
+    def __init__(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.error: HeadgateError | None = None
+        self._task = asyncio.create_task(self._run(seconds, work))
+        self._loop = asyncio.get_running_loop()
 
     async def _run(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -89,5 +97,10 @@ class Repeated:
             self.error = error
 
     def stop(self) -> None:
-        """End it; what is under way is cancelled."""
-        self._future.cancel()
+        """End it, from any thread; what is under way is cancelled."""
+        self._loop.call_soon_threadsafe(self._task.cancel)
+
+    async def end(self) -> None:
+        """The same, from the loop, and wait until it is over."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

@@ -284,7 +284,9 @@ def first_line(error: Exception) -> str:
     from pyspark.errors import PySparkException
 
     text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip(" :\t") for line in text.splitlines() if line.strip(" :\t")]
+    # py4j says first which call it was, and then what was thrown.
+    lines = [line for line in lines if not line.startswith("An error occurred while calling")] or lines
     # The last exception that a Python worker named is what went wrong there.
     named = [line for line in lines if line.startswith(("broker.", "pyarrow.", "OSError", "FileNotFoundError", "PermissionError"))]
     if named:

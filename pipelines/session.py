@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.runtime.errors import FatalError, Reason
 
@@ -87,6 +87,16 @@ def session(
         raise FatalError(Reason.UNSUPPORTED, f"spark does not start: {_first_line(error)} master=`{master}`") from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def activate(spark: SparkSession) -> None:
+    """Make this the session of the calling thread: a thread has none of its own, and Spark looks for data sources in that one."""
+    from pyspark.sql import SparkSession
+
+    java_session: Any = getattr(spark, "_jsparkSession", None)
+    if java_session is not None:
+        sessions: Any = SparkSession
+        sessions._get_j_spark_session_class(spark._jvm).setActiveSession(java_session)
 
 
 def local_settings(master: str) -> dict[str, str]:

@@ -32,6 +32,7 @@ from pipelines import offsets as places
 from pipelines.connection import Connection
 from pipelines.offsets import Narrowed, Offsets, Place, Topics
 from pipelines.reads import PIECE_BYTES, Wanted, Work, plan, read
+from pipelines.session import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,7 @@ _OPEN_GATES = ("error", "stop", "skip")
 
 def register(spark: SparkSession) -> None:
     """Make `format("headgate")` known to a session, and have Spark hand filters to Python data sources."""
+    activate(spark)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(HeadgateDataSource)
 

@@ -307,7 +307,7 @@ def test_a_job_that_fails_releases_its_gate_and_can_be_run_again(
         run(failing, spark)
     assert "\n" not in caught.value.message
     assert [(gate.id, gate.state) for gate in gates(broker, "failing")] == [("f", GateState.RELEASED)]
-    assert content(read(broker, "failing")) == {number: [] for number in range(PARTITIONS)}
+    assert read_now(broker, "failing") == {number: [] for number in range(PARTITIONS)}
     done = run(flood(broker, "failing", path, flood_id="f", verify=True), spark)
     assert done.verified and done.gate_id == "f.2"
     assert content(read(broker, "failing")) == expected(rows, PARTITIONS)
@@ -355,7 +355,7 @@ def test_a_gate_that_was_lost_ends_the_job(broker: BrokerProcess, source: tuple[
     with pytest.raises(InvalidError) as caught:
         run(flood(broker, "lost", source[0], flood_id="l"), spark, progress=listen)
     assert caught.value.reason is Reason.GATE_CONFLICT
-    assert content(read(broker, "lost")) == {number: [] for number in range(PARTITIONS)}
+    assert read_now(broker, "lost") == {number: [] for number in range(PARTITIONS)}
 
 
 _DRIVER = """
@@ -377,7 +377,7 @@ run(Backfill(cluster=cluster, topic="killed", source=source, key="user", value="
 def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_ends_its_work(
     broker: BrokerProcess, source: tuple[Path, list[Event]], tmp_path: Path
 ) -> None:
-    """The driver runs on the Java of PyPI: no other can be seen. The second run is `headgate flood run`; it adds what is missing."""
+    """The driver runs on the Java of PyPI: no other can be seen. The second run is `headgate flood run`; it adds what lacked."""
     path, rows = source
     no_java = tmp_path / "bin"
     no_java.mkdir()
