@@ -75,7 +75,7 @@ def test_a_seed_is_one_life() -> None:
         ("no-replay", ("retries never duplicate",)),
         ("seal-half", ("the cluster goes on",)),
         ("lead-after-seal", ("the cluster goes on",)),
-        ("end-of-the-replaced", ("one record per offset",)),
+        ("half-resigned", ("the cluster goes on",)),
     ],
 )
 def test_canaries(bug: str, checkers: tuple[str, ...]) -> None:

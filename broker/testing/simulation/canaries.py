@@ -40,13 +40,11 @@ def _lead_after_seal() -> Mapping[str, object]:
     return {"broker.control.leader.Leader.loads": loads}
 
 
-def _end_of_the_replaced() -> Mapping[str, object]:
-    """A broker that does not know that it was replaced tells readers that the log ends where its own does."""
+def _half_resigned() -> Mapping[str, object]:
+    """A broker that hands segments over stops half-way where the stream to the leader ends: nobody can write to them any more."""
+    from broker.engine.engine import Engine
 
-    async def confirm(self: object, partition: object) -> None:
-        return None
-
-    return {"broker.engine.engine.Engine._confirm": confirm}
+    return {"broker.engine.engine.Engine.resign": lambda self, segment_ids: Engine._resign(self, set(segment_ids))}
 
 
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
@@ -56,5 +54,5 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-replay": _no_replay,
     "seal-half": _seal_half,
     "lead-after-seal": _lead_after_seal,
-    "end-of-the-replaced": _end_of_the_replaced,
+    "half-resigned": _half_resigned,
 }

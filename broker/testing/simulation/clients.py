@@ -201,7 +201,7 @@ class Writer:
             for _ in range(world.random.randint(1, 3))
         ]
         data = encode_batch(
-            [Record(0, 1_700_000_000_000, None, value) for value in values],
+            [Record(0, 1_600_000_000_000, None, value) for value in values],
             producer_id=self._producer_id,
             producer_epoch=0,
             base_sequence=self._sequence,

@@ -45,6 +45,23 @@ async def test_the_second_takes_over_and_the_first_ends(machine: Machine) -> Non
     await machine.check(await machine.start())
 
 
+async def test_one_that_was_replaced_does_not_say_that_the_log_ends(machine: Machine) -> None:
+    """A reader that went on at the second and comes back must not hear "out of range": it would begin anew, or skip records."""
+    first = await machine.start()
+    await first.engine.create_topic("t", 1, {})
+    await machine.send(first, [b"one"])
+    with pytest.raises(InvalidError) as caught:
+        await first.engine.read(first.log("t"), 2, 1000)
+    assert caught.value.reason is Reason.OFFSET_OUT_OF_RANGE, "it leads, so it knows"
+    second = await machine.start()
+    await machine.send(second, [b"two"])
+    await machine.send(second, [b"three"])
+    with pytest.raises(RetryError) as again:
+        await first.engine.read(first.log("t"), 2, 1000)
+    assert again.value.reason is Reason.NOT_LEADER
+    assert first.failures, "and it ends"
+
+
 async def test_an_idle_first_one_ends_at_its_next_edit(machine: Machine) -> None:
     first = await machine.start()
     await first.engine.create_topic("t", 1, {})
