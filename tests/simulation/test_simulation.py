@@ -76,6 +76,7 @@ def test_a_seed_is_one_life() -> None:
         ("seal-half", ("the cluster goes on",)),
         ("lead-after-seal", ("the cluster goes on",)),
         ("half-resigned", ("the cluster goes on",)),
+        ("no-expiry", ("capacity ends",)),
     ],
 )
 def test_canaries(bug: str, checkers: tuple[str, ...]) -> None:

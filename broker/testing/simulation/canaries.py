@@ -47,6 +47,11 @@ def _half_resigned() -> Mapping[str, object]:
     return {"broker.engine.engine.Engine.resign": lambda self, segment_ids: Engine._resign(self, set(segment_ids))}
 
 
+def _no_expiry() -> Mapping[str, object]:
+    """A reservation that nobody renews goes on."""
+    return {"broker.cluster.capacity.Deadlines.expired": lambda self, now_ms: []}
+
+
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-fence-check": _no_fence_check,
     "ack-before-durable": _ack_before_durable,
@@ -55,4 +60,5 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "seal-half": _seal_half,
     "lead-after-seal": _lead_after_seal,
     "half-resigned": _half_resigned,
+    "no-expiry": _no_expiry,
 }

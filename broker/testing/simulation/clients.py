@@ -465,6 +465,45 @@ class Operator:
             return
 
 
+class Planner:
+    """Someone who expects a flood: reserves brokers, renews the reservation some times, and dies without a goodbye."""
+
+    def __init__(self, world: World, brokers: int) -> None:
+        self._world = world
+        self._brokers = brokers
+
+    async def run(self) -> None:
+        world, random = self._world, self._world.random
+        await asyncio.sleep(random.random())
+        ttl_ms = random.choice((1_000, 3_000))
+        await self._ask(self._brokers, ttl_ms)
+        world.trace("planner", "reserves", self._brokers, ttl_ms)
+        for _ in range(random.randint(0, 4)):
+            await asyncio.sleep(ttl_ms / 2000)
+            if not world.writing:
+                return
+            try:
+                await self._ask(0, ttl_ms)
+            except InvalidError:
+                return  # it came too late
+
+    async def _ask(self, brokers: int, ttl_ms: int) -> None:
+        """Ask everybody until the leader is found. Raises InvalidError."""
+        world = self._world
+        while world.writing:
+            for address in sorted(world.brokers):
+                connection = Connection(world.network, world.brokers, address)
+                try:
+                    await connection.ask("reserve", "flood", brokers, ttl_ms)
+                    return
+                except InvalidError:
+                    raise
+                except (HeadgateError, GoneError):
+                    await asyncio.sleep(0.01)
+                finally:
+                    connection.close()
+
+
 async def add_writer(world: World, name: str, topic_id: bytes, partition: int, pause_s: float) -> None:
     """A new producer of one partition, with an id that some broker gave."""
     producer_id = await world.ask_any("allocate")

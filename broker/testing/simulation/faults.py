@@ -138,4 +138,4 @@ class Nemesis:
 
     def _kill(self, broker: Broker) -> None:
         broker.kill()
-        self._scenario.fleet.begin_again(broker)
+        self._scenario.fleet.gone(broker)

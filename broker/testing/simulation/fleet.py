@@ -1,51 +1,69 @@
-"""What starts brokers, and starts again those that ended: a supervisor that is always right."""
+"""What starts brokers, starts again those that ended, and drains those that are too many."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
+from broker.cluster.fleet import Drain
+from broker.cluster.fleet import Fleet as Plan
 from broker.cluster.manifest import OpenSegment, SealSegment
 from broker.cluster.segments import SegmentInfo
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError
-from broker.testing.simulation.ledger import Partition
+from broker.testing.simulation.clients import Connection, GoneError
+from broker.testing.simulation.ledger import Partition, Violation
 from broker.testing.simulation.loop import WORLD
 from broker.testing.simulation.process import Broker
 
 if TYPE_CHECKING:
     from broker.testing.simulation.scenario import Scenario
 
+EXTRA_MAX = 2
+"""How many more brokers a reservation may ask for."""
+LOOK_S = 0.5
+PATIENCE_S = 30.0
+"""A broker that takes longer to go is killed."""
+
 
 class Fleet:
-    """All brokers of a run.
+    """All brokers of a run: what `headgate up` does, with the same decisions (`cluster/fleet.py`).
 
     Args:
-        count: how many there are.
+        count: how many there always are.
     """
 
     def __init__(self, scenario: Scenario, settings: Settings, count: int) -> None:
         self._scenario = scenario
-        self._settings = settings
-        self._count = count
+        self._settings = dataclasses.replace(settings, capacity_brokers_min=count, capacity_brokers_max=count + EXTRA_MAX)
+        self._plan = Plan(count, count + EXTRA_MAX)
         self._runs = 0
+        self.count = count
         self.brokers: dict[str, Broker] = {}
         """The newest at each address."""
         self.peace = False
-        """No more faults: whoever ends now has a reason to say."""
+        """No more faults: a broker that ends with an error has no excuse."""
         self.closing = False
         """Nobody is started again."""
         self.ends: dict[str, dict[Partition, int]] = {}
         """By incarnation: where its sealed segments end, as the journal says."""
         self._segments: dict[int, SegmentInfo] = {}
+        self._drained: set[Broker] = set()
+        """Told to go in peace."""
 
     def start(self) -> None:
-        for number in range(1, self._count + 1):
-            self._scenario.loop.call_later(self._scenario.random.random() * 0.5, self.begin, number, context=WORLD)
+        self._decide()
+        self._scenario.world.spawn(self._follow(), "fleet")
 
     def alive(self) -> list[Broker]:
         """In the order of their addresses."""
         return [self.brokers[key] for key in sorted(self.brokers) if self.brokers[key].alive]
+
+    @property
+    def at_rest(self) -> bool:
+        """As many run as there always are, and no more are asked for."""
+        return self._plan.wanted == len(self._plan.slots) == self.count and len(self._plan.serving) == self.count
 
     def begin(self, number: int) -> Broker:
         """A new run of a broker. Its machine and ports are those of the run before."""
@@ -64,24 +82,76 @@ class Fleet:
             address=address,
             append=scenario.append,
             acked=scenario.broker_acks,
-            exited=self._exited,
+            served=self._served,
+            exited=self.gone,
         )
         self.brokers[address] = broker
         scenario.trace(broker.name, "starts", broker.incarnation_id)
         return broker
 
-    def _exited(self, broker: Broker, error: HeadgateError | None) -> None:
-        self.begin_again(broker)
+    def gone(self, broker: Broker) -> None:
+        """A broker's process has ended, by itself or by a signal."""
+        if broker in self._drained and broker.exit_error is not None:
+            self._scenario.fail(Violation("capacity ends", f"{broker.name} was drained in peace and failed: {broker.exit_error!r}"))
+        if self.brokers.get(broker.address) is broker and broker.slot in self._plan.slots:
+            self._plan.ended(broker.slot, self._now_ms())
+            self._decide()
 
-    def begin_again(self, broker: Broker) -> None:
-        """Start another run in its place, soon."""
-        number = int(broker.address.rpartition(":")[2]) - 9000
-        delay_s = self._scenario.random.random()
-        self._scenario.loop.call_later(delay_s, self._again, number, broker, context=WORLD)
+    def _served(self, broker: Broker) -> None:
+        if broker.slot in self._plan.slots:
+            self._plan.served(broker.slot, self._now_ms())
 
-    def _again(self, number: int, broker: Broker) -> None:
-        if not self.closing and self.brokers[broker.address] is broker:
-            self.begin(number)
+    def _now_ms(self) -> int:
+        return int(self._scenario.loop.time() * 1000)
+
+    def _decide(self) -> None:
+        if self.closing:
+            return
+        scenario = self._scenario
+        for action in self._plan.decide(self._now_ms()):
+            if isinstance(action, Drain):
+                self._drain(action.slot)
+            else:
+                scenario.loop.call_later(scenario.random.random() * 0.5, self._begin, action.slot, context=WORLD)
+        next_ms = self._plan.next_ms()
+        if next_ms is not None:
+            scenario.loop.call_later(max(next_ms - self._now_ms(), 1) / 1000, self._decide, context=WORLD)
+
+    def _begin(self, slot: int) -> None:
+        if not self.closing:
+            self.begin(slot + 1)
+
+    def _drain(self, slot: int) -> None:
+        broker = next(one for one in self.brokers.values() if one.slot == slot)
+        if self.peace and broker.serving:
+            self._drained.add(broker)
+        self._scenario.trace(broker.name, "is drained")
+        broker.stop()
+        self._scenario.loop.call_later(PATIENCE_S, self._give_up, broker, context=WORLD)
+
+    def _give_up(self, broker: Broker) -> None:
+        if broker.alive and not self.closing:
+            broker.kill()
+            self.gone(broker)
+
+    async def _follow(self) -> None:
+        """Ask the cluster how many brokers there are to be."""
+        world = self._scenario.world
+        while not self.closing:
+            await asyncio.sleep(LOOK_S)
+            for address in [broker.address for broker in self.alive() if broker.serving]:
+                connection = Connection(world.network, self.brokers, address)
+                try:
+                    wanted = await connection.ask("desired")
+                except (HeadgateError, GoneError):
+                    continue
+                finally:
+                    connection.close()
+                if wanted != self._plan.wanted:
+                    self._scenario.trace("fleet", "wants", wanted)
+                self._plan.want(wanted)
+                self._decide()
+                break
 
     # -- what the journal says
 

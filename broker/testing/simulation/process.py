@@ -7,7 +7,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from broker.cluster.capacity import Reservation
 from broker.cluster.manifest import Incarnation
+from broker.control.capacity import TermCapacity
 from broker.control.cluster import Cluster
 from broker.engine.engine import Engine
 from broker.engine.partition import PartitionLog
@@ -55,7 +57,8 @@ class Broker:
     Args:
         address: ``host:port`` of its doors. place: the machine on which it runs.
         acked: told, in the moment in which a batch is acked here: (incarnation, topic id, partition, first offset, records).
-        exited: told when the process has ended by itself; the error is why, None if it was asked to.
+        served: told when it serves.
+        exited: told when the process has ended by itself; `exit_error` is why, None if it was asked to.
     """
 
     def __init__(
@@ -72,7 +75,8 @@ class Broker:
         address: str,
         append: bool,
         acked: Callable[[str, bytes, int, int, int], None],
-        exited: Callable[[Broker, HeadgateError | None], None],
+        served: Callable[[Broker], None],
+        exited: Callable[[Broker], None],
     ) -> None:
         self.name = name
         self.address = address
@@ -92,7 +96,9 @@ class Broker:
         self._settings = settings
         self._retrying = not append
         self._acked = acked
+        self._served = served
         self._exited = exited
+        self.slot = settings.broker_id - 1
         self._end: asyncio.Future[HeadgateError | None] = loop.create_future()
         network.doors[address] = self.door
         network.places[self.process] = place
@@ -123,7 +129,7 @@ class Broker:
         self._trace(self.name, "exits", "" if error is None else error.message)
         self.exit_error = error
         self.kill()
-        self._exited(self, error)
+        self._exited(self)
 
     async def _life(self) -> HeadgateError | None:
         store: Store = self.view
@@ -166,12 +172,15 @@ class Broker:
             self.door.open = True
             await self.cluster.serving()
             self.serving = True
+            self._served(self)
             self._trace(self.name, "serves", self.incarnation_id)
             return await self._close(await self._end)
         return await self._close(self._end.result())
 
     async def _close(self, error: HeadgateError | None) -> HeadgateError | None:
         """As `server/process.py`."""
+        if error is not None:
+            self.cluster.abandon(error)
         parts: list[Callable[[], Any]] = []
         if len(self.engine.brokers()) > 1 and error is None:
             parts.append(lambda: self.cluster.drain(GRACE_S))
@@ -285,6 +294,36 @@ class Broker:
                 reply(error)
 
         self._spawn(work())
+
+    def desired(self, reply: Reply) -> None:
+        """How many brokers there are to be; only the leader knows."""
+        try:
+            reply(self._capacity().desired().brokers)
+        except HeadgateError as error:
+            reply(error)
+
+    def reserve(self, reply: Reply, reservation_id: str, brokers: int, ttl_ms: int) -> None:
+        """Open a reservation; with 0 brokers renew it. Only the leader does."""
+
+        async def work() -> None:
+            try:
+                if brokers:
+                    one = Reservation(id=reservation_id, owner="simulation", brokers=brokers, ttl_ms=ttl_ms)
+                    await self._capacity().open(one)
+                else:
+                    await self._capacity().renew(reservation_id, ttl_ms)
+                reply(None)
+            except HeadgateError as error:
+                reply(error)
+
+        self._spawn(work())
+
+    def _capacity(self) -> TermCapacity:
+        if not self.serving:
+            raise _not_ready()
+        if self.cluster.leader is None:
+            raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
+        return self.cluster.leader.capacity
 
     def _spawn(self, work: Any) -> None:
         self._loop.create_task(work, name="request")

@@ -18,9 +18,9 @@ from broker.cluster.manifest import OpenSegment, SealIncarnation, SealSegment, d
 from broker.engine import keys
 from broker.runtime.config import Settings
 from broker.runtime.errors import RetryError
-from broker.testing.simulation.clients import Operator, World, records_of
+from broker.testing.simulation.clients import Operator, Planner, World, records_of
 from broker.testing.simulation.faults import Nemesis
-from broker.testing.simulation.fleet import Fleet
+from broker.testing.simulation.fleet import EXTRA_MAX, Fleet
 from broker.testing.simulation.ledger import Ledger, Partition, Violation
 from broker.testing.simulation.loop import PROCESS, VirtualLoop
 from broker.testing.simulation.network import Channel, Network
@@ -110,6 +110,7 @@ def _environment(random: Random, patches: Mapping[str, object]) -> dict[str, obj
         "os.urandom": source.randbytes,
         "broker.control.load.memory_bytes": lambda: 0,
         "broker.engine.engine.AppendWal": SteppedWal,
+        "broker.cluster.capacity.DOWN_AFTER_MS": 2_000,
         "broker.engine.fold.FANOUT": random.choice((2, 3, 8)),
         "broker.store.journal.SNAPSHOT_BYTES_MIN": random.choice((2_000, 8_000, 64_000)),
         "broker.cluster.manifest.CHAIN_SEGMENTS_MAX": random.choice((2, 64)),
@@ -187,6 +188,8 @@ class Scenario:
             opening = self.world.spawn(operator.create("t", random.randint(1, 4 if self.long else 2), random.randint(1, 2)), "open")
             self._until(opening.done, 60.0, "a new cluster answers")
             self.world.spawn(operator.run(), "operator")
+            if random.random() < 0.25:
+                self.world.spawn(Planner(self.world, self.fleet.count + random.randint(1, EXTRA_MAX)).run(), "planner")
             self.world.spawn(self._faults(), "nemesis")
             self._until(lambda: self.nemesis.over, 200.0, "the faults come to an end")
             self.nemesis.heal()
@@ -194,6 +197,7 @@ class Scenario:
             self._for(1.0)
             self.world.writing = False
             self._until(lambda: all(writer.idle for writer in self.world.writers), SETTLE_S, "writers are acked again", self._stuck)
+            self._until(lambda: self.fleet.at_rest, SETTLE_S, "capacity ends", self._fleet_state)
             self.world.reading = False
             self._check_manifests()
             self._finish()
@@ -263,6 +267,9 @@ class Scenario:
                 broker.engine.manifest.check_invariants()
                 for log in broker.engine.all_logs():
                     log.check_invariants()
+
+    def _fleet_state(self) -> str:
+        return f"alive=`{', '.join(broker.name for broker in self.fleet.alive())}`"
 
     def _stuck(self) -> str:
         return "; ".join(
