@@ -49,7 +49,16 @@ def _half_resigned() -> Mapping[str, object]:
 
 def _no_expiry() -> Mapping[str, object]:
     """A reservation that nobody renews goes on."""
-    return {"broker.cluster.capacity.Deadlines.expired": lambda self, now_ms: []}
+    from broker.cluster.capacity import OpenReservation
+    from broker.control.capacity import TermCapacity
+
+    def reservations(self: TermCapacity) -> list[OpenReservation]:
+        return [OpenReservation(reservation=one, left_ms=one.ttl_ms) for one in self._owner.manifest.reservations.values()]
+
+    return {
+        "broker.cluster.capacity.Deadlines.expired": lambda self, now_ms: [],
+        "broker.control.capacity.TermCapacity.reservations": reservations,
+    }
 
 
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {

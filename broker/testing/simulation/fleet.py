@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.cluster.fleet import Drain
 from broker.cluster.fleet import Fleet as Plan
@@ -49,6 +49,8 @@ class Fleet:
         self.ends: dict[str, dict[Partition, int]] = {}
         """By incarnation: where its sealed segments end, as the journal says."""
         self._segments: dict[int, SegmentInfo] = {}
+        self._starting: dict[int, Any] = {}
+        """By slot: the timer of a start."""
         self._drained: set[Broker] = set()
         """Told to go in peace."""
 
@@ -112,16 +114,22 @@ class Fleet:
             if isinstance(action, Drain):
                 self._drain(action.slot)
             else:
-                scenario.loop.call_later(scenario.random.random() * 0.5, self._begin, action.slot, context=WORLD)
+                delay_s = scenario.random.random() * 0.5
+                self._starting[action.slot] = scenario.loop.call_later(delay_s, self._begin, action.slot, context=WORLD)
         next_ms = self._plan.next_ms()
         if next_ms is not None:
             scenario.loop.call_later(max(next_ms - self._now_ms(), 1) / 1000, self._decide, context=WORLD)
 
     def _begin(self, slot: int) -> None:
+        del self._starting[slot]
         if not self.closing:
             self.begin(slot + 1)
 
     def _drain(self, slot: int) -> None:
+        if slot in self._starting:
+            self._starting.pop(slot).cancel()
+            self._plan.ended(slot, self._now_ms())
+            return
         broker = next(one for one in self.brokers.values() if one.slot == slot)
         if self.peace and broker.serving:
             self._drained.add(broker)

@@ -184,7 +184,7 @@ class Scenario:
         random = self.random
         with replaced({"broker.control.member.connect": lambda address: Channel(self.network, address)}):
             self.fleet.start()
-            operator = Operator(self.world, random.choice((0.5, 2.0, 20.0)), (0.02, 0.1) if self.long else (0.05, 0.3))
+            operator = Operator(self.world, random.choice((0.2, 0.5, 3.0)), (0.02, 0.1) if self.long else (0.05, 0.3))
             opening = self.world.spawn(operator.create("t", random.randint(1, 4 if self.long else 2), random.randint(1, 2)), "open")
             self._until(opening.done, 60.0, "a new cluster answers")
             self.world.spawn(operator.run(), "operator")
@@ -197,7 +197,7 @@ class Scenario:
             self._for(1.0)
             self.world.writing = False
             self._until(lambda: all(writer.idle for writer in self.world.writers), SETTLE_S, "writers are acked again", self._stuck)
-            self._until(lambda: self.fleet.at_rest, SETTLE_S, "capacity ends", self._fleet_state)
+            self._until(lambda: self.fleet.at_rest, SETTLE_S, "only the least number runs", self._fleet_state, "capacity ends")
             self.world.reading = False
             self._check_manifests()
             self._finish()
@@ -278,12 +278,12 @@ class Scenario:
 
     # -- time
 
-    def _until(self, done: Any, seconds: float, what: str, why: Any = None) -> None:
+    def _until(self, done: Any, seconds: float, what: str, why: Any = None, checker: str = "the cluster goes on") -> None:
         """Let time pass until something is so. Raises Violation where it takes too long."""
         self.loop.run(self.loop.time() + seconds, lambda: self._error is not None or done())
         self._raise()
         if not done():
-            raise Violation("the cluster goes on", f"{what}: not within {seconds:g} s. {'' if why is None else why()}")
+            raise Violation(checker, f"{what}: not within {seconds:g} s. {'' if why is None else why()}")
 
     def _for(self, seconds: float) -> None:
         self.loop.run(self.loop.time() + seconds, lambda: self._error is not None)
