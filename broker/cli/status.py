@@ -11,7 +11,7 @@ from broker.cli.top import DECISION_COLUMNS, SEGMENT_COLUMNS, SEGMENT_NUMERIC, d
 from broker.client import Admin, Broker, Gate, GateAdmin, GateState
 from broker.client.control import ClusterView, Control
 from broker.runtime.config import SECOND_MS
-from broker.runtime.errors import RetryError
+from broker.runtime.errors import InvalidError, Reason, RetryError
 
 BROKER_COLUMNS = ("broker", "kafka", "grpc", "http", "up", "cpu", "memory", "connections", "segments", "state")
 BROKER_NUMERIC = ("broker", "cpu", "memory", "connections", "segments")
@@ -27,7 +27,7 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
     async with Control(cluster, timeout_ms=LEADER_MS) as control, GateAdmin(cluster, timeout_ms=LEADER_MS) as gate_admin:
         try:
             found = await look(control)
-            gates = [one for one in await gate_admin.list() if one.state is GateState.OPEN]
+            gates = await _open_gates(gate_admin)
         except RetryError as error:
             # While the lead changes hands the rest is worth seeing.
             found, trouble = None, error.message
@@ -91,3 +91,13 @@ def broker_rows(brokers: Sequence[Broker], view: ClusterView | None) -> list[tup
         does = broker.trouble or state(member, led, view.leader_broker_id)
         rows.append((*where, up, f"{member.cpu_share:.0%}", memory, member.connections, led, does))
     return rows
+
+
+async def _open_gates(gates: GateAdmin) -> list[Gate]:
+    """None where the brokers do not know gates yet."""
+    try:
+        return [one for one in await gates.list() if one.state is GateState.OPEN]
+    except InvalidError as error:
+        if error.reason is not Reason.UNSUPPORTED:
+            raise
+        return []
