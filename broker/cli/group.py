@@ -71,7 +71,7 @@ async def describe(cluster: str, ids: Sequence[str], as_json: bool) -> None:
                         row.topic,
                         row.partition,
                         NOTHING if row.offset is None else row.offset,
-                        row.high_watermark,
+                        NOTHING if row.high_watermark < 0 else row.high_watermark,
                         NOTHING if row.lag_records is None else f"{row.lag_records:,}",
                         row.member_id or NOTHING,
                     )

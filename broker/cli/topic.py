@@ -11,6 +11,10 @@ from broker.client import Admin, GateAdmin, TopicDescription
 from broker.runtime.errors import HeadgateError, Reason
 
 
+UNKNOWN = "?"
+"""Nobody leads the partition at the moment, or its lead does not answer."""
+
+
 async def create(
     cluster: str, names: Sequence[str], partitions: int | None, config: Mapping[str, str], if_not_exists: bool
 ) -> None:
@@ -75,7 +79,14 @@ async def describe(cluster: str, names: Sequence[str], every: bool, json: bool) 
         output.print_table(
             ("partition", "leader", "epoch", "first", "end", "size"),
             [
-                (part.number, part.leader, part.leader_epoch, part.log_start, part.high_watermark, output.size(part.size_bytes))
+                (
+                    part.number,
+                    _known(part.leader),
+                    _known(part.leader_epoch),
+                    _known(part.log_start),
+                    _known(part.high_watermark),
+                    output.size(part.size_bytes) if part.size_bytes >= 0 else UNKNOWN,
+                )
                 for part in one.partitions
             ],
             numeric=("partition", "leader", "epoch", "first", "end", "size"),
@@ -127,6 +138,10 @@ def _as_json(one: TopicDescription, every: bool) -> dict[str, object]:
         ],
         "config": {entry.name: entry.value for entry in one.config if every or not entry.is_default},
     }
+
+
+def _known(number: int) -> int | str:
+    return number if number >= 0 else UNKNOWN
 
 
 def _time(ms: int) -> str:
