@@ -10,7 +10,6 @@ from broker.cli import output
 from broker.client import Admin, GateAdmin, TopicDescription
 from broker.runtime.errors import HeadgateError, Reason
 
-
 UNKNOWN = "?"
 """Nobody leads the partition at the moment, or its lead does not answer."""
 
