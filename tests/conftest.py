@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.chromium import executable as chromium_executable
 from tests.support.npm import install, missing
 from tests.support.s3_server import s3_server
 from tests.support.spark import spark
@@ -33,6 +34,7 @@ _no_mount: str | None = None
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "kafkajs: needs node and npm; deselected, visibly, where they are missing")
     config.addinivalue_line("markers", "needs_mount: mounts a small tmpfs; deselected, visibly, where that is not allowed")
+    config.addinivalue_line("markers", "chromium: needs chromium; deselected, visibly, where it is missing")
     config.addinivalue_line("markers", "slow: the long form of a test; runs with `make soak` or `-m slow`")
 
 
@@ -65,6 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mounting = [item for item in items if item.get_closest_marker("needs_mount")]
     if mounting and (_no_mount := _mount_refused()) is not None:
         dropped = dropped + mounting
+    if (browsing := [item for item in items if item.get_closest_marker("chromium")]) and chromium_executable() is None:
+        dropped = dropped + browsing
     if not config.option.markexpr:
         dropped = dropped + [item for item in items if item.get_closest_marker("slow") and item not in dropped]
     if dropped:
@@ -76,7 +80,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in terminalreporter.config.stash.get(_REPORT, []):
         terminalreporter.write_line(line)
-    for what, reason in (("kafkajs", _kafkajs_missing), ("full and read-only disks", _no_mount)):
+    chromium_missing = None if chromium_executable() else "there is no chromium"
+    for what, reason in (
+        ("kafkajs", _kafkajs_missing),
+        ("full and read-only disks", _no_mount),
+        ("Dagster's page", chromium_missing),
+    ):
         if reason is not None:
             terminalreporter.write_line(f"{what}: TESTS DID NOT RUN, {reason}", yellow=True)
 

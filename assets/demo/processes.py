@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -54,8 +55,13 @@ class Processes:
         for name, _, _ in reversed(list(self.running)):
             self.stop(name)
 
-    def start(self, name: str, module: str, *arguments: str, talk: bool = False) -> subprocess.Popen[str]:
-        """Start a Python module. `talk`: its standard input and output are pipes; otherwise its output is in its file."""
+    def start(self, name: str, module: str, *arguments: str, talk: bool = False, nice: int = 0) -> subprocess.Popen[str]:
+        """Start a Python module.
+
+        Args:
+            talk: its standard input and output are pipes; otherwise its output is in its file.
+            nice: how far it, and what it starts, gives way to others.
+        """
         log = self.log(name).open("w")
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -67,7 +73,7 @@ class Processes:
             text=True,
             start_new_session=True,
             # A shell may have started us in the background, with SIGINT ignored; Dagster would inherit that.
-            preexec_fn=_heed_interrupts,
+            preexec_fn=partial(_before, nice),
         )
         self.running.append((name, process, log))
         return process
@@ -119,8 +125,10 @@ def wait_for(what: str, ready: Callable[[], bool], until_s: float, check: Callab
         time.sleep(0.2)
 
 
-def _heed_interrupts() -> None:
+def _before(nice: int) -> None:
+    """In the new process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.nice(nice)
 
 
 def _kill_session(leader: int) -> None:

@@ -1,0 +1,59 @@
+"""A person at Dagster's page, played by a headless Chromium: opens the graph, picks three days, launches, and sees it succeed.
+
+Compared: what the page says, and how many brokers there were meanwhile. With HEADGATE_PICTURES=DIR it leaves the pictures of the
+README there. A mismatch means that what the tests do through GraphQL is not what a person gets.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.chromium import chromium
+from tests.support.flood_world import FLOOD, FloodWorld, flood_world
+
+DAYS = "[2013-06-10...2013-06-12]"
+PATIENCE_S = 900.0
+
+
+@pytest.mark.slow
+@pytest.mark.chromium
+@pytest.mark.timeout(1800)
+def test_three_days_are_launched_by_hand(tmp_path: Path) -> None:
+    pictures = Path(os.environ.get("HEADGATE_PICTURES", tmp_path / "pictures"))
+    with flood_world(tmp_path) as world:
+        world.make_flights(brokers=3, grown=20)
+        world.start_brokers(3)
+        world.start_dagster()
+        launch_and_look(world, tmp_path, pictures)
+        world.until("the world is at rest", world.at_rest)
+
+
+def launch_and_look(world: FloodWorld, directory: Path, pictures: Path) -> None:
+    """Use the page, and take its pictures."""
+    graph = f"{world.dagster.url}/locations/headgate/asset-groups/{FLOOD}/lineage"
+    with chromium(directory) as page:
+        page.open(graph)
+        for asset in ("flood_plan", "flood_capacity", "flood_backfill", "flood_release"):
+            page.until_text(asset)
+        page.click("Materialize all…")
+        page.write("input[placeholder^='ex: 2013-06-01']", DAYS)
+        page.until_text("3 partitions")
+        page.click("Launch backfill")
+        most = 0
+        deadline = time.monotonic() + PATIENCE_S
+        while "10% filled" not in (text := page.text()) or text.count("10% filled") < 4:
+            most = max(most, world.cluster.desired().live_brokers)
+            assert time.monotonic() < deadline, f"the page does not show the end:\n{text}"
+            time.sleep(1)
+        assert most == 3
+        page.until_text("5 / 5 Passed")
+        page.picture(pictures / "graph.png")
+        page.open(f"{world.dagster.url}/assets/{FLOOD}/flood_release?view=events")
+        page.until("the picture of the flood", "!!document.querySelector('img[src^=\"data:image/svg\"]')")
+        page.run("document.querySelector('img[src^=\"data:image/svg\"]').scrollIntoView({block: 'center'})")
+        time.sleep(1)
+        page.picture(pictures / "flood.png")
