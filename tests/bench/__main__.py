@@ -30,7 +30,10 @@ TITLES = {
     "groups": "Consumer groups",
     "memory": "Memory",
     "start": "Start",
+    "history": "History by reference: encoding of memcpy, decoding, and reading of reading the tail",
     "cluster": "Three brokers: what writers wait for when one dies or segments change; what a change of the manifest costs",
+    "gates": "Gates: the cost of fill_gate against the extents that the topic has already",
+    "flood": "Floods from Spark by reference (local store, wal.fsync=never)",
     "fleet": "Local fleet: brokers that come and go with a reservation, under load",
 }
 

@@ -1,6 +1,22 @@
 """All cases of the benchmark, in the order in which they run."""
 
-from tests.bench.cases import cluster, durable, fetch, fleet, groups, grpc, latency, librdkafka, memory, noise, produce, start
+from tests.bench.cases import (
+    cluster,
+    durable,
+    fetch,
+    fleet,
+    flood,
+    gates,
+    groups,
+    grpc,
+    history,
+    latency,
+    librdkafka,
+    memory,
+    noise,
+    produce,
+    start,
+)
 from tests.bench.harness import Case
 
 ALL: list[Case] = [
@@ -16,4 +32,7 @@ ALL: list[Case] = [
     *start.CASES,
     *cluster.CASES,
     *fleet.CASES,
+    *history.CASES,
+    *gates.CASES,
+    *flood.CASES,
 ]

@@ -1,8 +1,8 @@
 """What it costs to fill a gate, against the number of extents that the topic has already.
 
-One engine alone over a directory; a topic whose earlier gates have 10, 1,000 or 100,000 files. Then gates are opened and filled with
+One engine alone over a directory; a topic whose earlier gates have 10, 1,000 or 100,000 files. Gates are opened and filled with
 a few real files, in turn in all three: what is timed is the whole of `fill`, with the reading of the footers, the commit and the
-change of the logs that are served. Snapshots of the manifest, which a commit now and then makes, are in the mean, not in the median.
+change of the logs that are served. Snapshots of the manifest, which some commits make, are in the mean and not in the median.
 """
 
 from __future__ import annotations
