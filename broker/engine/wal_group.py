@@ -13,6 +13,8 @@ import mmap
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from broker.engine import keys
@@ -40,6 +42,20 @@ FIRST_CHUNK_BYTES = 16 << 20
 """The first chunk of an incarnation is small, so that a start does not wait for zeros to be written."""
 RETRY_MS_MIN = 20
 RETRY_MS_MAX = 1000
+
+
+@dataclass(slots=True)
+class _Cut:
+    """The file of a complete chunk, and how much of it was written."""
+
+    file: AppendFile
+    size_bytes: int
+
+    def cut(self) -> None:
+        """Give back what is left. Where that fails it is lost room and nothing else: readers know the size."""
+        with suppress(HeadgateError):
+            self.file.truncate(self.size_bytes)
+        self.file.close()
 
 
 class GroupWriter:
@@ -91,6 +107,7 @@ class GroupWriter:
         self._staging: memoryview | None = None
         """With O_DIRECT: page-aligned; begins with what is in the file from the last block boundary on."""
         self._prepared: AppendFile | None = None
+        self._prepared_bytes = chunk_bytes
         self._preparing: threading.Thread | None = None
 
     def open(self) -> None:
@@ -188,8 +205,8 @@ class GroupWriter:
     def roll(self) -> None:
         """Complete the chunk if it has a group, and begin the next. Raises FencedError, FatalError, ClosedError."""
         if self._position > CHUNK_HEADER_BYTES:
-            self.seal()
-            self._roll()
+            # Who asks for a roll may soon ask again: what is prepared now is to be ready by then.
+            self._roll(self._complete(), prepare_bytes=FIRST_CHUNK_BYTES)
 
     def seal(self) -> None:
         """Complete the chunk: cut it to what was written and report it. One without a group is not reported."""
@@ -202,14 +219,27 @@ class GroupWriter:
         file.close()
         self._file = None
 
-    def _roll(self) -> None:
-        """Begin the next chunk; let the one after it be prepared meanwhile, so that no roll waits for zeros to be written."""
+    def _complete(self) -> _Cut | None:
+        """As `seal`. Returns the file, if it is still to be cut: freeing most of a large file takes a disk its time."""
+        if not self._synced:
+            self.seal()
+            return None
+        file, size = self._file, self._position
+        assert file is not None and size > CHUNK_HEADER_BYTES
+        self._check_fence()
+        self.on_rolled(self._number, size, self._appended_ms)
+        self._file = None
+        return _Cut(file, size)
+
+    def _roll(self, before: _Cut | None = None, *, prepare_bytes: int | None = None) -> None:
+        """Begin the next chunk. The one before is cut meanwhile and the one after it is prepared, so that no roll waits for a disk
+        to free blocks or to write zeros."""
         if self._preparing is not None:
             self._preparing.join()
             self._preparing = None
         self._number += 1
         file, self._prepared = self._prepared, None
-        self._limit = self._chunk_bytes
+        self._limit = self._chunk_bytes if file is None else self._prepared_bytes
         if file is None:
             first = self._number == 0
             size = min(FIRST_CHUNK_BYTES, self._chunk_bytes) if self._synced else 0
@@ -226,12 +256,16 @@ class GroupWriter:
         else:
             self._stage(0, header, [], len(header))
         if self._synced:
-            self._preparing = threading.Thread(target=self._prepare, args=(self._number + 1,), name="wal-prepare", daemon=True)
+            size = min(prepare_bytes or self._chunk_bytes, self._chunk_bytes)
+            self._preparing = threading.Thread(target=self._prepare, args=(before, size), name="wal-prepare", daemon=True)
             self._preparing.start()
 
-    def _prepare(self, number: int) -> None:
+    def _prepare(self, before: _Cut | None, size_bytes: int) -> None:
+        if before is not None:
+            before.cut()
+        self._prepared_bytes = size_bytes
         try:
-            self._prepared = self._appender.create(keys.chunk(self._incarnation_id, number), self._chunk_bytes)
+            self._prepared = self._appender.create(keys.chunk(self._incarnation_id, self._number + 1), size_bytes)
         except HeadgateError:
             # `_roll` creates the chunk itself then, and says what is wrong if it still is.
             self._prepared = None
