@@ -41,7 +41,7 @@ ui: $(STAMP) ## Dagster's web page and daemon for your floods, until Ctrl-C; its
 test: $(STAMP) ## every test
 	@$(BIN)/python -m pytest $(TEST_FLAGS)
 
-soak: $(STAMP) ## the long tests: 20 rounds of SIGKILL on every store
+soak: $(STAMP) ## the long tests: rounds of kills, pauses and cuts, for one broker and for clusters, on every store
 	@$(BIN)/python -m pytest -m slow $(TEST_FLAGS)
 
 lint: $(STAMP) ## ruff, mypy --strict, and the import contracts

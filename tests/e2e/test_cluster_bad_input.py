@@ -169,11 +169,6 @@ def store_in_trouble(make: BrokerFactory, s3: S3Server, report: Report, how: str
     assert not wrong, "\n".join(wrong[:20])
 
 
-@pytest.mark.timeout(120)
-def test_a_store_that_fails_for_a_moment(make_broker: BrokerFactory, s3_server: S3Server, report: Report) -> None:
-    store_in_trouble(make_broker, s3_server, report, "failed", 4)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["failed", "slow", "slow, and the leader dies"])
