@@ -402,25 +402,25 @@ class LeaderGates:
                 await self._delete([path for path in gone if not is_url(path)])
         await self._delete([])
         last = ""
+        named = _named(manifest)
         while objects := await self._engine.store.list("topics/", last, SWEEP_PAGE):
             last = objects[-1].key
             oldest_ms = self._owner.clock.now_ms() - grace_ms
-            await self._delete([found.key for found in objects if found.modified_ms <= oldest_ms and self._is_nobodys(found.key)])
+            old = [found.key for found in objects if found.modified_ms <= oldest_ms]
+            await self._delete([key for key in old if self._is_nobodys(key, named)])
 
     async def _trim(self, topic_id: uuid.UUID) -> None:
         await self._owner.commit_made(lambda _: [TrimGates(topic_id)])
 
-    def _is_nobodys(self, key: str) -> bool:
+    def _is_nobodys(self, key: str, named: set[str]) -> bool:
         topic_id = topic_of(key)
-        if topic_id is None:
+        if topic_id is None or key in named:
             return False
         manifest = self._owner.manifest
         if topic_id not in manifest.topics_by_id:
             return True
         gates = manifest.gates.get(topic_id, {})
-        if gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is not None:
-            return False
-        return all(one.path != key for gate in gates.values() for one in gate.extents)
+        return gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is None
 
     async def _delete(self, paths: list[str]) -> None:
         """Condemn files, delete them and those that were condemned before, and forget them."""
@@ -428,7 +428,8 @@ class LeaderGates:
 
             def make(now: Manifest) -> list[Edit]:
                 # A topic that this leader did not know when it looked is known here: the commit proves that it leads.
-                still = [path for path in paths if self._is_nobodys(path)]
+                named = _named(now)
+                still = [path for path in paths if self._is_nobodys(path, named)]
                 return [CondemnFiles(still)] if still else []
 
             await self._owner.commit_made(make)
@@ -440,6 +441,11 @@ class LeaderGates:
         await self._owner.commit_made(lambda _: [ForgetFiles(condemned)])
         self.files_swept += len(condemned)
         log.info("files_swept", files=len(condemned))
+
+
+def _named(manifest: Manifest) -> set[str]:
+    """The files that gates name."""
+    return {one.path for gates in manifest.gates.values() for gate in gates.values() for one in gate.extents}
 
 
 def _in_front(manifest: Manifest, gate: Gate, topic: Topic, rows: list[int]) -> Gate:
