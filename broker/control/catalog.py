@@ -38,6 +38,8 @@ class ClusterCatalog:
 
     def __init__(self, incarnation_id: str) -> None:
         self.manifest = Manifest()
+        self.version = 0
+        """Of `manifest`; always set together with it: from it a leader counts what is missing."""
         self._incarnation_id = incarnation_id
         self._backend: Backend | None = None
         self._over: HeadgateError | None = None
@@ -52,6 +54,11 @@ class ClusterCatalog:
             self._changed.set()
         else:
             self._changed.clear()
+
+    def leave(self, backend: Backend) -> None:
+        """This way has ended."""
+        if self._backend is backend:
+            self.use(None)
 
     def end(self, error: HeadgateError) -> None:
         """This broker is over: whoever waits for a leader, or will, is told so at once."""

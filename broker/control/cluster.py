@@ -77,7 +77,6 @@ class Cluster:
         self._contender = Contender(self._address)
         self._stands_back_until_s = -YIELD_AGAIN_S
         """So long the lead is left to others."""
-        self._version = 0
         self._draining = asyncio.Event()
         """This broker is to lose its segments and get no others, whoever leads."""
         self._serving = False
@@ -234,7 +233,6 @@ class Cluster:
             await self._term_ended.wait()
         finally:
             self.leader = None
-            self._version = leader.version
             leader.stop()
             if leader.yielded:
                 self._stands_back_until_s = self.engine.clock.monotonic() + 2 * self._timeout_ms / 1000
@@ -266,15 +264,13 @@ class Cluster:
                 # A leader that says itself that it goes is nothing to worry about.
                 (log.info if error.reason is Reason.NOT_LEADER else log.warning)("leader_lost", error=error.message)
         finally:
-            if self.membership is not None:
-                self._version = membership.version
-                self.membership = None
-                self._catalog.use(None)
+            self.membership = None
+            self._catalog.leave(membership)
             await membership.close()
 
     async def _join(self, membership: Membership, lease: Lease) -> None:
         """Join the holder of a lease, as long as it is that. Raises as `Membership.join`."""
-        joining = asyncio.create_task(membership.join(self._version), name="join")
+        joining = asyncio.create_task(membership.join(), name="join")
         try:
             while True:
                 await asyncio.wait((joining,), timeout=REREAD_S)

@@ -210,7 +210,7 @@ class Leader:
         now_s = self.clock.monotonic()
         # Where the store takes its time, the others need theirs to find out who leads: who was slow to begin waits for them.
         self._expected_until_s = now_s + self._timeout_s + PATIENCE * (now_s - began_s)
-        self._catalog.manifest = self._local.manifest
+        self._catalog.manifest, self._catalog.version = self._local.manifest, self.version
         self._catalog.use(self)
         self.capacity.follow()
         if self._engine.started:
@@ -298,8 +298,8 @@ class Leader:
         if self._stopped:
             return
         self._stopped = True
-        if self._catalog is not None:
-            self._catalog.use(None)
+        self._catalog.leave(self)
+        self._local.retire()
         error = _not_leader()
         for session in list(self.sessions.values()):
             session.end(error)
@@ -372,6 +372,7 @@ class Leader:
 
     def _applied(self, edits: Sequence[Edit]) -> None:
         if self._catalog.manifest is self._local.manifest:
+            self._catalog.version = self.version
             self._engine.applied(edits)
         if self.sessions:
             data = encode_edits(list(edits))

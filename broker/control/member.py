@@ -73,39 +73,37 @@ class Membership:
         self._connections = connections
         self._channel = connect(address)
         self._stream: Any = None
-        self._version = 0
         self._moved: asyncio.Event = asyncio.Event()
         self._ended = False
         self._sending = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def join(self, version: int) -> None:
+    async def join(self) -> None:
         """Become a member. Afterwards the catalog has the leader's manifest, or what it had and the rest follows; commits go to it.
-
-        Args:
-            version: of this broker's copy of the manifest; 0: it was never a member.
 
         Raises:
             RetryError: nobody leads there, or it does not answer. FencedError: this broker is over. InvalidError: it is refused.
         """
         self._stream = self._channel.stream_stream(METHODS["Join"].path)()
         hello = control_pb2.Hello(
-            incarnation_id=self._mine.id, member=member_message(self._mine), version=version, cluster_id=self._engine.cluster_id
+            incarnation_id=self._mine.id,
+            member=member_message(self._mine),
+            version=self.version,
+            cluster_id=self._engine.cluster_id,
         )
         await self._send(control_pb2.JoinRequest(hello=hello))
         welcome = (await self._read()).welcome
-        self._version = welcome.version
         self.leader_broker_id = welcome.leader_broker_id
         if welcome.snapshot:
-            self._catalog.manifest = Manifest.decode(welcome.snapshot)
-        elif welcome.version != version:
+            self._catalog.manifest, self._catalog.version = Manifest.decode(welcome.snapshot), welcome.version
+        elif welcome.version != self.version:
             raise RetryError(Reason.NOT_LEADER, f"the leader goes on from another version. address=`{self.address}`")
         self._catalog.use(self)
 
     @property
     def version(self) -> int:
         """Of this broker's copy of the manifest."""
-        return self._version
+        return self._catalog.version
 
     async def run(self) -> None:
         """Follow the leader. Returns never; raises what ended the stream, as `join`."""
@@ -179,7 +177,7 @@ class Membership:
     def _apply(self, message: control_pb2.Edits) -> None:
         edits = decode_edits(message.edits)
         self._catalog.manifest.apply(edits)
-        self._version = message.version
+        self._catalog.version = message.version
         self._engine.applied(edits)
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
@@ -188,7 +186,7 @@ class Membership:
         meter = LoadMeter(self._engine)
         while True:
             meter.draining = self._draining.is_set()
-            report = meter.report(self._version, self._connections())
+            report = meter.report(self.version, self._connections())
             try:
                 await self._send(control_pb2.JoinRequest(report=report))
             except RetryError:
@@ -260,7 +258,7 @@ class Membership:
                 raise
             raise RetryError(Reason.NOT_LEADER, "the stream to the leader ended") from None
         version = control_pb2.CommitResponse.FromString(data).version
-        while self._version < version:
+        while self.version < version:
             if self._ended:
                 raise RetryError(Reason.NOT_LEADER, "the stream to the leader ended")
             await self._moved.wait()

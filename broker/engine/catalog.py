@@ -91,10 +91,18 @@ class LocalCatalog:
         self._recent: deque[bytes] = deque()
         """The newest commits, as they stand in the journal; the last one made `version`."""
         self._recent_bytes = 0
+        self._retired = False
 
     @property
     def manifest(self) -> Manifest:
         return self._manifest
+
+    def retire(self) -> None:
+        """This writer was replaced, and `manifest` is somebody else's now: nothing more is applied to it, whatever is under way.
+
+        A commit that was in time all the same is told by the next leader.
+        """
+        self._retired = True
 
     def since(self, version: int) -> list[tuple[int, bytes]] | None:
         """The commits after a version, each with the version that it made, in order; None where they are not remembered."""
@@ -153,10 +161,12 @@ class LocalCatalog:
 
     async def _commit(self, incarnation_id: str, make: Callable[[Manifest], Sequence[Edit]]) -> None:
         async with self._lock:
+            self._check_retired()
             try:
                 if (data := self._journal.in_doubt) is not None:
                     # An earlier commit gave up on a store that did not answer. Only when it is decided can there be another one.
                     await self._append(data)
+                    self._check_retired()
                     self._remember(data)
                     self._apply(decode_edits(data))
             except (FencedError, FatalError, CorruptError) as error:
@@ -177,10 +187,15 @@ class LocalCatalog:
             except (FencedError, FatalError, CorruptError) as error:
                 self._failed(error)
                 raise
+            self._check_retired()
             self._remember(data)
             self._apply(edits)
             if self._journal.wants_snapshot:
                 await self._snapshot()
+
+    def _check_retired(self) -> None:
+        if self._retired:
+            raise DeposedError(Reason.FENCED, "this broker does not lead the cluster any more")
 
     def _is_done(self, edits: Sequence[Edit]) -> bool:
         """Whether this is a commit that was sent again, because its answer was lost."""

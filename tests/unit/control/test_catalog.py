@@ -6,6 +6,7 @@ Compared: the numbers and edits that each way to the journal was given. A mismat
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from broker.control.catalog import ClusterCatalog
 from broker.engine.catalog import DeposedError, LocalCatalog
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.store.memory import MemoryObjects, MemoryStore
+from tests.unit.engine.world import MortalStore
 
 ME = "a" * 32
 
@@ -138,3 +140,25 @@ async def test_what_was_committed_lately(monkeypatch: pytest.MonkeyPatch) -> Non
     await reader.commit(edit("more"))
     assert reader.since(versions[1]) is None
     assert reader.since(reader.version - 1) is not None
+
+
+async def test_a_writer_that_was_replaced_leaves_the_manifest_alone() -> None:
+    """What it holds is the copy that the next leader's edits go to: a commit that was under way must not be applied twice."""
+    objects = MemoryObjects()
+    store = MortalStore(MemoryStore(objects), "memory:")
+    writer = LocalCatalog(store, ME)
+    await writer.load()
+    await writer.commit(edit("before"))
+    store.held["put_if_absent"] = threading.Event()
+    late = asyncio.create_task(writer.commit(edit("late")))
+    await asyncio.sleep(0.01)
+    writer.retire()
+    store.held.pop("put_if_absent").set()
+    with pytest.raises(DeposedError):
+        await late
+    assert set(writer.manifest.topics) == {"before"}
+    with pytest.raises(DeposedError):
+        await writer.commit(edit("after"))
+    reader = LocalCatalog(MemoryStore(objects), "b" * 32)
+    await reader.load()
+    assert set(reader.manifest.topics) == {"before", "late"}, "it was in time, and the next leader tells it"

@@ -101,9 +101,9 @@ async def test_a_member_that_was_away_gets_what_it_missed(world: World, monkeypa
     snapshots: list[bool] = []
     join = Membership.join
 
-    async def counted(self: Membership, version: int) -> None:
+    async def counted(self: Membership) -> None:
         before = self._catalog.manifest
-        await join(self, version)
+        await join(self)
         snapshots.append(self._catalog.manifest is not before)
 
     monkeypatch.setattr(Membership, "join", counted)
