@@ -241,6 +241,8 @@ class Engine:
                     self._checkpointer.follow(chunks)
                 case SealIncarnation(incarnation_id) if incarnation_id == self.incarnation_id and self.ready:
                     self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+                case SealIncarnation(incarnation_id) if incarnation_id != self.incarnation_id:
+                    self.sweep_sealed()
         self.leads.applied(edits)
 
     def replaced(self) -> None:
@@ -408,7 +410,9 @@ class Engine:
         # Else the next start reads the last chunks: to seal what is not listed would be to forget it.
         if self.failed is None and self._wal.complete:
             await self._seal_all()
-            await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
+            if self.sweeps:
+                # Where another broker leads, it may be folding these chunks already, and only it knows what it has just made.
+                await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
         for task in self._resigning:
             task.cancel()
         mine = self.manifest.incarnations.get(self.incarnation_id)  # None: others have swept up behind it already

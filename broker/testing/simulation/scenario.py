@@ -156,6 +156,7 @@ class Scenario:
         self.calm = Weather(latency_s=random.choice((0.001, 0.005, 0.03)))
         self.medium.weather = dataclasses.replace(self.calm)
         self._error: BaseException | None = None
+        self._read_error: RetryError | None = None
         self.append = random.random() < 0.4
         settings = dataclasses.replace(
             Settings(),
@@ -224,7 +225,7 @@ class Scenario:
             raise Violation("the cluster goes on", f"a fresh broker does not start: {fresh.exit_error!r}")
         final: dict[Partition, tuple[int, dict[int, bytes]]] = {}
         reading = self.world.spawn(self._read(fresh, final), "final")
-        self._until(reading.done, SETTLE_S, "a fresh broker can be read")
+        self._until(reading.done, SETTLE_S, "a fresh broker can be read", lambda: repr(self._read_error))
         self.ledger.judge(final)
         for log in fresh.engine.all_logs():
             log.check_invariants()
@@ -247,7 +248,12 @@ class Scenario:
                 while offset < log.high_watermark:
                     # (A deletion that somebody asked for may come late.)
                     offset = max(offset, log.log_start)
-                    slices = await engine.read(log, offset, EVERYTHING)
+                    try:
+                        slices = await engine.read(log, offset, EVERYTHING)
+                    except RetryError as error:
+                        self._read_error = error
+                        await asyncio.sleep(0.1)
+                        continue
                     if not slices and offset >= log.log_start:
                         raise Violation("acked records are there", f"nothing can be read. offset=`{offset}` {log}")
                     for one in slices:
