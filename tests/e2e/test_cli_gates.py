@@ -1,0 +1,57 @@
+"""`headgate gate` against a real broker: what people and scripts see.
+
+Runs: every command of the group once, as a subprocess without a terminal. Compared: lines, JSON and exit codes with what the broker
+was asked to do. A mismatch means that a command says something else than it did.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from broker.client import Gate, GateState, Place, Window
+from tests.conftest import BrokerFactory
+from tests.e2e.test_cli import headgate as run
+from tests.support.history_files import upload
+
+
+def test_gates_by_hand(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    broker = make_broker()
+    broker.start()
+    run(broker, "topic", "create", "t", "--partitions", "2")
+    opened = run(broker, "gate", "open", "t", "g", "--rows", "30,20", "--ttl", "10m", "--json")
+    found = json.loads(opened.stdout)
+    windows = tuple(Window(**one) for one in found.pop("windows"))
+    gate = Gate(**{**found, "windows": windows, "state": GateState(found["state"]), "place": Place(found["place"])})
+    assert [(one.base_offset, one.end_offset) for one in windows] == [(0, 30), (0, 20)]
+    refs = tmp_path / "refs.json"
+    refs.write_text(json.dumps([asdict(ref) for ref in upload(gate)]))
+    assert "filled: 50 records in 2 files" in run(broker, "gate", "fill", "t", "g", str(refs)).stdout
+    assert "filled: 50 records in 2 files" in run(broker, "gate", "fill", "t", "g", str(refs)).stdout
+    assert "expected a JSON list" in run(broker, "gate", "fill", "t", "g", str(tmp_path), fails=True).stderr
+    assert "filled with other files" in run(broker, "gate", "fill", "t", "g", "-", stdin=b"[]", fails=True).stderr
+    assert "is open: room for 10 records" in run(broker, "gate", "open", "t", "h", "--each", "5").stdout
+    assert "2h 0m left" in run(broker, "gate", "renew", "t", "h", "--ttl", "2h").stdout
+    status = run(broker, "status").stdout
+    assert "\nt\th\topen\tnow\t2\t10\t" in status and "\nt\tg\t" not in status
+    assert "\nt\tg\tfilled\tnow\t2\t50\t50\t" in run(broker, "topic", "describe", "t").stdout
+    assert "is released: asked" in run(broker, "gate", "release", "t", "h").stdout
+    rows = [line.split("\t")[:3] for line in run(broker, "gate", "list").stdout.splitlines()]
+    assert rows == [["topic", "gate", "state"], ["t", "g", "filled"], ["t", "h", "released (asked)"]]
+    described = json.loads(run(broker, "gate", "describe", "t", "g", "--json").stdout)
+    assert [ref["rows"] for ref in described["refs"]] == [30, 20]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("open", "t", "g"), "give either --rows or --each"),
+        (("open", "t", "g", "--rows", "1,x"), "numbers with commas"),
+        (("open", "t", "g", "--each", "1", "--place", "behind"), "must be now or front"),
+    ],
+)
+def test_mistakes(arguments: tuple[str, ...], expected: str) -> None:
+    assert expected in run(None, "gate", *arguments, fails=True).stderr
