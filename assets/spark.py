@@ -59,6 +59,8 @@ def gates_ahead(
     those that were opened here are released, unless they were filled by then.
     """
     opened: list[str] = []
+    # From the first gate on: counting for the others may take longer than a gate lives.
+    beat = Heartbeat("gates of the flood", lambda: _renew(flood, tuple(opened), cluster), flood.gate_ttl_ms, most_s, say)
     try:
         # In front of everything, each gate comes before the one that was opened last.
         for span in reversed(spans) if flood.place == "front" else spans:
@@ -67,11 +69,7 @@ def gates_ahead(
                 opened.append(gate)
         if opened:
             say(f"{len(opened)} gates are open: readers from the beginning wait for them, nobody else does")
-        beat = Heartbeat("gates of the flood", lambda: _renew(flood, opened, cluster), flood.gate_ttl_ms, most_s, say)
-        try:
-            yield
-        finally:
-            beat.stop()
+        yield
     except BaseException:
         for gate in opened:
             try:
@@ -79,6 +77,8 @@ def gates_ahead(
             except HeadgateError as error:
                 say(f"gate {gate} could not be released, it will expire: {error.message}")
         raise
+    finally:
+        beat.stop()
 
 
 def _job(flood: Flood, span: Window, cluster: str, partitions: int) -> Backfill:

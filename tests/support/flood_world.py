@@ -34,8 +34,8 @@ FLOODS = """floods:
     deadline: 1h
     catch_up: 1s
     brokers: {{min: 1, max: {brokers}, bytes_per_s: 1KiB, wait: 5m}}
-    reservation_ttl: 20s
-    gate_ttl: 30s
+    reservation_ttl: 30s
+    gate_ttl: 60s
 """
 
 
