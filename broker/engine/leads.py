@@ -258,7 +258,7 @@ class Leads:
             window = gate.windows[log.number]
             front = gate.place == "front"
             if front:
-                log.lower_log_start(window.base_offset, window.end_offset)
+                self._lower_start(log)
             log.open_window(window, gate.id, gate.state, now_s, front=front)
             opened.append(log)
         self._owner.windows_opened(opened)
@@ -281,19 +281,23 @@ class Leads:
         manifest = self._owner.manifest
         now_s = self._owner.clock.monotonic()
         for log in self._logs_of(topic_id):
-            log.log_start = min(log.log_start, manifest.log_start(topic_id, log.number))
+            self._lower_start(log)
             for window, gate in manifest.windows(topic_id, log.number):
                 known = log.windows.next(window.base_offset)
                 if known is not None and known.base_offset == window.base_offset and known.state != "held":
                     known.state, known.gate_id = gate.state, gate.id
                 else:
                     log.open_window(window, gate.id, gate.state, now_s, front=gate.place == "front")
-            self._set_cuts(log)
             log.wake()
         self._owner.windows_opened(self._logs_of(topic_id))
 
-    def _set_cuts(self, log: PartitionLog) -> None:
-        log.set_cuts(self._owner.manifest.cuts.get(log.topic.id, {}).get(log.number, ()))
+    def _lower_start(self, log: PartitionLog) -> None:
+        """A gate may have been opened in front."""
+        manifest = self._owner.manifest
+        log.lower_log_start(manifest.log_start(log.topic.id, log.number), self._cuts(log))
+
+    def _cuts(self, log: PartitionLog) -> list[tuple[int, int]]:
+        return self._owner.manifest.cuts.get(log.topic.id, {}).get(log.number, [])
 
     # -- extents
 
@@ -410,7 +414,7 @@ class Leads:
             for window, gate in manifest.windows(*key):
                 log.add_window(Window(window.base_offset, window.end_offset, gate.id, gate.state))
                 epochs.append((window.base_offset, window.leader_epoch))
-            self._set_cuts(log)
+            log.set_cuts(self._cuts(log))
             for base_offset, epoch in sorted(epochs):
                 log.note_epoch(epoch, base_offset)
             assert not rows or rows[-1][0].end_offset <= log.high_watermark, "a segment begins behind all that is listed"

@@ -359,7 +359,7 @@ class PartitionLog:
     def note_front(self, base_offset: int) -> None:
         """Remember where the first epoch begins, now that there is room in front of all others."""
         if self.epochs and self.epochs[0][0] == FRONT_EPOCH:
-            del self.epochs[0]
+            base_offset = min(base_offset, self.epochs.pop(0)[1])
         self.epochs.insert(0, (FRONT_EPOCH, base_offset))
 
     def fill_window(self, gate_id: str, extents: Sequence[ParquetExtent], ref: FileRef) -> None:
@@ -429,11 +429,10 @@ class PartitionLog:
         while len(self.epochs) > 1 and self.epochs[1][1] <= self.log_start:
             del self.epochs[0]
 
-    def lower_log_start(self, offset: int, cut_end: int) -> None:
-        """There is room in front: the log begins at `offset`. What was below its start up to `cut_end` stays gone."""
-        start, self.log_start = self.log_start, offset
-        if cut_end < start:
-            self.set_cuts([*self.cuts, (cut_end, start)])
+    def lower_log_start(self, offset: int, cuts: Iterable[tuple[int, int]]) -> None:
+        """There is room in front: the log begins at `offset`. What was below its start stays gone, as `cuts` say."""
+        self.log_start = min(self.log_start, offset)
+        self.set_cuts(cuts)
 
     def set_cuts(self, cuts: Iterable[tuple[int, int]]) -> None:
         """What was in these ranges is gone: it was below the log's start when a gate was opened in front."""

@@ -1,0 +1,177 @@
+"""Windows on the lead of a partition: holds, readers that are let past, and a manifest that is replaced as a whole.
+
+Runs: engines alone; edits are applied one by one in one of them, and all at once, as a broker does that was away, in the other.
+Compared: offsets, windows, extents and epochs of both, and what readers are given. A mismatch means that a broker which joined
+again serves a gate otherwise than one which was there.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from broker.cluster.manifest import Edit, FillGate, Manifest, OpenGate, ReleaseGate, SetLeader, SetLogStart
+from broker.engine.catalog import LocalCatalog
+from broker.engine.windows import READERS_MAX, Readers, Window, Windows
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.gate_world import files_for, gates_of
+from tests.unit.engine.world import Incarnation, read_values
+
+HOUR_MS = 3_600_000
+
+
+async def test_a_hold_ends_with_its_leader(make_machine: MakeMachine) -> None:
+    """Readers wait at what was held until the next leader begins; the same leader's later edits change nothing."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    topic = await engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"a"])
+    held = engine.hold(topic.id, "g", {0: 10}, term=7)
+    assert engine.hold(topic.id, "g", {0: 10}, term=7) == held and held[0].base_offset == 1
+    await machine.send(broker, [b"b"])
+    log = broker.log()
+    assert (log.high_watermark, await engine.read(log, 1, 1 << 20)) == (12, [])
+    woken: list[int] = []
+    log.subscribe(lambda: woken.append(1))
+    engine.leads.applied([SetLeader(engine.incarnation_id, 7)])
+    assert await engine.read(log, 1, 1 << 20) == [] and not woken
+    engine.leads.applied([SetLeader(engine.incarnation_id, 8)])
+    assert woken and await read_values(broker) == [b"a", b"b"]
+    assert engine.hold(topic.id, "g", {0: 10}, term=8)[0].base_offset == 12, "another window: the first one was passed by"
+    await machine.crash(broker)
+    broker = await machine.start()
+    assert await read_values(broker) == [b"a", b"b"]
+
+
+async def test_who_is_let_past(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    await engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"a"])
+    log = broker.log()
+    now_s = engine.clock.monotonic()
+    log.readers.at_end(1, now_s)
+    log.readers.at_end(2, now_s - 11)
+    log.readers.asked_end(3, 1)
+    log.readers.asked_end(4, 0)
+    log.readers.at_end(5, now_s)
+    log.readers.asked_start(5)
+    await gates_of(engine).open("t", "g", "now", [10], HOUR_MS)
+    assert log.windows.rows[0].past == {1, 3}
+    await machine.send(broker, [b"b"])
+    for reader, wanted in ((1, 1), (2, 0), (3, 1), (4, 0), (5, 0)):
+        assert len(await engine.read(log, 1, 1 << 20, reader)) == wanted, reader
+    assert len(await engine.read(log, 0, 1 << 20, 1)) == 1, "it goes back"
+    assert await engine.read(log, 1, 1 << 20, 1) == [], "and is a reader like any other"
+
+
+async def test_the_end_moves_when_what_is_before_it_is_durable(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    await engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"a"])
+    done = machine.send(broker, [b"b"])
+    log = broker.log()
+    assert (log.high_watermark, log.next_offset) == (1, 2)
+    gates = gates_of(engine)
+    await gates.open("t", "g", "now", [10], HOUR_MS)
+    await done
+    await engine.durable()
+    assert (log.high_watermark, log.next_offset) == (12, 12)
+
+
+def _state(broker: Incarnation, partition: int) -> tuple[object, ...]:
+    log = broker.log("t", partition)
+    log.check_invariants()
+    return (
+        (log.log_start, log.high_watermark, log.next_offset),
+        [(one.base_offset, one.end_offset, one.gate_id, one.state) for one in log.windows.rows],
+        log.windows_end,
+        [(one.base_offset, one.end_offset) for one in log.sealed.extents],
+        log.cuts,
+        log.epochs,
+        log.size_bytes,
+    )
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_machine: MakeMachine) -> None:
+    """`held`: this lead had kept the windows free itself, and then missed the edits."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    topic = await engine.create_topic("t", 2, {"history.room": "100"})
+    for partition in range(2):
+        await machine.send(broker, [b"a%d" % partition, b"b%d" % partition], partition=partition)
+    await engine._wal.roll()
+    await engine._checkpointer.list_all()
+    before = engine.manifest.encode()
+    seen: list[Edit] = []
+    engine._catalog._applied = lambda edits: (seen.extend(edits), engine.applied(edits))  # type: ignore[attr-defined]
+    gates = gates_of(engine)
+    first = await gates.open("t", "first", "now", [10, 0], HOUR_MS)
+    second = await gates.open("t", "second", "now", [5, 5], HOUR_MS)
+    await gates.open("t", "third", "now", [3, 3], HOUR_MS)
+    front = await gates.open("t", "front", "front", [20, 0], HOUR_MS)
+    await gates.fill("t", "first", await files_for(engine, first))
+    await gates.fill("t", "front", await files_for(engine, front))
+    await gates.release("t", "second")
+    await engine.delete_records(broker.log("t", 0), 85)
+    wanted = [_state(broker, partition) for partition in range(2)]
+    assert {type(edit) for edit in seen} == {OpenGate, FillGate, ReleaseGate, SetLogStart}
+    await machine.crash(broker)
+
+    other = make_machine("memory")
+    broker = await other.start()
+    engine = broker.engine
+    catalog = engine._catalog
+    assert isinstance(catalog, LocalCatalog)
+    # The same topic as this broker knew it before it was away, and then as it is.
+    for manifest, edits in ((Manifest.decode(before), []), (Manifest.decode(before), seen)):
+        mine = engine.manifest.incarnations[engine.incarnation_id]
+        manifest.incarnations = {mine.id: mine, **manifest.incarnations}
+        manifest.chunks[mine.id] = {}
+        manifest.segments = {
+            key: replace(one, incarnation_id=mine.id, base_offsets=[102] * len(one.base_offsets))
+            for key, one in manifest.segments.items()
+        }
+        for segment in manifest.segments.values():
+            manifest._put_segment(segment)
+        manifest.apply(edits)
+        catalog._manifest = manifest
+        engine.leads.sync()
+        await engine.leads.settled()
+        if held and not edits:
+            for gate in (first, second):
+                rows = {window.partition: window.rows for window in gate.windows}
+                engine.hold(topic.id, gate.id, rows, manifest.term_epoch)
+            engine.hold(topic.id, "third", {0: 3, 1: 3}, manifest.term_epoch)
+    found = [_state(broker, partition) for partition in range(2)]
+    assert [one[:6] for one in found] == [one[:6] for one in wanted]
+
+
+def test_windows_by_offset() -> None:
+    windows = Windows()
+    for base, end in ((10, 20), (30, 40), (20, 25)):
+        windows.add(Window(base, end, f"g{base}", "released"))
+    assert [one.base_offset for one in windows.rows] == [10, 20, 30] and windows.end == 40
+    assert [windows.next(offset).base_offset for offset in (0, 10, 19, 20, 25, 39)] == [10, 10, 10, 20, 30, 30]  # type: ignore[union-attr]
+    assert windows.next(40) is None
+    assert windows.without(0, 50) == [(0, 10), (25, 30), (40, 50)]
+    assert windows.without(12, 18) == [] and windows.without(26, 35) == [(26, 30)] and windows.without(41, 42) == [(41, 42)]
+    windows.drop_below(25)
+    assert [one.base_offset for one in windows.rows] == [30]
+    with pytest.raises(AssertionError, match="overlap"):
+        windows.add(Window(39, 41, "", "held"))
+
+
+def test_readers_are_bounded() -> None:
+    readers = Readers()
+    for reader in range(READERS_MAX + 10):
+        readers.at_end(reader, 0.0)
+        readers.asked_end(reader, 5)
+    assert len(readers.standing(5, 1.0, is_empty=False)) == READERS_MAX
+    assert 0 not in readers.standing(5, 1.0, is_empty=True)
