@@ -374,6 +374,7 @@ run(Backfill(cluster=cluster, topic="killed", source=source, key="user", value="
 """
 
 
+@pytest.mark.timeout(900)
 def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_ends_its_work(
     broker: BrokerProcess, source: tuple[Path, list[Event]], tmp_path: Path
 ) -> None:

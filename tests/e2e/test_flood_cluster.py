@@ -1,7 +1,8 @@
-"""A flood on a standalone Spark cluster of this machine: a master, two workers, speculation on, one worker killed in the middle.
+"""The long forms: a flood on a standalone Spark cluster of this machine (a master, two workers, speculation on, one worker killed in
+the middle), and one into a bucket that is slow, throttles and fails.
 
-Compared: what a foreign client reads with what the source has. A mismatch means that executors which die, or do a task twice, lose
-or double records.
+Compared: what a foreign client reads with what the source has. A mismatch means that executors which die, tasks that run twice, or
+requests whose answer is lost, lose or double records.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import events, expected, write
 from tests.support.ports import free_port
+from tests.support.s3_chaos import S3Chaos
+from tests.support.s3_server import S3Server
 
 PARTITIONS = 6
-TIMEOUT_S = 280
+TIMEOUT_S = 500
 
 _DRIVER = """
 import json, os, signal, sys
@@ -108,6 +111,43 @@ def test_executors_that_die_and_tasks_that_run_twice(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr[-3000:]
         assert json.loads(done.stdout.splitlines()[-1]) == {"verified": True, "added": len(rows), "problems": []}
         assert workers[0].poll() == -signal.SIGKILL, "one worker was killed"
+        found = CLIENTS["confluent"].consume(broker.bootstrap, "t", range(PARTITIONS))
+        broker.kill()
+        broker.check_output()
+    wanted = expected(rows, PARTITIONS)
+    assert {number: [(row.timestamp_ms, row.key, row.value) for row in some] for number, some in found.items()} == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_bucket_that_throttles(s3_server: S3Server, tmp_path: Path) -> None:
+    rows = events(20_000, seed=12)
+    source = write(tmp_path / "source", rows)
+    with ExitStack() as stack:
+        s3 = stack.enter_context(S3Chaos(s3_server, "flood"))
+        store = f"s3://{s3_server.bucket()}/flood?endpoint={s3.endpoint}"
+        broker = stack.enter_context(BrokerProcess(store, tmp_path / "broker.log", env=s3_server.environment))
+        broker.start()
+        options = (
+            "--key",
+            "user",
+            "--value",
+            "payload",
+            "--event-time",
+            "at",
+            "--file-size",
+            "64KiB",
+            "--partitions",
+            str(PARTITIONS),
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "broker.cli.main", "flood", "run", "--topic", "t", "--source", str(source), *options, "--verify"],
+            cwd=ROOT, env={**os.environ, **s3_server.environment, "HEADGATE_CLUSTER": f"{HOST}:{broker.grpc_port}"},
+            capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "yes: the topic has what the source has" in done.stdout
+        assert s3.faults, "some requests were broken"
         found = CLIENTS["confluent"].consume(broker.bootstrap, "t", range(PARTITIONS))
         broker.kill()
         broker.check_output()
