@@ -53,7 +53,7 @@ def launch_and_look(world: FloodWorld, directory: Path, pictures: Path) -> None:
         page.until_text("5 / 5 Passed")
         page.picture(pictures / "graph.png")
         page.open(f"{world.dagster.url}/assets/{FLOOD}/flood_release?view=events")
+        page.click("[Show Markdown]")
         page.until("the picture of the flood", "!!document.querySelector('img[src^=\"data:image/svg\"]')")
-        page.run("document.querySelector('img[src^=\"data:image/svg\"]').scrollIntoView({block: 'center'})")
         time.sleep(1)
         page.picture(pictures / "flood.png")
