@@ -94,6 +94,7 @@ class Observer:
     def engine_opened(self, engine: Engine, groups: Coordinator) -> None:
         """The engine is there, and what depends on it."""
         _register_engine(self.metrics, engine)
+        _register_cluster(self.metrics, engine)
         _register_groups(self.metrics, groups)
 
     def close(self) -> None:
@@ -140,6 +141,17 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
     counter("headgate_wal_durable_batches", "batches that are in the store", lambda: engine.wal_batches[1])
     gauge("headgate_wal_stalled_bool", "1 while nothing becomes durable", lambda: float(engine.stalled is not None))
+
+
+def _register_cluster(metrics: Metrics, engine: Engine) -> None:
+    """This broker's place among the others."""
+    metrics.gauge("headgate_cluster_brokers", "live brokers, as this one knows them", lambda: len(engine.brokers()))
+    metrics.gauge(
+        "headgate_cluster_leader_bool",
+        "1 while this broker leads the cluster",
+        lambda: float(engine.manifest.leader == engine.incarnation_id),
+    )
+    metrics.gauge("headgate_cluster_led_segments", "segments that this broker leads", lambda: len(engine.leads.segments()))
 
 
 def _register_groups(metrics: Metrics, groups: Coordinator) -> None:
