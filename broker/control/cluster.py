@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from broker.cluster.lease import Contender, Lease
@@ -148,13 +149,9 @@ class Cluster:
 
     async def _run(self) -> None:
         while True:
-            began_s = self.engine.clock.monotonic()
             try:
-                version, lease = await self._register.read()
-                self._contender.looked(self.engine.clock.monotonic() - began_s)
-            except RetryError as error:
-                log.warning("lease_not_read", error=error.message)
-                self._contender.blind()
+                version, lease = await self._look()
+            except RetryError:
                 await asyncio.sleep(LOOK_S)
                 continue
             if lease is not None and lease.holder == self._mine.id:
@@ -167,6 +164,18 @@ class Cluster:
             elif lease is not None:
                 await self._follow(lease)
             await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> tuple[int, Lease | None]:
+        """The newest lease, and its version. Raises RetryError."""
+        began_s = self.engine.clock.monotonic()
+        try:
+            found = await self._register.read()
+        except RetryError as error:
+            log.warning("lease_not_read", error=error.message)
+            self._contender.blind()
+            raise
+        self._contender.looked(self.engine.clock.monotonic() - began_s)
+        return found
 
     async def _may_take(self, version: int, lease: Lease | None) -> bool:
         now_s = self.engine.clock.monotonic()
@@ -269,19 +278,31 @@ class Cluster:
             await membership.close()
 
     async def _join(self, membership: Membership, lease: Lease) -> None:
-        """Join the holder of a lease, as long as it is that. Raises as `Membership.join`."""
-        joining = asyncio.create_task(membership.join(), name="join")
+        """Join the holder of a lease, as long as it keeps it: on a slow store it needs its time. Raises as `Membership.join`."""
+        tasks = (asyncio.create_task(membership.join(), name="join"), asyncio.create_task(self._watch(lease), name="watch-lease"))
         try:
-            while True:
-                await asyncio.wait((joining,), timeout=REREAD_S)
-                if joining.done():
-                    return joining.result()
-                _, now = await self._register.read()
-                if now is None or now.holder != lease.holder:
-                    raise RetryError(Reason.NOT_LEADER, f"another broker leads by now. address=`{lease.address}`")
+            # Whoever has joined speaks at once: nothing is waited for then.
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            joining, watching = tasks
+            if joining.done():
+                return joining.result()
+            watching.result()
+            raise RetryError(Reason.NOT_LEADER, f"the leader is not there any more. address=`{lease.address}`")
         finally:
-            joining.cancel()
-            await asyncio.wait((joining,))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _watch(self, lease: Lease) -> None:
+        """Returns when its holder has lost the lease, or lets it run out."""
+        while True:
+            await asyncio.sleep(REREAD_S)
+            with suppress(RetryError):  # the leader may see a store that is not to be seen from here
+                version, now = await self._look()
+                if now is None or now.holder != lease.holder:
+                    return
+                if self._contender.may_take(version, now, self.engine.clock.monotonic()):
+                    return
 
     def _run_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -24,6 +24,8 @@ log = get_logger("member")
 METHODS = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 REPORT_S = 0.5
 """Pause between two words to the leader. It waits for four of them."""
+JOIN_TIMEOUT_S = 15.0
+"""The leader commits before it welcomes anybody, which takes as long as the store takes."""
 COMMIT_TIMEOUT_S = 12.0
 """Longer than the leader itself tries."""
 OPTIONS = [
@@ -92,7 +94,7 @@ class Membership:
             cluster_id=self._engine.cluster_id,
         )
         await self._send(control_pb2.JoinRequest(hello=hello))
-        welcome = (await self._read()).welcome
+        welcome = (await self._read(JOIN_TIMEOUT_S)).welcome
         self.leader_broker_id = welcome.leader_broker_id
         if welcome.snapshot:
             self._catalog.manifest, self._catalog.version = Manifest.decode(welcome.snapshot), welcome.version
@@ -110,7 +112,7 @@ class Membership:
         reporting = asyncio.create_task(self._report(), name="report")
         try:
             while True:
-                message = await self._read()
+                message = await self._read(self._silence_s)
                 kind = message.WhichOneof("message")
                 if kind == "edits":
                     self._apply(message.edits)
@@ -145,9 +147,9 @@ class Membership:
             except grpc.aio.AioRpcError as error:
                 raise error_of(error, self.address) from error
 
-    async def _read(self) -> control_pb2.JoinResponse:
+    async def _read(self, timeout_s: float) -> control_pb2.JoinResponse:
         try:
-            async with asyncio.timeout(self._silence_s):
+            async with asyncio.timeout(timeout_s):
                 data = await self._stream.read()
         except TimeoutError as error:
             raise RetryError(Reason.TIMED_OUT, f"the leader is silent. address=`{self.address}`") from error

@@ -39,7 +39,8 @@ class Network:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         assert self._process is not None
-        self._process.communicate(timeout=30)
+        self._process.kill()
+        self._process.communicate()
 
     def door(self, name: str, port: int) -> int:
         """A port on this machine that leads to `port`, which belongs to the party `name`."""
