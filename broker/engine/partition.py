@@ -157,6 +157,7 @@ class PartitionLog:
         "tail",
         "topic",
         "waiters",
+        "window_waiters",
         "windows",
         "windows_end",
     )
@@ -191,6 +192,8 @@ class PartitionLog:
         self.producers_state = ProducerState()
         self.waiters: dict[Callable[[], None], None] = {}
         """Woken in the order in which they came."""
+        self.window_waiters: dict[Callable[[], None], None] = {}
+        """Who waits at a window: live records behind it are nothing to them."""
         self.windows = Windows()
         """Where there are no live records: gates, and what was kept free for them."""
         self.windows_end = 0
@@ -207,18 +210,29 @@ class PartitionLog:
         """This broker does not lead the partition any more. Who waits for records is woken."""
         self.refusal = self.closed = error
         self.tail.clear()
-        for waiter in list(self.waiters):
-            waiter()
+        self.wake()
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.topic.name}-{self.number} [{self.log_start}, {self.high_watermark}, {self.next_offset}))"
 
-    def subscribe(self, waiter: Callable[[], None]) -> None:
-        """Call `waiter` on the loop whenever the high watermark has moved, until `unsubscribe`."""
-        self.waiters[waiter] = None
+    def subscribe(self, waiter: Callable[[], None], *, at_window: bool = False) -> None:
+        """Call `waiter` on the loop whenever the high watermark has moved, until `unsubscribe`.
+
+        Args:
+            at_window: call it only when something became of a window (`is_waiting`), or the log was closed.
+        """
+        (self.window_waiters if at_window else self.waiters)[waiter] = None
 
     def unsubscribe(self, waiter: Callable[[], None]) -> None:
         self.waiters.pop(waiter, None)
+        self.window_waiters.pop(waiter, None)
+
+    def is_waiting(self, offset: int, reader: int) -> bool:
+        """Whether a reader waits for history at a window, whatever is written behind it."""
+        if offset >= self.windows_end:
+            return False
+        begin, end, _ = self.reach(offset, reader)
+        return begin == end and begin < self.high_watermark
 
     def producers(self) -> list[ProducerInfo]:
         return list(self.producers_state.infos())
@@ -355,6 +369,7 @@ class PartitionLog:
         self.next_offset = max(self.next_offset, window.end_offset)
         self.note_epoch(window.leader_epoch, window.base_offset)
         self.step()
+        self.wake()
 
     def note_front(self, base_offset: int) -> None:
         """Remember where the first epoch begins, now that there is room in front of all others."""
@@ -403,7 +418,7 @@ class PartitionLog:
 
     def wake(self) -> None:
         """Who waits looks again."""
-        for waiter in list(self.waiters):
+        for waiter in (*self.waiters, *self.window_waiters):
             waiter()
 
     def add_window(self, window: Window) -> None:

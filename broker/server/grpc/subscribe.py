@@ -174,6 +174,10 @@ class Subscriber:
         slices = await self._engine.read(partition, subscription.offset, self._response_bytes, subscription.reader)
         if not slices and subscription.offset == partition.high_watermark:
             partition.readers.at_end(subscription.reader, self._engine.clock.monotonic())
+        if self._current(subscription):
+            partition.unsubscribe(subscription.wake)
+            waits = not slices and partition.is_waiting(subscription.offset, subscription.reader)
+            partition.subscribe(subscription.wake, at_window=waits)
         if not slices or not self._current(subscription):
             return
         last = parse_header(split(slices[-1])[-1])

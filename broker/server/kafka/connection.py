@@ -402,8 +402,8 @@ class Connection(asyncio.BufferedProtocol):
                 break
             self._wake_fetch()
             fetch.note_waiting(request, self.reader, engine.clock.monotonic())
-            logs = [wanted.log for wanted in request.wanted() if wanted.log is not None]
-            await fetch.Poll(logs, server.loop).wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
+            poll = fetch.Poll(request, self.reader, server.loop)
+            await poll.wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
         self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id))
         self._wake_fetch()
 

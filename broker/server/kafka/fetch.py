@@ -316,11 +316,15 @@ class Poll:
 
     __slots__ = ("_future", "_logs")
 
-    def __init__(self, logs: list[PartitionLog], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, request: FetchRequest, reader: int, loop: asyncio.AbstractEventLoop) -> None:
         self._future: asyncio.Future[None] = loop.create_future()
-        self._logs = logs
-        for log in logs:
-            log.subscribe(self)
+        self._logs: list[PartitionLog] = []
+        for _, partitions in request.topics:
+            for wanted in partitions:
+                log = wanted.log
+                if log is not None:
+                    log.subscribe(self, at_window=wanted.offset < log.windows_end and log.is_waiting(wanted.offset, reader))
+                    self._logs.append(log)
 
     def __call__(self) -> None:
         if not self._future.done():

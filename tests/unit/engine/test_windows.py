@@ -67,6 +67,34 @@ async def test_who_is_let_past(make_machine: MakeMachine) -> None:
     assert await engine.read(log, 1, 1 << 20, 1) == [], "and is a reader like any other"
 
 
+async def test_live_records_do_not_wake_who_waits_at_a_window(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    gates = gates_of(broker.engine)
+    gate = await gates.open("t", "g", "now", [10], HOUR_MS)
+    await machine.send(broker, [b"a"])
+    log = broker.log()
+    assert log.is_waiting(0, 1) and log.is_waiting(5, 1) and not log.is_waiting(10, 1)
+    woken: list[str] = []
+
+    def here() -> None:
+        woken.append("at the window")
+
+    def there() -> None:
+        woken.append("at the end")
+
+    log.subscribe(here, at_window=True)
+    log.subscribe(there)
+    await machine.send(broker, [b"b"])
+    assert woken == ["at the end"]
+    await gates.fill("t", "g", await files_for(broker.engine, gate))
+    assert sorted(woken) == ["at the end", "at the end", "at the window"] and not log.is_waiting(0, 1)
+    log.unsubscribe(here)
+    log.unsubscribe(there)
+    assert not log.waiters and not log.window_waiters
+
+
 async def test_the_end_moves_when_what_is_before_it_is_durable(make_machine: MakeMachine) -> None:
     machine = make_machine("memory")
     broker = await machine.start()
