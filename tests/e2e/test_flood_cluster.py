@@ -1,5 +1,5 @@
-"""The long forms: a flood on a standalone Spark cluster of this machine (a master, two workers, speculation on, one worker killed in
-the middle), and one into a bucket that is slow, throttles and fails.
+"""The long forms: a flood on a standalone Spark cluster of this machine (a master, two workers, speculation on, one worker killed
+in the middle), and one into a bucket that is slow, throttles and fails.
 
 Compared: what a foreign client reads with what the source has. A mismatch means that executors which die, tasks that run twice, or
 requests whose answer is lost, lose or double records.
@@ -128,20 +128,10 @@ def test_a_bucket_that_throttles(s3_server: S3Server, tmp_path: Path) -> None:
         store = f"s3://{s3_server.bucket()}/flood?endpoint={s3.endpoint}"
         broker = stack.enter_context(BrokerProcess(store, tmp_path / "broker.log", env=s3_server.environment))
         broker.start()
-        options = (
-            "--key",
-            "user",
-            "--value",
-            "payload",
-            "--event-time",
-            "at",
-            "--file-size",
-            "64KiB",
-            "--partitions",
-            str(PARTITIONS),
-        )
+        command = [sys.executable, "-m", "broker.cli.main", "flood", "run", "--topic", "t", "--source", str(source), "--verify"]
+        options = ["--key", "user", "--value", "payload", "--event-time", "at", "--file-size", "64KiB", "--partitions", "6"]
         done = subprocess.run(
-            [sys.executable, "-m", "broker.cli.main", "flood", "run", "--topic", "t", "--source", str(source), *options, "--verify"],
+            [*command, *options],
             cwd=ROOT, env={**os.environ, **s3_server.environment, "HEADGATE_CLUSTER": f"{HOST}:{broker.grpc_port}"},
             capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
         )  # fmt: skip

@@ -18,7 +18,12 @@ def spark() -> Iterator[SparkSession]:
     from pipelines.session import session
     from pipelines.source import register
 
-    started = session("local[2, 3]", app_name="headgate tests", driver_memory="2g", conf={"spark.sql.shuffle.partitions": "4"})
+    conf = {
+        "spark.sql.shuffle.partitions": "4",
+        # Tests are short: compiling less costs less than it gives.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    started = session("local[2, 3]", app_name="headgate tests", driver_memory="2g", conf=conf)
     register(started)
     yield started
     with warnings.catch_warnings():
