@@ -346,7 +346,8 @@ class LeaderGates:
                 if self._owner.clock.monotonic() >= sweep_s:
                     sweep_s = self._owner.clock.monotonic() + pause_s
                     await self.sweep(grace_ms)
-            except RetryError as error:
+            except (RetryError, InvalidError) as error:
+                # The store does not answer, or the manifest changed meanwhile: the next look sees what is.
                 log.warning("gates_wait", error=error.message)
 
     def _look(self) -> Sequence[Gate]:

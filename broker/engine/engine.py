@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from broker.cluster.gates import OFFSET_MAX
 from broker.cluster.manifest import (
     ROOM,
     AddChunks,
@@ -503,6 +504,8 @@ class Engine:
         for partition in logs.values():
             if partition.refusal is not None:
                 raise partition.refusal
+            if partition.next_offset + rows[partition.number] > OFFSET_MAX:
+                raise InvalidError(Reason.INVALID_REQUEST, f"offsets end at 2^62. partition=`{partition.number}`")
         held: list[Held] = []
         for number, partition in logs.items():
             base_offset, _ = partition.hold(gate_id, rows[number], term)

@@ -10,14 +10,18 @@ or repeated, that a gate was seen half filled, or that live traffic waited for i
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from broker.client import Admin, Gate, GateAdmin, GateState, Place
+from broker.client.gates import GATES
 from broker.runtime.errors import InvalidError, Reason
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
@@ -240,3 +244,47 @@ async def test_older_history_goes_in_front(make_broker: BrokerFactory, tmp_path:
         assert read_all(broker, "t") == whole
         assert await admin.delete_records("t", {0: 650}) == {0: 650}
         assert [offset for offset, _ in read_all(broker, "t")[0][:3]] == [650, 651, 652]
+
+
+async def test_hostile_calls(make_broker: BrokerFactory) -> None:
+    """Whatever a call says, the answer is a status with a reason, never `internal`, and the broker serves on."""
+    broker = make_broker()
+    await asyncio.to_thread(broker.start)
+    draw = random.Random(7)
+    async with Admin(address(broker)) as admin, GateAdmin(address(broker)) as gates:
+        await admin.create_topic("t", PARTITIONS, {"history.room": "10"})
+        await gates.open("t", [3, 3], gate_id="g")
+        texts = ("", "t", "g", "h", "\u0130", "../..", "x" * 5000, "file:///etc/passwd", "topics/")
+        numbers = (0, 1, 2, 3, -1, 7, 1 << 31, 1 << 62, -(1 << 63), (1 << 63) - 1)
+        async with grpc.aio.insecure_channel(address(broker)) as channel:
+            for _ in range(300):
+                method = draw.choice(list(GATES.values()))
+                request = method.request()
+                _scramble(request, draw, texts, numbers)
+                data = request.SerializeToString() if draw.random() < 0.9 else draw.randbytes(draw.randrange(40))
+                try:
+                    await channel.unary_unary(method.path)(data, timeout=PATIENCE_S)
+                except grpc.aio.AioRpcError as error:
+                    assert error.code() is not grpc.StatusCode.INTERNAL, (method.name, request, error.details())
+                    assert "headgate-reason" in (error.trailing_metadata() or {}), (method.name, error)
+        assert (await gates.describe("t", "g")).id == "g"
+        assert await asyncio.to_thread(watermarks, broker, "t", 0)
+
+
+def _scramble(message: Any, draw: random.Random, texts: Sequence[str], numbers: Sequence[int]) -> None:
+    """Set fields of a message to values that nobody expects."""
+    for field in message.DESCRIPTOR.fields:
+        count = draw.randrange(4) if field.is_repeated else draw.randrange(2)
+        for _ in range(count):
+            if field.message_type is not None:
+                _scramble(
+                    getattr(message, field.name).add() if field.is_repeated else getattr(message, field.name), draw, texts, numbers
+                )
+                continue
+            value: Any = draw.choice(texts if field.type == field.TYPE_STRING else numbers)
+            if field.type in (field.TYPE_UINT32, field.TYPE_ENUM):
+                value = abs(value) % (1 << 31)
+            if field.is_repeated:
+                getattr(message, field.name).append(value)
+            else:
+                setattr(message, field.name, value)
