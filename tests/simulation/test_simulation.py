@@ -1,7 +1,7 @@
 """The simulated cluster: engine, control plane, recovery and journal as they are, in virtual time, one life per seed.
 
 Runs: `python -m broker.testing.simulate`, as a person would (a process of its own: its seeds depend on nothing that stands here).
-Compared: what clients were told with what a fresh broker has at the end; invariants 1 to 5 and 9 of the design, and that a cluster
+Compared: what clients were told with what a fresh broker has at the end; invariants 1 to 7 and 9 of the design, and that a cluster
 goes on when its faults are over. A mismatch names its seed and the command that tells its story.
 
 The canaries plant a bug and expect the seeds to find it: among them bugs that the simulation found in the past. They prove that the
@@ -77,6 +77,8 @@ def test_a_seed_is_one_life() -> None:
         ("lead-after-seal", ("the cluster goes on",)),
         pytest.param("half-resigned", ("the cluster goes on",), marks=pytest.mark.slow),
         ("no-expiry", ("capacity ends",)),
+        ("half-a-gate", ("a gate is filled whole",)),
+        ("readers-pass-gates", ("history, then live",)),
     ],
 )
 def test_canaries(bug: str, checkers: tuple[str, ...]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec.structs import replace
 
 
 def _no_fence_check() -> Mapping[str, object]:
@@ -61,6 +63,23 @@ def _no_expiry() -> Mapping[str, object]:
     }
 
 
+def _half_a_gate() -> Mapping[str, object]:
+    """A gate is filled in its first partitions only."""
+    from broker.cluster import manifest
+
+    apply = manifest.Manifest.apply
+
+    def half(self: manifest.Manifest, edits: Iterable[manifest.Edit]) -> None:
+        apply(self, [replace(one, extents=one.extents[:1]) if isinstance(one, manifest.FillGate) else one for one in edits])
+
+    return {"broker.cluster.manifest.Manifest.apply": half}
+
+
+def _readers_pass_gates() -> Mapping[str, object]:
+    """Readers from the beginning do not wait for history."""
+    return {"broker.engine.windows.Window.waits": property(lambda self: False)}
+
+
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-fence-check": _no_fence_check,
     "ack-before-durable": _ack_before_durable,
@@ -70,4 +89,6 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "lead-after-seal": _lead_after_seal,
     "half-resigned": _half_resigned,
     "no-expiry": _no_expiry,
+    "half-a-gate": _half_a_gate,
+    "readers-pass-gates": _readers_pass_gates,
 }

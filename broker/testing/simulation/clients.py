@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from broker.cluster.gates import GateWindow, ParquetExtent
 from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
 from broker.log.records import Record, encode_batch, iter_records
 from broker.runtime.errors import ClosedError, FencedError, HeadgateError, InvalidError, Reason, RetryError
@@ -345,8 +346,13 @@ class Reader:
         for header, offset, value in records_of(data):
             if offset < self.position:
                 continue
-            if offset > self.position and offset > self._world.ledger.starts.get(self._key, 0):
-                raise Violation("acked records are there", f"a reader finds a gap. position=`{self.position}` offset=`{offset}`")
+            ledger = self._world.ledger
+            if offset > self.position and offset > ledger.starts.get(self._key, 0):
+                if not ledger.windows:
+                    raise Violation(
+                        "acked records are there", f"a reader finds a gap. position=`{self.position}` offset=`{offset}`"
+                    )
+                ledger.skipped.append((self._key, max(self.position, ledger.starts.get(self._key, 0)), offset))
             self._epoch = header
             self._world.ledger.see(self._key, offset, value, "a reader")
             self.position = offset + 1
@@ -500,6 +506,103 @@ class Planner:
                     raise
                 except (HeadgateError, GoneError):
                     await asyncio.sleep(0.01)
+                finally:
+                    connection.close()
+
+
+class Historian:
+    """Someone who brings history: opens gates, uploads files, fills; gives up or dies half-way now and then."""
+
+    def __init__(self, world: World, put: Callable[[str, bytes], None]) -> None:
+        self._world = world
+        self._put = put
+
+    async def run(self) -> None:
+        world, random = self._world, self._world.random
+        world.ledger.windows = True
+        for number in range(random.randint(1, 3)):
+            await asyncio.sleep(random.random())
+            if not world.writing:
+                return
+            try:
+                await self._gate(f"gate-{number}")
+            except InvalidError as error:
+                world.trace("historian", "refused", error.reason.value)
+
+    async def _gate(self, gate_id: str) -> None:
+        world, random = self._world, self._world.random
+        topic_id, leads = (await world.ask_any("metadata"))["t"]
+        rows = [random.choice((0, 1, 5)) for _ in leads]
+        gate = await self._ask("open", "t", gate_id, "now", rows, random.choice((1_000, 3_000)))
+        world.trace("historian", "opened", gate_id, [(one.partition, one.base_offset, one.end_offset) for one in gate.windows])
+        end = random.choice(("fill", "fill", "fill", "release", "die"))
+        if end == "release":
+            await self._ask("release", "t", gate_id)
+        if end != "fill":
+            return
+        files = [
+            one
+            for window in gate.windows
+            if window.end_offset > window.base_offset
+            for one in self._upload(topic_id, gate_id, window)
+        ]
+        await asyncio.sleep(random.random())
+        for _ in range(random.randint(1, 2)):
+            filled = await self._ask("fill", "t", gate_id, files)
+            world.ledger.told_filled.add((topic_id, gate_id))
+            world.trace("historian", "filled", gate_id, filled.rows)
+
+    def _upload(self, topic_id: bytes, gate_id: str, window: GateWindow) -> list[ParquetExtent]:
+        """The files of one partition, perhaps with fewer rows than there is room for."""
+        import pyarrow as pa
+
+        from broker.log.parquet import write_extent_file
+
+        world = self._world
+        base = window.base_offset
+        end = window.end_offset - world.random.choice((0, 0, 1))
+        if end <= base:
+            return []
+        values = [b"history-%s-%d-%d" % (gate_id.encode(), window.partition, offset) for offset in range(base, end)]
+        written = write_extent_file(
+            pa.table(
+                {
+                    "timestamp": pa.array([1_500_000_000_000] * len(values), pa.int64()),
+                    "key": pa.array([None] * len(values), pa.binary()),
+                    "value": pa.array(values, pa.binary()),
+                }
+            )
+        )
+        path = f"topics/{topic_id.hex()}/data/partition={window.partition}/{gate_id}-{next(world.values)}.parquet"
+        self._put(path, bytes(written.data))
+        history = world.ledger.history.setdefault((topic_id, window.partition), {})
+        history.update((offset, (gate_id, value)) for offset, value in enumerate(values, base))
+        return [
+            ParquetExtent(
+                partition=window.partition,
+                base_offset=base,
+                end_offset=end,
+                leader_epoch=-1,
+                path=path,
+                size_bytes=len(written.data),
+                footer_crc32c=written.footer_crc32c,
+                timestamp_min_ms=written.timestamp_min_ms,
+                timestamp_max_ms=written.timestamp_max_ms,
+            )
+        ]
+
+    async def _ask(self, *args: Any) -> Any:
+        """Ask everybody until the leader is found. Raises InvalidError."""
+        world = self._world
+        while True:
+            for address in sorted(world.brokers):
+                connection = Connection(world.network, world.brokers, address)
+                try:
+                    return await connection.ask("gate", *args)
+                except InvalidError:
+                    raise
+                except (HeadgateError, GoneError):
+                    await asyncio.sleep(0.02)
                 finally:
                     connection.close()
 

@@ -1,7 +1,8 @@
 """What clients were told, and the checkers that judge it. Named after the invariants of the design; they know no brokers.
 
 1. an acked record is never lost; 2. one offset has one record for ever, and offsets never go back; 3. per partition, order is send
-order; 4. an idempotent producer's retry never duplicates; 5. a broker that was fenced never acks again.
+order; 4. an idempotent producer's retry never duplicates; 5. a broker that was fenced never acks again; 6. a gate is filled wholly
+or not at all; 7. who reads from the beginning has history, then live. (9, capacity ends: `scenario.py`, `fleet.py`.)
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ class Ledger:
     """What anybody was told stands at an offset."""
     starts: dict[Partition, int] = field(default_factory=dict)
     """Records below may be gone: somebody asked for it."""
+    history: dict[Partition, dict[int, tuple[str, bytes]]] = field(default_factory=dict)
+    """What gates are filled with, if they are: (gate, value) at an offset."""
+    filled: set[tuple[bytes, str]] = field(default_factory=set)
+    """Gates (topic id, gate) that are filled, as the journal says."""
+    told_filled: set[tuple[bytes, str]] = field(default_factory=set)
+    """Gates of which somebody was told so."""
+    windows: bool = False
+    """Somebody asked for gates: offsets may have gaps, for windows that were held and came to nothing."""
+    skipped: list[tuple[Partition, int, int]] = field(default_factory=list)
+    """What readers from the beginning went past: (partition, first, end)."""
     deleted: set[bytes] = field(default_factory=set)
     """Topics that somebody asked to delete."""
     sealed_ends: dict[str, dict[Partition, int]] = field(default_factory=dict)
@@ -50,6 +61,12 @@ class Ledger:
 
     def see(self, partition: Partition, offset: int, value: bytes, by: str) -> None:
         """Somebody was told what stands at an offset."""
+        gate_id, row = self.history.get(partition, {}).get(offset, ("", b""))
+        if gate_id:
+            if (partition[0], gate_id) not in self.filled:
+                raise Violation("a gate is filled whole", f"{by} has a row of a gate that is not filled. gate=`{gate_id}`")
+            if row != value:
+                raise Violation("a gate is filled whole", f"{by} has another row. {_shown(partition)} offset=`{offset}`")
         before = self.seen.setdefault(partition, {}).setdefault(offset, value)
         if before != value:
             raise Violation(
@@ -82,6 +99,19 @@ class Ledger:
             self._judge_offsets(partition, start, records)
             self._judge_acked(partition, start, records)
             self._judge_order(partition, records)
+            self._judge_history(partition, start, records)
+        for partition, first, end in self.skipped:
+            start, records = final.get(partition, (0, {}))
+            missed = [offset for offset in range(max(first, start), end) if offset in records]
+            if missed:
+                raise Violation(
+                    "history, then live",
+                    f"a reader from the beginning went past records. {_shown(partition)} offsets=`{missed[:10]}`",
+                )
+        if not self.told_filled <= self.filled:
+            raise Violation(
+                "a gate is filled whole", f"somebody was told so, and it is not. gates=`{self.told_filled - self.filled}`"
+            )
         for partition in self.acked:
             if partition not in final and partition[0] not in self.deleted:
                 raise Violation("acked records are there", f"the whole partition is gone. {_shown(partition)}")
@@ -105,13 +135,27 @@ class Ledger:
                 "acked records are there", f"a reader saw them, now they are lost. {_shown(partition)} offsets=`{lost[:10]}`"
             )
 
+    def _judge_history(self, partition: Partition, start: int, records: dict[int, bytes]) -> None:
+        for offset, (gate_id, value) in self.history.get(partition, {}).items():
+            if offset < start:
+                continue
+            if (records.get(offset) == value) is not ((partition[0], gate_id) in self.filled):
+                raise Violation(
+                    "a gate is filled whole",
+                    f"a row is there, or not, against what the gate says. {_shown(partition)} offset=`{offset}` gate=`{gate_id}` "
+                    f"there=`{offset in records}`",
+                )
+
     def _judge_order(self, partition: Partition, records: dict[int, bytes]) -> None:
         place = {
             value: (producer, at) for producer, values in self.sent.get(partition, {}).items() for at, value in enumerate(values)
         }
         last: dict[int, int] = {}
         first_seen: dict[bytes, int] = {}
+        history = self.history.get(partition, {})
         for offset, value in records.items():
+            if offset in history:
+                continue
             if value not in place:
                 raise Violation(
                     "one record per offset", f"nobody sent it. {_shown(partition)} offset=`{offset}` value=`{value[:24]!r}`"

@@ -13,12 +13,12 @@ from broker.control.capacity import TermCapacity
 from broker.control.cluster import Cluster
 from broker.engine.engine import Engine
 from broker.engine.partition import PartitionLog
-from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
 from broker.server.grpc.control_service import ControlService
 from broker.store.interface import Store
 from broker.store.wrappers import RetryingStore
+from broker.testing.simulation.clock import SimulatedClock
 from broker.testing.simulation.loop import Process, VirtualLoop, start
 from broker.testing.simulation.network import Door, Network
 from broker.testing.simulation.store import Medium, StoreView
@@ -29,26 +29,6 @@ SERVICE = "/headgate.v1.Control/"
 GRACE_S = 10.0
 
 Reply = Callable[[Any], None]
-
-
-class SimulatedClock(Clock):
-    """Of one process. `wall_ms` is how far its wall clock is off."""
-
-    __slots__ = ("_loop", "_offset_s", "wall_ms")
-
-    def __init__(self, loop: VirtualLoop, offset_s: float) -> None:
-        self._loop = loop
-        self._offset_s = offset_s
-        self.wall_ms = 0
-
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + self.wall_ms + int(self._loop.time() * 1000)
-
-    def monotonic(self) -> float:
-        return self._loop.time() + self._offset_s
-
-    def cpu_s(self) -> float:
-        return 0.0
 
 
 class Broker:
@@ -318,6 +298,21 @@ class Broker:
 
         self._spawn(work())
 
+    def gate(self, reply: Reply, what: str, topic: str, gate_id: str, *args: Any) -> None:
+        """Open, fill or release a gate; only the leader does. The answer is the gate."""
+
+        async def work() -> None:
+            try:
+                if not self.serving:
+                    raise _not_ready()
+                if self.cluster.leader is None:
+                    raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
+                reply(await getattr(self.cluster.leader.gates, what)(topic, gate_id, *args))
+            except HeadgateError as error:
+                reply(error)
+
+        self._spawn(work())
+
     def _capacity(self) -> TermCapacity:
         if not self.serving:
             raise _not_ready()
@@ -348,6 +343,3 @@ def _unary(handler: Any, kind: Any) -> Callable[[Any], Any]:
         return bytes(answer.SerializeToString())
 
     return call
-
-
-__all__ = ["Broker", "InvalidError", "SimulatedClock"]
