@@ -433,14 +433,15 @@ def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[P
     path, rows = source
     create(broker, "dead")
 
-    async def die() -> None:
+    async def ask(ttl_ms: int, opened: bool) -> None:
         async with GateAdmin(cluster(broker)) as admin:
-            await admin.open("dead", [7, 7, 7], gate_id="d", ttl_ms=1000)
+            await (admin.renew("dead", "d", ttl_ms) if opened else admin.open("dead", [7, 7, 7], gate_id="d", ttl_ms=ttl_ms))
 
-    asyncio.run(die())
+    asyncio.run(ask(3_600_000, opened=False))
     backfill = flood(broker, "dead", path, flood_id="d")
     with pytest.raises(InvalidError, match="other rows"):
         run(backfill, spark)
+    asyncio.run(ask(1000, opened=True))
     deadline = time.monotonic() + TIMEOUT_S / 2
     while gates(broker, "dead")[0].state is GateState.OPEN:
         assert time.monotonic() < deadline, "the gate of a dead job was never released"
