@@ -235,7 +235,7 @@ class Leader:
         recovered = await recover(self._engine.store, manifest, lost, self._maker())
         edits += recovered.edits
         known = manifest.incarnations.get(self._mine.id)
-        if known.sealed if known is not None else self._engine.started:
+        if known.sealed if known is not None else self._engine.started or await self._was_fenced(self._mine.id):
             raise FencedError(Reason.FENCED, "another broker took over from this one")
         self._own_load = BrokerLoad(incarnation_id=self._mine.id, broker_id=self._mine.broker_id)
 
@@ -244,6 +244,18 @@ class Leader:
 
         await self._local.commit_made(make)
         return recovered.records
+
+    async def _was_fenced(self, incarnation_id: str) -> bool:
+        """Whether one that the manifest does not know was opened, replaced and forgotten, perhaps before it heard of any of it: fences
+        are kept for ever. Raises RetryError.
+        """
+        try:
+            await self._engine.store.get_range(keys.fence(incarnation_id), 0, 1)
+        except InvalidError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            return False
+        return True
 
     def _maker(self) -> str:
         """A name for what a recovery makes."""
@@ -448,9 +460,10 @@ class Leader:
                     f"another broker has this id: choose another with --broker-id. broker_id=`{incarnation.broker_id}` "
                     f"address=`{other.host}:{other.kafka_port}`",
                 )
+        fenced = incarnation.id not in self.manifest.incarnations and await self._was_fenced(incarnation.id)
         known = self.manifest.incarnations.get(incarnation.id)
         # One that has a copy of the manifest was a member before; that it is not in it any more means that it is over.
-        over = known.sealed if known is not None else version > 0
+        over = known.sealed if known is not None else version > 0 or fenced
         if over or incarnation.id in self._condemned:
             raise FencedError(Reason.FENCED, f"another broker took over from this one. incarnation=`{incarnation.id}`")
         for other in self._others():
@@ -576,7 +589,6 @@ class Leader:
                     await asyncio.sleep(RETRY_S)
         finally:
             self._failing_over = None
-            self._condemned.intersection_update(self.manifest.incarnations)
         log.info(
             "failed_over",
             brokers=[incarnation.broker_id for incarnation in lost],
