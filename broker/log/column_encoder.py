@@ -275,7 +275,7 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
         batch = out[ends[number] : ends[number + 1]]
         used = Codec.NONE
         if codec is not Codec.NONE:
-            packed = compress(codec, batch[HEADER_BYTES:])
+            packed = compress(codec, batch[HEADER_BYTES:], fast=True)
             if len(packed) < len(batch) - HEADER_BYTES:
                 used, batch = codec, memoryview(bytearray(HEADER_BYTES) + packed)
         pack_header(
