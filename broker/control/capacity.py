@@ -156,8 +156,9 @@ class TermCapacity:
 
         def make(now: Manifest) -> list[Edit]:
             nonlocal was_open
-            was_open = reservation_id in now.reservations
-            return [ReleaseReservation(reservation_id)] if was_open else []
+            is_stored = reservation_id in now.reservations
+            was_open = is_stored and reservation_id not in self._deadlines.expired(self._now_ms())
+            return [ReleaseReservation(reservation_id)] if is_stored else []
 
         await self._commit(make)
         self.tick(self._owner.clock.monotonic())

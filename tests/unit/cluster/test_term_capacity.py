@@ -145,6 +145,14 @@ async def test_a_renewal_that_comes_before_the_end_is_durable_wins(store: Memory
     assert leader.told() == (5, ["r"])
 
 
+async def test_one_whose_time_is_over_is_not_open_though_it_is_still_stored(store: MemoryStore, clock: ManualClock) -> None:
+    leader = await PaperLeader(store, clock).begin()
+    await leader.capacity.open(asks(5))
+    clock.advance(TTL_MS)
+    assert leader.told() == (1, []) and list(leader.manifest.reservations) == ["r"]
+    assert not await leader.capacity.release("r") and leader.manifest.reservations == {}
+
+
 async def test_the_next_leader_gives_each_all_its_time(store: MemoryStore, clock: ManualClock) -> None:
     leader = await PaperLeader(store, clock, brokers=3).begin()
     await leader.capacity.open(asks(4))
