@@ -246,8 +246,9 @@ class Leader:
         return recovered.records
 
     async def _was_fenced(self, incarnation_id: str) -> bool:
-        """Whether one that the manifest does not know was opened, replaced and forgotten, perhaps before it heard of any of it: fences
-        are kept for ever. Raises RetryError.
+        """Whether one that the manifest does not know was replaced and forgotten, perhaps before it heard of any of it.
+
+        Fences are kept for ever. Raises RetryError.
         """
         try:
             await self._engine.store.get_range(keys.fence(incarnation_id), 0, 1)
