@@ -18,9 +18,11 @@ from broker.client.control import ClusterView, Control
 from broker.cluster.manifest import CreateTopic, DeleteTopic, Topic, encode_edits
 from broker.control.load import LoadMeter, broker_load
 from broker.control.member import Membership
-from broker.runtime.errors import InvalidError, Reason
+from broker.engine import keys
+from broker.runtime.errors import FencedError, InvalidError, Reason
 from broker.server.grpc.errors import REASON_KEY
 from broker.server.kafka.context import Context
+from broker.store.memory import MemoryObjects, MemoryStore
 from broker.wire.grpc.headgate.v1 import control_pb2
 from broker.wire.kafka.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from tests.unit.control.conftest import MakeWorld
@@ -320,3 +322,30 @@ async def test_epochs_stay_true_through_every_change(world: World) -> None:
     await until(lambda: len(world.leader.engine.brokers()) == 3)
     await epochs.check()
     assert len({epoch for epoch, _, _ in epochs.written}) >= 6
+
+
+async def test_who_was_replaced_before_it_had_joined_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was let in, was silent, was fenced and forgotten, and heard of nothing: under its id nobody may be opened again."""
+    leader = world.leader
+    hello = control_pb2.Hello(
+        incarnation_id="ab" * 16,
+        member=control_pb2.BrokerMember(broker_id=9, host="127.0.0.1", grpc_port=1),
+        cluster_id=leader.engine.cluster_id,
+    )
+    await leader.store.put(keys.fence(hello.incarnation_id), b"HGfence1")
+    channel = grpc.aio.insecure_channel(leader.address)
+    call: Any = channel.stream_stream(METHODS["Control.Join"].path)()
+    await call.write(control_pb2.JoinRequest(hello=hello).SerializeToString())
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    await channel.close()
+    metadata = caught.value.trailing_metadata()
+    assert metadata is not None and metadata[REASON_KEY] == "fenced"
+    assert len(leader.engine.brokers()) == 3
+    # Nor does it lead where nobody else does.
+    alone = Broker(MemoryObjects(), 1, {})
+    monkeypatch.setattr("tests.unit.control.world.fresh_id", lambda: "ab" * 16)
+    await MemoryStore(alone.objects).put(keys.fence("ab" * 16), b"HGfence1")
+    with pytest.raises(FencedError):
+        await alone.start()
+    await alone.cluster.close()

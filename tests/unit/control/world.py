@@ -44,6 +44,11 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.002)
 
 
+def fresh_id() -> str:
+    """Of a new incarnation."""
+    return os.urandom(16).hex()
+
+
 class Broker:
     """One broker: `start`, then `stop` as SIGTERM does or `crash` as SIGKILL does, and `start` again as a new incarnation."""
 
@@ -65,7 +70,7 @@ class Broker:
         )
         self.failures: list[HeadgateError] = []
         self.running = False
-        self._objects = objects
+        self.objects = objects
         self._channel: grpc.aio.Channel | None = None
 
     @property
@@ -74,12 +79,12 @@ class Broker:
 
     async def start(self) -> None:
         self.failures = []
-        self.store = MortalStore(MemoryStore(self._objects), "memory:")
+        self.store = MortalStore(MemoryStore(self.objects), "memory:")
         self.engine = Engine(
             store=self.store,
             settings=self.settings,
             clock=Clock(),
-            incarnation_id=os.urandom(16).hex(),
+            incarnation_id=fresh_id(),
             fail=self.failures.append,
         )
         self.cluster = Cluster(
