@@ -12,6 +12,7 @@ import dagster as dg
 from dagster import DagsterInstance
 
 from assets.floods.model import Flood
+from assets.floods.windows import gates_of, keys_between
 from assets.owners import FLOOD_TAG, Owner
 from assets.resources import ClusterResource, FleetResource
 from broker.runtime.errors import HeadgateError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from broker.client.control import Reservation
 
 RELEASE_EVERY_S = 5
+_AT_WORK = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 RECONCILE_EVERY_S = 30
 LOAD_EVERY_S = 30
 
@@ -49,21 +51,48 @@ def _on_end(status: dg.DagsterRunStatus, floods: Sequence[Flood]) -> dg.SensorDe
         description="A flood's run ended before its time: its brokers are given back and its gates released at once.",
     )
     def release(context: dg.RunStatusSensorContext, cluster: ClusterResource) -> dg.SkipReason:
+        done: list[str] = []
         run = context.dagster_run
         names = {run.tags.get(FLOOD_TAG), *(key.path[0] for key in run.asset_selection or ())}
-        done: list[str] = []
         for name in sorted(one for one in names if one in by_name):
-            owner = Owner.of(name, run.run_id, run.tags)
             try:
-                if not owner.needs_it(context.instance, datetime.now(UTC)) and cluster.release(owner.reservation_id):
-                    done.append(f"reservation {owner.reservation_id} is released")
+                done += release_after(context.instance, cluster, by_name[name], run, datetime.now(UTC))
             except HeadgateError as error:
-                done.append(f"reservation {owner.reservation_id} ends by itself: {error.message}")
+                done.append(f"what {name} holds ends by itself: {error.message}")
         for text in done:
             context.log.info(text)
         return dg.SkipReason("; ".join(done) or "nothing was held")
 
     return release
+
+
+def release_after(
+    instance: DagsterInstance, cluster: ClusterResource, flood: Flood, run: dg.DagsterRun, now: datetime
+) -> list[str]:
+    """Release what a run that is over held: its reservation, unless others count on it, and the gates that it left open, unless
+    another run of the flood is at work. Returns what was done. Raises HeadgateError."""
+    done: list[str] = []
+    owner = Owner.of(flood.name, run.run_id, run.tags)
+    if not owner.needs_it(instance, now) and cluster.release(owner.reservation_id):
+        done.append(f"reservation {owner.reservation_id} is released")
+    if any(one.run_id != run.run_id and _is_of(flood, one) for one in instance.get_runs(dg.RunsFilter(statuses=_AT_WORK))):
+        return done
+    open_gates = [name for name, gate in cluster.gates(flood.topic).items() if str(gate.state) == "open"]
+    for gate in sorted(gates_of(flood, partition_keys(flood, run), open_gates)):
+        if cluster.release_gate(flood.topic, gate):
+            done.append(f"gate {gate} is released")
+    return done
+
+
+def partition_keys(flood: Flood, run: dg.DagsterRun) -> list[str]:
+    """The partitions of a run, from its tags."""
+    one = run.tags.get("dagster/partition")
+    first, last = run.tags.get("dagster/asset_partition_range_start", one), run.tags.get("dagster/asset_partition_range_end", one)
+    return [] if first is None or last is None else keys_between(flood.partitions, first, last)
+
+
+def _is_of(flood: Flood, run: dg.DagsterRun) -> bool:
+    return run.tags.get(FLOOD_TAG) == flood.name or any(key.path[0] == flood.name for key in run.asset_selection or ())
 
 
 def _reconciler(floods: Sequence[Flood]) -> dg.SensorDefinition:

@@ -20,7 +20,7 @@ import dagster as dg
 from assets.floods.model import Flood
 from assets.floods.plan import PastRun, Plan, forecast, too_late
 from assets.floods.spread import Part, next_merge, next_split
-from assets.floods.windows import Window, deadline_at, gate_id, windows
+from assets.floods.windows import Window, deadline_at, gates_of, windows
 from assets.lease import LEASES
 from assets.owners import HOLD_UNTIL_TAG, Owner
 from assets.recorder import RECORDERS
@@ -97,14 +97,7 @@ def clear_failures(run: Run, *, give_back: bool = True) -> Iterator[None]:
 
 def filled_keys(flood: Flood, keys: Sequence[str], gates: Mapping[str, Any]) -> set[str]:
     """Those of the partitions whose gate, or a later try of it, is filled."""
-    filled = {name for name, gate in gates.items() if str(gate.state) == "filled"}
-    found = set()
-    for key in keys:
-        name = gate_id(flood, key)
-        tries = (one[len(name) + 1 :] for one in filled if one.startswith(f"{name}."))
-        if name in filled or any(one.isdigit() for one in tries):
-            found.add(key)
-    return found
+    return set(gates_of(flood, keys, (name for name, gate in gates.items() if str(gate.state) == "filled")).values())
 
 
 # -- flood_plan

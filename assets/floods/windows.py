@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -12,6 +12,7 @@ from assets.floods.model import Flood, Partitions
 
 KEY_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H:%M"}
 """Dagster's own formats of partition keys."""
+KEYS_MAX = 366 * 24
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -110,3 +111,28 @@ def source_path(flood: Flood, span: Window) -> str:
 def gate_id(flood: Flood, key: str) -> str:
     """The gate of a partition: always the same, so that the same history never comes twice."""
     return f"{flood.name}.{key.replace(':', '.')}"
+
+
+def keys_between(partitions: Partitions, first: str, last: str) -> list[str]:
+    """All keys from one to another, both included; at most a leap year of hours. Raises ValueError for what is not a key."""
+    step = timedelta(days=1) if partitions.by == "day" else timedelta(hours=1)
+    form = KEY_FORMATS[partitions.by]
+    at, end = datetime.strptime(first, form), datetime.strptime(last, form)
+    found: list[str] = []
+    while at <= end and len(found) < KEYS_MAX:
+        found.append(at.strftime(form))
+        at += step
+    return found
+
+
+def gates_of(flood: Flood, keys: Sequence[str], gates: Iterable[str]) -> dict[str, str]:
+    """Of gates, those that belong to partitions of a flood: the first try, or a later one (``.2``). Gate to key."""
+    names = {gate_id(flood, key): key for key in keys}
+    found = {}
+    for gate in gates:
+        stem, _, number = gate.rpartition(".")
+        if gate in names:
+            found[gate] = names[gate]
+        elif stem in names and number.isascii() and number.isdigit():
+            found[gate] = names[stem]
+    return found

@@ -130,7 +130,11 @@ class StandInCluster(ClusterResource):
         return {gate: value for (of, gate), value in self._book.gates.items() if of == topic}
 
     def release_gate(self, topic: str, gate_id: str) -> bool:
-        return False
+        found = self._book.gates[topic, gate_id]
+        was_open = found.state == "open"
+        if was_open:
+            found.state = "released"
+        return bool(was_open)
 
 
 class StandInSpark(SparkResource):
@@ -154,8 +158,8 @@ class StandInSpark(SparkResource):
             if rows:
                 book.gates[flood.topic, gate_id(flood, span.key)] = SimpleNamespace(state="filled")
             return Certificate(
-                cluster=cluster, topic=flood.topic, flood_id=gate_id(flood, span.key), gate_id=gate_id(flood, span.key), place="now",
-                added_rows=rows, files=1, size_bytes=rows * 100, seconds={"writing": time.monotonic()},
+                cluster=cluster, topic=flood.topic, place="now", flood_id=gate_id(flood, span.key),
+                gate_id=gate_id(flood, span.key), added_rows=rows, files=1, size_bytes=rows * 100,
                 partitions=(
                     PartitionCertificate(
                         partition=0, base_offset=0, end_offset=rows, source=tally, topic=tally,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.definitions import DEFAULT_FILE, load
@@ -156,6 +156,7 @@ def test_two_floods_of_one_name() -> None:
     assert found == ["f.yaml:13: floods[1].name: expected a name of its own, found `clicks`, which floods[0] has too"]
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("floods: -[]{}\n\"'&*!|>%@`a1,#?name topic"), max_size=200))
 def test_any_text_gives_floods_or_problems(text: str) -> None:
     try:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.floods.measure import measure
@@ -66,6 +66,7 @@ def test_runs_of_one_size_say_nothing_about_setup() -> None:
     assert plan(1000, 0, past).seconds == pytest.approx(100, abs=0.1)
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 10**9),
     st.lists(
@@ -177,6 +178,7 @@ def test_a_bucket_that_may_not_be_read(s3_server: S3Server, monkeypatch: pytest.
 # -- segments
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 12))
 def test_every_broker_gets_a_part_and_all_can_be_merged_again(partitions: int, brokers: int) -> None:
     parts = [Part(id=1, first=0, end=partitions, broker=1)]

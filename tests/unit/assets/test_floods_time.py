@@ -11,7 +11,7 @@ from itertools import islice
 import dagster as dg
 import pytest
 from dagster._utils.schedules import schedule_execution_time_iterator
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets.build import expected_runs, partitions_definition
@@ -34,6 +34,7 @@ CRONS = (
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(CRONS), st.sampled_from(ZONES), st.integers(0, 4 * 365 * 24 * 3600))
 def test_occurrences_are_those_of_dagster(text: str, zone: str, seconds: int) -> None:
     moment = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
@@ -55,6 +56,7 @@ def test_what_is_no_cron(text: str) -> None:
         Cron.parse(text)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(("day", "hour")), st.sampled_from(ZONES), st.integers(0, 3 * 365 * 24))
 def test_partitions_are_those_of_dagster(by: str, zone: str, hours: int) -> None:
     partitions = Partitions(by=by, start=datetime(2024, 1, 1, tzinfo=UTC), timezone=zone)  # type: ignore[arg-type]

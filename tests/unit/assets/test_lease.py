@@ -8,15 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
 
+from assets.floods.model import Flood, Partitions, Source
 from assets.lease import BEATS_PER_TTL, Heartbeat, Leases
 from assets.owners import BACKFILL_TAG, FLOOD_TAG, GRACE, HOLD_UNTIL_TAG, OCCURRENCE_TAG, Owner, occurrence_id, occurrence_time
 from assets.resources import FleetResource
-from assets.sensors import abandoned, reconcile
+from assets.sensors import abandoned, reconcile, release_after
 from broker.client.control import Reservation
 from broker.runtime.errors import Reason, RetryError
 from tests.support.stand_in import StandInCluster, book
@@ -187,3 +189,39 @@ def test_reconciling_twice_does_nothing_the_second_time(instance: dg.DagsterInst
     ]
     assert its_book.reservations == {}
     assert reconcile(instance, cluster, FleetResource(), [], NOW) == []
+
+
+@pytest.mark.parametrize(("others", "left"), [(False, []), (True, ["clicks.2026-05-01.2"])])
+def test_a_run_that_ended_leaves_no_gate_open(instance: dg.DagsterInstance, others: bool, left: list[str]) -> None:
+    name, its_book = book()
+    cluster = StandInCluster(name=name)
+    flood = Flood(
+        name="clicks",
+        topic="clicks",
+        source=Source(path="/x"),
+        event_time="at",
+        partitions=Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
+    )
+    states = {
+        "clicks.2026-05-01": "released",
+        "clicks.2026-05-01.2": "open",
+        "clicks.2026-05-03": "open",
+        "views.2026-05-01": "open",
+    }
+    its_book.gates.update({("clicks", gate): SimpleNamespace(state=state) for gate, state in states.items()})
+    tags = {
+        "headgate__flood": "clicks",
+        "dagster__asset_partition_range_start": "2026-05-01",
+        "dagster__asset_partition_range_end": "2026-05-02",
+    }
+    run = instance.get_run_by_id(add_run(instance, DagsterRunStatus.FAILURE, **tags))
+    assert run is not None
+    if others:
+        add_run(instance, DagsterRunStatus.STARTED, headgate__flood="clicks")
+    cluster.reserve(Owner("clicks", "run", run.run_id).reservation_id, 3, 1000, "x")
+    release_after(instance, cluster, flood, run, NOW)
+    assert its_book.reservations == {}
+    assert [
+        gate for (_, gate), value in its_book.gates.items() if value.state == "open" and gate.startswith("clicks.2026-05-01")
+    ] == left
+    assert its_book.gates["clicks", "clicks.2026-05-03"].state == "open", "of another run"

@@ -1,0 +1,134 @@
+"""The code location: what it has, how it is loaded, and what is told when it cannot be.
+
+Compared: the graph of a flood's assets, its checks, jobs, schedules and sensors with what stands here; the modules that loading
+brings in. A mismatch means that Dagster shows something else, or that loading waits for a network, Spark or a broker.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+from dagster._core.instance.config import dagster_instance_config_schema  # type: ignore[attr-defined]
+
+from assets.build import flood_definitions
+from assets.definitions import from_environment
+from assets.floods.parse import parse
+from broker.runtime.errors import InvalidError
+
+ROOT = Path(__file__).parents[3]
+
+FLOODS = """floods:
+  - name: clicks
+    topic: clicks
+    source: /data
+    event_time: at
+    partitions: {by: day, start: 2026-01-01}
+    schedule: {cron: "0 6 * * *"}
+  - name: views
+    topic: web.views
+    source: /data
+    event_time: at
+    partitions: {by: hour, start: 2026-01-01}
+    schedule: {at: [2026-12-01T06:00:00Z]}
+  - name: rare
+    topic: rare
+    source: /data
+    event_time: at
+    partitions: {by: day, start: 2026-01-01}
+"""
+
+_LOAD = """
+import socket, sys
+def refuse(*arguments, **named):
+    raise AssertionError("loading talks to the network")
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
+import dagster
+from assets.definitions import defs
+dagster.Definitions.validate_loadable(defs())
+heavy = {"pyspark", "py4j", "pyarrow", "numpy", "pandas", "boto3", "kubernetes", "grpc.aio", "broker.client", "confluent_kafka"}
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+def test_loading_touches_no_network_no_spark_and_no_broker() -> None:
+    run = subprocess.run([sys.executable, "-c", _LOAD], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "[]"
+
+
+def test_what_floods_become() -> None:
+    definitions = flood_definitions(parse(FLOODS, "f.yaml"))
+    graph = definitions.resolve_asset_graph()
+    edges = {
+        key.to_user_string(): sorted(parent.to_user_string() for parent in graph.get(key).parent_keys)
+        for key in graph.get_all_asset_keys()
+        if key.path[0] in ("clicks", "brokers")
+    }
+    assert edges == {
+        "brokers": [],
+        "clicks/flood_plan": [],
+        "clicks/flood_capacity": ["clicks/flood_plan"],
+        "clicks/flood_backfill": ["clicks/flood_capacity"],
+        "clicks/flood_release": ["clicks/flood_backfill"],
+    }
+    backfill = graph.get(dg.AssetKey(["clicks", "flood_backfill"]))
+    assert backfill.backfill_policy == dg.BackfillPolicy.single_run()
+    assert backfill.pools == {"flood_clicks"} and graph.get(dg.AssetKey(["views", "flood_backfill"])).pools == {"flood_web_views"}
+    assert {key.name for key in graph.asset_check_keys if key.asset_key == backfill.key} == {
+        "certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "consumers_catching_up"
+    }  # fmt: skip
+    repository = definitions.get_repository_def()
+    assert sorted(one.name for one in repository.schedule_defs) == ["clicks_schedule"]
+    assert sorted(one.name for one in repository.sensor_defs) == [
+        "clicks_expected", "fleet_load", "fleet_reconciler", "release_on_cancel", "release_on_failure", "views_expected"
+    ]  # fmt: skip
+    names = {job.name for job in repository.get_all_jobs()}
+    assert {f"{flood}_{what}" for flood in ("clicks", "views", "rare") for what in ("flood", "prepare")} <= names
+
+
+def test_the_schedule_asks_for_the_day_that_is_over() -> None:
+    repository = flood_definitions(parse(FLOODS, "f.yaml")).get_repository_def()
+    (schedule,) = repository.schedule_defs
+    at = datetime(2026, 5, 2, 6, tzinfo=UTC)
+    context = dg.build_schedule_context(scheduled_execution_time=at, repository_def=repository)
+    (request,) = schedule.evaluate_tick(context).run_requests or ()
+    assert request.partition_key == "2026-05-01" and request.tags["headgate/occurrence"] == "20260502T060000Z"
+
+
+def test_two_floods_of_one_name_from_code() -> None:
+    flood = parse(FLOODS, "f.yaml")[0]
+    with pytest.raises(ValueError, match="names of their own"):
+        flood_definitions([flood, flood])
+
+
+def test_the_environment_chooses_files_cluster_and_fleet(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(FLOODS)
+    environment = {
+    with pytest.raises(InvalidError, match=r"f\.yaml:5: floods\[0\]\.event_tme: expected no such field"):
+        "HEADGATE_FLEET_MAX": "7", "HEADGATE_SPARK_MASTER": "spark://one:7077",
+    }  # fmt: skip
+    resources = from_environment(environment).resources or {}
+    assert resources["cluster"].address == "broker:1" and resources["spark"].master == "spark://one:7077"
+    assert (resources["fleet"].kind, resources["fleet"].workload, resources["fleet"].maximum) == ("ecs", "brokers", 7)
+
+
+def test_a_mistake_in_the_file_stops_the_loading(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(FLOODS.replace("event_time: at", "event_tme: at", 1))
+    with pytest.raises(
+        InvalidError, match=r"f\.yaml:5: floods\[0\]\.event_tme: expected no such field \(did you mean `event_time`\?\)"
+    ):
+        from_environment({"HEADGATE_FLOODS": str(tmp_path)})
+
+
+def test_the_files_beside_it_are_what_dagster_takes() -> None:
+    workspace = yaml.safe_load((ROOT / "workspace.yaml").read_text())
+    assert workspace == {"load_from": [{"python_module": {"module_name": "assets.definitions", "location_name": "headgate"}}]}
+    instance = yaml.safe_load((ROOT / "assets" / "deploy" / "dagster.yaml").read_text())
+    assert instance["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
+    assert set(instance) <= set(dagster_instance_config_schema())
