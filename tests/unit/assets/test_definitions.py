@@ -110,9 +110,13 @@ def test_two_floods_of_one_name_from_code() -> None:
 def test_the_environment_chooses_files_cluster_and_fleet(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(FLOODS)
     environment = {
-    with pytest.raises(InvalidError, match=r"f\.yaml:5: floods\[0\]\.event_tme: expected no such field"):
-        "HEADGATE_FLEET_MAX": "7", "HEADGATE_SPARK_MASTER": "spark://one:7077",
-    }  # fmt: skip
+        "HEADGATE_FLOODS": str(tmp_path),
+        "HEADGATE_CLUSTER": "broker:1",
+        "HEADGATE_FLEET": "ecs",
+        "HEADGATE_FLEET_WORKLOAD": "brokers",
+        "HEADGATE_FLEET_MAX": "7",
+        "HEADGATE_SPARK_MASTER": "spark://one:7077",
+    }
     resources = from_environment(environment).resources or {}
     assert resources["cluster"].address == "broker:1" and resources["spark"].master == "spark://one:7077"
     assert (resources["fleet"].kind, resources["fleet"].workload, resources["fleet"].maximum) == ("ecs", "brokers", 7)
