@@ -21,6 +21,8 @@ import pytest
 import pytest_asyncio
 from crc32c import crc32c
 
+from broker.client.gates import FileRef
+from broker.client.upload import write_extent
 from broker.cluster.gates import ParquetExtent
 from broker.engine.history import HistoryReader
 from broker.log.batch import crc_matches, parse_header
@@ -31,6 +33,8 @@ from broker.log.records import Record, iter_records
 from broker.runtime.clock import ManualClock
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
 from broker.store.memory import MemoryObjects, MemoryStore
+from broker.store.s3 import open_s3
+from tests.support.s3_server import S3Server
 
 BASE = 1000
 ROWS = 3000
@@ -393,6 +397,42 @@ async def test_closing_ends_reads(store: CountedStore, make_reader: MakeReader) 
         await reading
     with pytest.raises(ClosedError):
         await reader.read(extent, BASE, 1)
+
+
+async def test_a_bucket(s3_server: S3Server) -> None:
+    """From the uploader's thread into S3, and from there to batches."""
+    records = rows(300)
+    url = s3_server.url(s3_server.bucket(), "some/prefix")
+
+    def upload() -> FileRef:
+        return write_extent(url, "topics/t/data/partition=0/g-0-000.parquet", columns(records), 0, BASE)
+
+    ref = await asyncio.to_thread(upload)
+    store = open_s3(url)
+    try:
+        extent = ParquetExtent(
+            partition=0,
+            base_offset=ref.base_offset,
+            end_offset=ref.end_offset,
+            leader_epoch=EPOCH,
+            path=ref.path,
+            size_bytes=ref.size_bytes,
+            footer_crc32c=ref.footer_crc32c,
+            timestamp_min_ms=ref.timestamp_min_ms,
+            timestamp_max_ms=ref.timestamp_max_ms,
+        )
+        assert extent == extent_of(await store.get(ref.path), records, ref.path)
+        reader = HistoryReader(lambda path: (store, path), cache_bytes_max=1 << 20, threads=1)
+        assert await read_all(reader, extent) == records
+        await reader.close()
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("url", ["memory:", "null:"])
+def test_a_store_that_only_the_broker_has(url: str) -> None:
+    with pytest.raises(InvalidError, match="only the broker itself"):
+        write_extent(url, "a/b.parquet", columns(rows(1)), 0, 0)
 
 
 async def until(done: Callable[[], bool]) -> None:
