@@ -7,6 +7,7 @@ the loopback interface where it runs on one machine, and turns on what makes the
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK = "127.0.0.1"
+TASK_TRIES = 3
 
 DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -45,7 +47,8 @@ def session(
     """The Spark session of this process; a new one unless there is one already. Takes some seconds.
 
     Args:
-        master: any Spark master: ``local[*]``, ``spark://host:7077``, ``yarn``, ``k8s://...``.
+        master: any Spark master: ``local[*]``, ``spark://host:7077``, ``yarn``, ``k8s://...``. On a local one a task that fails is
+            tried three times unless the master says how often (``local[*, 1]``): Spark itself would give up at once.
         driver_memory: heap of the driver's JVM, as ``4g``; with a local master that is all there is. Default: Spark's, or with a
             local master a quarter of the machine's memory, between 1 and 4 GiB.
         conf: Spark settings that win over the defaults here.
@@ -73,7 +76,7 @@ def session(
         settings["spark.driver.memory"] = driver_memory
     if settings.get("spark.driver.host") == LOOPBACK:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    builder = SparkSession.builder.master(master).appName(app_name)
+    builder = SparkSession.builder.master(patient(master)).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
@@ -97,6 +100,12 @@ def activate(spark: SparkSession) -> None:
     if java_session is not None:
         sessions: Any = SparkSession
         sessions._get_j_spark_session_class(spark._jvm).setActiveSession(java_session)
+
+
+def patient(master: str) -> str:
+    """The same master; a local one tries tasks again."""
+    found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
+    return f"local[{found.group(1) or 1}, {TASK_TRIES}]" if found else master
 
 
 def local_settings(master: str) -> dict[str, str]:

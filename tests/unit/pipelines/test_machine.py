@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.log.partitioner import partition_for_key
 from pipelines.extents import by_partition
 from pipelines.java import java_home, java_version, shim
 from pipelines.murmur2 import kafka_partitions
+from pipelines.session import patient
 
 
 @pytest.mark.parametrize(
@@ -76,10 +77,25 @@ def test_the_shim_drops_one_argument_and_keeps_the_rest(tmp_path: Path) -> None:
     assert not [name for name in os.listdir(made / "bin") if name != "java"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=50), st.integers(1, 1000), st.integers(0, 5))
 def test_partitions_are_those_of_kafka(keys: list[bytes | None], partitions: int, skip: int) -> None:
     found = kafka_partitions(pa.array(keys, pa.binary()).slice(skip), partitions)
     assert found.to_pylist() == [None if key is None else partition_for_key(key, partitions) for key in keys[skip:]]
+
+
+@pytest.mark.parametrize(
+    ("master", "used"),
+    [
+        ("local", "local[1, 3]"),
+        ("local[*]", "local[*, 3]"),
+        ("local[4]", "local[4, 3]"),
+        ("local[*, 1]", "local[*, 1]"),
+        ("yarn", "yarn"),
+    ],
+)
+def test_tasks_are_tried_again(master: str, used: str) -> None:
+    assert patient(master) == used
 
 
 def test_rows_are_parted_in_their_order() -> None:

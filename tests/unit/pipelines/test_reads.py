@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.client.gates import FileRef, Hole, Layout, PartitionLayout
@@ -82,6 +82,7 @@ def test_small_files_share_a_task_and_large_ones_are_split() -> None:
     assert len(plan(layout([file(0, 100, size=1000)], []), {0: (0, 100)}, Narrowed(), tasks_min=4)) == 4
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_every_offset_is_read_once(data: st.DataObject) -> None:
     position, files, holes = data.draw(st.integers(0, 20)), [], []
