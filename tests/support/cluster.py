@@ -288,5 +288,4 @@ class Trouble:
 def s3_doors(network: Network, server: S3Server, prefix: str) -> Callable[[int], str]:
     """The store's URL of each broker: one prefix of one bucket, reached through the network."""
     bucket = server.bucket()
-    door = network.door("store", server.port)
-    return lambda number: f"s3://{bucket}/{prefix}?endpoint=http://{HOST}:{door}"
+    return lambda number: f"s3://{bucket}/{prefix}?endpoint=http://{HOST}:{network.door('store', server.port, str(number))}"

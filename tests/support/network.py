@@ -42,9 +42,13 @@ class Network:
         self._process.kill()
         self._process.communicate()
 
-    def door(self, name: str, port: int) -> int:
-        """A port on this machine that leads to `port`, which belongs to the party `name`."""
-        number: int = self._ask({"door": [name, port]})
+    def door(self, name: str, port: int, user: str = "") -> int:
+        """A port on this machine that leads to `port`, which belongs to the party `name`.
+
+        Args:
+            user: who alone uses it; "": anybody, which is found out for every connection.
+        """
+        number: int = self._ask({"door": [name, port, user]})
         return number
 
     def cut(self, *pairs: tuple[str, str]) -> None:
@@ -74,7 +78,7 @@ class _Doors:
     """The other half, in its own process."""
 
     def __init__(self) -> None:
-        self._doors: dict[int, tuple[str, int]] = {}
+        self._doors: dict[int, tuple[str, int, str]] = {}
         self._servers: dict[int, asyncio.Server] = {}
         self._cut: set[tuple[str, str]] = set()
         self._changed = asyncio.Event()
@@ -88,13 +92,13 @@ class _Doors:
 
     async def _obey(self, question: dict[str, Any]) -> int:
         if "door" in question:
-            name, port = question["door"]
-            number = await self._open(name, port, 0)
-            self._doors[number] = (name, port)
+            name, port, user = question["door"]
+            number = await self._open(name, port, user, 0)
+            self._doors[number] = (name, port, user)
             return number
-        for number, (name, port) in self._doors.items():
+        for number, (name, port, user) in self._doors.items():
             if question.get("open") == name and number not in self._servers:
-                await self._open(name, port, number)
+                await self._open(name, port, user, number)
             elif question.get("shut") == name and number in self._servers:
                 self._servers.pop(number).close()
         if "cut" not in question:
@@ -104,8 +108,8 @@ class _Doors:
         changed.set()
         return 0
 
-    async def _open(self, name: str, port: int, number: int) -> int:
-        server = await asyncio.start_server(lambda reader, writer: self._serve(name, port, reader, writer), HOST, number)
+    async def _open(self, name: str, port: int, user: str, number: int) -> int:
+        server = await asyncio.start_server(lambda reader, writer: self._serve(name, port, user, reader, writer), HOST, number)
         number = server.sockets[0].getsockname()[1]
         self._servers[number] = server
         return number
@@ -114,8 +118,8 @@ class _Doors:
         while link in self._cut:
             await self._changed.wait()
 
-    async def _serve(self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = (self._party(writer.get_extra_info("peername")[1]), name)
+    async def _serve(self, name: str, port: int, user: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = (user or self._party(writer.get_extra_info("peername")[1]), name)
         onward: asyncio.StreamWriter | None = None
         with contextlib.suppress(OSError, asyncio.CancelledError):
             await self._passes(link)
@@ -142,7 +146,7 @@ class _Doors:
     def _party(self, port: int) -> str:
         """Who connects from this port; "" for anybody whose command line names no door."""
         inode = next((row[9] for row in _sockets() if int(row[1].rsplit(":", 1)[1], 16) == port and row[3] != LISTENS), "")
-        mine = {str(number): name for number, (name, _) in self._doors.items()}
+        mine = {str(number): name for number, (name, _, _) in self._doors.items()}
         for process in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0") if process.name.isdigit() else []
