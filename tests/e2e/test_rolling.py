@@ -135,6 +135,7 @@ def test_rolling_restart(make_broker: BrokerFactory, tmp_path: Path, report: Cal
     report(f"rolling restart: {load.finish()}, {turns} rounds of administration, no error")
 
 
+@pytest.mark.slow  # the short form is tests/unit/control/test_client.py
 @pytest.mark.timeout(180)
 def test_the_python_client_outlives_brokers(make_broker: BrokerFactory, tmp_path: Path, report: Callable[[str], None]) -> None:
     brokers = Brokers(make_broker, tmp_path / "store")

@@ -60,8 +60,9 @@ class Broker:
                 "broker_id": number,
                 "grpc_port": self.port,
                 "kafka_port": free_port(),
-                "cluster_lease_ttl_ms": 1000,
-                "cluster_member_timeout_ms": 2000,
+                # Who dies is missed at once; nobody else is to be taken for lost on a machine that is busy.
+                "cluster_lease_ttl_ms": 10_000,
+                "cluster_member_timeout_ms": 10_000,
                 "wal_flush_interval_ms": 1,
                 "offsets_topic_num_partitions": 6,
                 "group_initial_rebalance_delay_ms": 0,
