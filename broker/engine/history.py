@@ -84,7 +84,8 @@ class HistoryReader:
         self._footers_bytes = 0
         self._opening: dict[str, asyncio.Task[ExtentFile]] = {}
         self._cache: OrderedDict[_GroupKey, _Encoded] = OrderedDict()
-        self._cache_bytes = 0
+        self.cache_bytes = 0
+        """Of encoded row groups in the cache."""
         self._cache_bytes_max = cache_bytes_max
         self._encoding: dict[_GroupKey, asyncio.Task[_Encoded]] = {}
         self._broken: OrderedDict[str, None] = OrderedDict()
@@ -272,9 +273,9 @@ class HistoryReader:
         self.encoded_bytes += encoded.size_bytes
         if encoded.size_bytes <= self._cache_bytes_max and not self._closed:
             self._cache[key] = encoded
-            self._cache_bytes += encoded.size_bytes
-            while self._cache_bytes > self._cache_bytes_max:
-                self._cache_bytes -= self._cache.popitem(last=False)[1].size_bytes
+            self.cache_bytes += encoded.size_bytes
+            while self.cache_bytes > self._cache_bytes_max:
+                self.cache_bytes -= self._cache.popitem(last=False)[1].size_bytes
         return encoded
 
     def _read_ahead(self, extent: ParquetExtent, file: ExtentFile, index: int, following: ParquetExtent | None) -> None:

@@ -137,6 +137,12 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
     counter("headgate_topic_in_bytes", "batches written to this broker since it started", lambda: counts.read(0), topic)
     counter("headgate_topic_out_bytes", "batches read from this broker since it started", lambda: counts.read(1), topic)
     counter("headgate_topic_in_records", "offsets that this broker gave to records since it started", lambda: counts.read(2), topic)
+    history = engine.history
+    counter("headgate_history_encoded_records", "rows of Parquet files that were encoded to batches", lambda: history.encoded_rows)
+    counter("headgate_history_encoded_bytes", "batches that were made of rows of Parquet files", lambda: history.encoded_bytes)
+    counter("headgate_history_hits", "row groups that were found encoded", lambda: history.hits)
+    counter("headgate_history_misses", "row groups that had to be encoded", lambda: history.misses)
+    gauge("headgate_history_cache_bytes", "encoded row groups in memory", lambda: history.cache_bytes)
     gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_bytes)
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
     counter("headgate_wal_durable_batches", "batches that are in the store", lambda: engine.wal_batches[1])

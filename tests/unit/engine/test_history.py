@@ -221,7 +221,7 @@ async def test_the_cache_is_bounded(store: CountedStore, make_reader: MakeReader
     reader = make_reader(cache_bytes_max=100_000)
     for _ in range(2):
         assert await read_all(reader, extent) == records
-        assert reader._cache_bytes == sum(one.size_bytes for one in reader._cache.values()) <= 100_000
+        assert reader.cache_bytes == sum(one.size_bytes for one in reader._cache.values()) <= 100_000
     assert reader.encoded_rows > ROWS, "it does not all fit"
     nothing_kept = make_reader(cache_bytes_max=0)
     assert await read_all(nothing_kept, extent) == records
