@@ -168,7 +168,8 @@ def _load() -> dg.SensorDefinition:
         except HeadgateError as error:
             return dg.SkipReason(f"the cluster does not answer: {error.message}")
         reserved = max((one.brokers for one in reservations), default=0)
-        unplanned = desired.brokers > max(reserved, 1) and any("load" in reason for reason in desired.reasons)
+        # The reason that decides stands first.
+        unplanned = desired.brokers > reserved and bool(desired.reasons) and desired.reasons[0].startswith("the load ")
         seen = f"{desired.brokers}/{desired.live_brokers}/{reserved}/{unplanned}"
         if seen == context.cursor:
             return dg.SkipReason(f"{desired.live_brokers} of {desired.brokers} brokers, as before")

@@ -1,0 +1,79 @@
+"""The parts of `make demo` that judge: a demo that says all is well must have looked.
+
+Compared: verdicts over hand-made streams of records, and the numbers that the summary is made of. A mismatch means that the demo
+praises what it should report.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from assets.demo import flights
+from assets.demo.play import Facts
+from assets.demo.processes import Processes, free_port
+from assets.demo.reader import Checker
+from assets.recorder import Sample
+from broker.runtime.errors import FatalError
+
+# partition, offset, timestamp in ms, value
+HISTORY = [(0, 0, 1, {"id": 1}), (0, 1, 2, {"id": 2}), (1, 0, 1, {"id": 3})]
+LIVE = [(0, 10, 100, {"live": 0}), (0, 11, 101, {"live": 2}), (1, 10, 102, {"live": 1})]
+
+
+def judge(*records: tuple[int, int, int, dict[str, int]]) -> Checker:
+    checker = Checker()
+    for partition, offset, timestamp_ms, row in records:
+        checker.take(partition, offset, timestamp_ms, json.dumps(row).encode(), 150.0)
+    return checker
+
+
+def test_history_then_live() -> None:
+    verdict = judge(*HISTORY, *LIVE).verdict
+    assert verdict.clean and (verdict.history, verdict.live, verdict.delay_ms_max) == (3, 3, 50.0)
+
+
+@pytest.mark.parametrize(
+    ("records", "fault"),
+    [
+        ([*HISTORY, (0, 2, 3, {"id": 1})], "twice"),
+        ([*LIVE, (0, 12, 104, {"live": 2})], "twice"),
+        ([*LIVE, (0, 12, 1, {"id": 9})], "history_behind_live"),
+        ([*HISTORY, (0, 2, 1, {"id": 9})], "history_out_of_order"),
+        ([*LIVE, (0, 12, 104, {"live": 1})], "live_out_of_order"),
+        ([*HISTORY, (0, 1, 3, {"id": 9})], "offsets_back"),
+    ],
+)
+def test_what_is_wrong_is_seen(records: list[tuple[int, int, int, dict[str, int]]], fault: str) -> None:
+    verdict = judge(*records).verdict
+    assert not verdict.clean and getattr(verdict, fault) == 1
+
+
+def test_brokers_and_their_seconds() -> None:
+    def sample(at_s: float, live: int) -> Sample:
+        return Sample(at_s=at_s, desired=live, live=live, bytes_in_per_s=0, bytes_out_per_s=0, rows_done=0)
+
+    facts = Facts(samples=[sample(0, 1), sample(10, 3), sample(20, 3), sample(30, 1), sample(60, 1)])
+    assert facts.brokers == [1, 3, 1] and facts.broker_seconds == 100.0 and facts.always_on_seconds == 180.0
+
+
+def test_the_flights_are_all_there(tmp_path: Path) -> None:
+    table = flights.load()
+    assert table.num_rows == 336_776
+    june = flights.history(table, 3)
+    assert june.num_rows == 3 * 28_243 and len(set(june["id"].to_pylist())) == june.num_rows
+    flights.write_live(table.slice(150_000, 40_000), tmp_path / "live.jsonl")
+    key, line = next(flights.live(tmp_path / "live.jsonl"))
+    assert json.loads(line)["month"] == 7 and json.loads(line)["tailnum"] == key.decode()
+
+
+def test_a_process_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
+    with Processes(tmp_path, {}) as processes:
+        process = processes.start("gone", "no_such_module_at_all")
+        process.wait(60)
+        with pytest.raises(FatalError, match="gone ended by itself"):
+            processes.check()
+        assert "no_such_module_at_all" in processes.tail("gone")
+    assert 10_000 <= free_port() < 30_000
