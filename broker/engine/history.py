@@ -294,7 +294,7 @@ class HistoryReader:
                 return
             extent, file, index = following, known[0], 0
         key = self._key(extent, index)
-        if key not in self._cache and file.groups[index].data_bytes * 4 <= self._cache_bytes_max:
+        if key not in self._cache and file.groups[index].data_bytes * 2 <= self._cache_bytes_max:
             self._begin(key, extent, file, index)
 
     def _opened(self, path: str, task: asyncio.Task[ExtentFile]) -> None:

@@ -30,7 +30,7 @@ ENCODE_GOALS = {100: 0.13, 1000: 0.45}
 DECODE_GOALS = {100: 3.0, 1000: 1.6}
 """Millions of rows per second and core."""
 READ_GOAL = 0.40
-CACHE_BYTES = 16 << 20
+CACHE_BYTES = 32 << 20
 RATE_PER_S = 1000
 
 
