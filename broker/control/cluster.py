@@ -311,4 +311,6 @@ class Cluster:
         if not isinstance(error, HeadgateError):
             log.exception("cluster_failed", error)
             error = FatalError(Reason.INTERNAL, f"unexpected error of the control plane: {type(error).__name__}: {error}")
+        # Also one that is ending already must not wait for an answer that cannot come.
+        self.abandon(error)
         self._fail(error)

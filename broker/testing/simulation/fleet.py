@@ -11,7 +11,7 @@ from broker.cluster.fleet import Fleet as Plan
 from broker.cluster.manifest import OpenSegment, SealSegment
 from broker.cluster.segments import SegmentInfo
 from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError
+from broker.runtime.errors import FencedError, HeadgateError
 from broker.testing.simulation.clients import Connection, GoneError
 from broker.testing.simulation.ledger import Partition, Violation
 from broker.testing.simulation.loop import WORLD
@@ -93,7 +93,8 @@ class Fleet:
 
     def gone(self, broker: Broker) -> None:
         """A broker's process has ended, by itself or by a signal."""
-        if broker in self._drained and broker.exit_error is not None:
+        # (One that was replaced for what happened before the peace has nothing to hand over any more.)
+        if broker in self._drained and not isinstance(broker.exit_error, FencedError | None):
             self._scenario.fail(Violation("capacity ends", f"{broker.name} was drained in peace and failed: {broker.exit_error!r}"))
         if self.brokers.get(broker.address) is broker and broker.slot in self._plan.slots:
             self._plan.ended(broker.slot, self._now_ms())
