@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.client.gates import FileRef, Layout
 from broker.client.types import DEFAULT_CLUSTER
-from broker.runtime.errors import InvalidError, Reason, RetryError
+from broker.runtime.errors import Reason, RetryError
 from pipelines.offsets import Narrowed
 
 if TYPE_CHECKING:
@@ -110,7 +110,11 @@ def plan(
             if position < low:
                 pieces.extend(_fetched(layout.topic, part.partition, position, low))
             if file is not None and _in_time(file, narrowed):
-                pieces.append(Piece(layout.topic, part.partition, low, high, file))
+                if "://" in file.path:
+                    # Not in the cluster's store: the brokers know how to reach it.
+                    pieces.extend(_fetched(layout.topic, part.partition, low, high))
+                else:
+                    pieces.append(Piece(layout.topic, part.partition, low, high, file))
             position = high
         if position < end:
             pieces.extend(_fetched(layout.topic, part.partition, position, end))
@@ -223,10 +227,6 @@ class ExtentReader:
                 low += batch.num_rows
 
     def _get(self, file: FileRef, start: int, length: int) -> bytes:
-        if "://" in file.path:
-            raise InvalidError(
-                Reason.UNSUPPORTED, f"files outside of the cluster's store are read through the brokers only. path=`{file.path}`"
-            )
         data: bytes = self._runner.run(self._store.get_range(file.path, start, length))
         return data
 

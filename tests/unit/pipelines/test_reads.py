@@ -6,6 +6,7 @@ A mismatch means that a query reads records twice, or not at all.
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -48,6 +49,11 @@ def spans(work: list[Work]) -> list[tuple[int, int, str | None]]:
 def test_files_are_read_and_the_rest_is_fetched() -> None:
     seen = plan(layout([file(10, 20), file(30, 5)], [hole(50, 60, is_open=False)]), {0: (5, 90)}, Narrowed())
     assert spans(seen) == [(5, 10, None), (10, 30, "f10"), (30, 35, "f30"), (35, 50, None), (60, 90, None)]
+
+
+def test_a_file_outside_of_the_store_is_read_through_the_brokers() -> None:
+    foreign = replace(file(10, 20), path="s3://elsewhere/x.parquet")
+    assert spans(plan(layout([foreign], []), {0: (10, 30)}, Narrowed())) == [(10, 30, None)]
 
 
 def test_ranges_and_filters_cut() -> None:
