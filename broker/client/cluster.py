@@ -291,13 +291,24 @@ class Cluster:
             task.add_done_callback(_looked_at)
         return task
 
+    async def brokers(self) -> list[str]:
+        """Addresses of the live brokers, as one of them knows them; it asks no other one for that. Raises RetryError."""
+        response: admin_pb2.DescribeTopicsResponse
+        request = admin_pb2.DescribeTopicsRequest(leads_only=True)
+        response, address = await self._call(ADMIN["DescribeTopics"], request, attempt_s=ATTEMPT_S)
+        self._learn(response, address)
+        return list(self._brokers.values())
+
+    def _learn(self, response: admin_pb2.DescribeTopicsResponse, address: str) -> None:
+        brokers = {broker.id: _address(broker.host, broker.grpc_port) for broker in response.brokers}
+        brokers[response.broker_id] = address
+        self._brokers = brokers
+
     async def _describe(self, name: str) -> TopicView:
         request = admin_pb2.DescribeTopicsRequest(names=[name], leads_only=True)
         response: admin_pb2.DescribeTopicsResponse
         response, address = await self._call(ADMIN["DescribeTopics"], request, attempt_s=ATTEMPT_S)
-        brokers = {broker.id: _address(broker.host, broker.grpc_port) for broker in response.brokers}
-        brokers[response.broker_id] = address
-        self._brokers = brokers
+        self._learn(response, address)
         row = response.topics[0]
         if row.HasField("error"):
             self._topics.pop(name, None)
