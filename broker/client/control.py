@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from google.protobuf.message import Message
 
-from broker.client.admin import Admin
 from broker.client.backoff import Backoff
 from broker.client.cluster import Cluster, Link
 from broker.client.types import DEFAULT_CLUSTER
@@ -18,6 +17,8 @@ from broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
 from broker.wire.grpc.methods import Method, methods
 
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
+LOOK_S = 2.0
+"""How long a look for more brokers may take."""
 CAPACITY = methods(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"])
 
 
@@ -220,11 +221,10 @@ class Control:
     async def _look_around(self) -> bool:
         """Learn of more brokers. Returns whether there are any."""
         try:
-            async with Admin(self._given, timeout_ms=1000) as admin:
-                brokers = (await admin.status()).brokers
-        except RetryError:
+            async with asyncio.timeout(LOOK_S):
+                found = await self._cluster.brokers()
+        except (RetryError, TimeoutError):
             return False
-        found = [f"[{one.host}]:{one.grpc_port}" if ":" in one.host else f"{one.host}:{one.grpc_port}" for one in brokers]
         new = [address for address in found if address not in self._addresses]
         self._addresses += new
         return bool(new)

@@ -37,6 +37,9 @@ class PaperAdmin:
             topics=[admin_pb2.TopicStatus(name="orders", id=bytes(16), partitions=8)],
         )
 
+    async def describe_topics(self, request: Any, context: Any) -> admin_pb2.DescribeTopicsResponse:
+        return admin_pb2.DescribeTopicsResponse(broker_id=self.brokers[0].id, brokers=self.brokers)
+
     def __getattr__(self, name: str) -> Any:
         return None
 
