@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -95,6 +96,12 @@ class FloodWorld:
 
     def messages(self, run_id: str) -> str:
         return "\n".join(str(event.get("message")) for event in self.dagster.events(run_id))
+
+    def worker(self, run_id: str) -> int:
+        """The process of a run, as its log says."""
+        match = re.search(r"Started process for run \(pid: (\d+)\)", self.messages(run_id))
+        assert match is not None, "the run has no process yet"
+        return int(match[1])
 
     def added(self, run_id: str) -> int:
         found = self.dagster.metadata(FLOOD, "flood_backfill", run_id)
