@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from broker.cluster.gates import ParquetExtent
-from broker.log.batch import CODEC_MASK
 from broker.log.compression import Codec
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
 from broker.runtime.logging import get_logger
@@ -385,9 +384,7 @@ def _encode_group(extent: ParquetExtent, file: ExtentFile, index: int, data: byt
         )
     except InvalidError as error:
         raise _corrupt(extent, error.message) from error
-    # Those that are not compressed share memory. Who is slow to take one batch must not keep all others of the group.
-    own = [memoryview(bytes(batch)) if len(batches) > 1 and not batch[22] & CODEC_MASK else batch for batch in batches]
-    return _Encoded(own, array("q", (int.from_bytes(batch[:8], "big") for batch in own)))
+    return _Encoded(batches, array("q", (int.from_bytes(batch[:8], "big") for batch in batches)))
 
 
 def _times(extent: ParquetExtent, file: ExtentFile, index: int, data: bytes, first: int) -> Int64s:

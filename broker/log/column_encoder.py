@@ -30,6 +30,8 @@ BATCH_ROWS_MAX = 1 << 13
 GROUP_ROWS = 32 << 10
 """Rows that are encoded in one go: as many as keep numpy busy and its arrays within the cache of a core."""
 GROUP_BYTES = 16 << 20
+JOIN_BYTES = 512 << 10
+"""Batches are made one by one from this size on."""
 RECORD_BYTES_MAX = 1 << 30
 """A record's own bytes at the most. Arrow's positions are 31 bits."""
 
@@ -59,7 +61,7 @@ def encode_batches(
         batch_rows_max: rows of one batch.
 
     Returns:
-        One buffer per batch. Several share memory, so that a part of them keeps it all.
+        One buffer per batch. Small ones may share memory, about a megabyte of it.
 
     Raises:
         InvalidError: see `take_apart`; INVALID_RECORD where `offset` is not consecutive; MESSAGE_TOO_LARGE above 1 GiB.
@@ -262,17 +264,12 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
         laid[stop] = closing
         position = stop + 1
     marks[-1] = position
-    joined = record.sources.join(laid)
-    data = joined.buffers()[2]
-    assert data is not None
-    ends = from_arrow(joined.buffers()[1], np.int32, position + 1)[marks].tolist()
-    out = from_arrow(data, np.uint8).data
-    assert not out.readonly, "what Arrow made for us is ours to write to"
+    whole = _join_runs(record, laid, marks.tolist(), np.add.reduceat(record.payload[start:end], firsts - start).tolist())
     base_times = timestamps[firsts - start].tolist()
     max_times = np.maximum.reduceat(timestamps, firsts - start).tolist()
     batches = []
     for number, (first, count) in enumerate(zip(firsts.tolist(), counts.tolist(), strict=True)):
-        batch = out[ends[number] : ends[number + 1]]
+        batch = next(whole)
         used = Codec.NONE
         if codec is not Codec.NONE:
             packed = compress(codec, batch[HEADER_BYTES:], fast=True)
@@ -286,6 +283,24 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
         stamp_crc(batch)
         batches.append(batch)
     return batches
+
+
+def _join_runs(record: _Records, laid: Views, marks: list[int], payloads: list[int]) -> Iterator[memoryview]:
+    """The batches, still without headers. Small ones are joined together; a large one is given while caches still hold it."""
+    first = size = 0
+    for number, payload in enumerate(payloads):
+        size += payload
+        if size < JOIN_BYTES and number < len(payloads) - 1:
+            continue
+        joined = record.sources.join(laid[marks[first] : marks[number + 1]])
+        data = joined.buffers()[2]
+        assert data is not None
+        ends = from_arrow(joined.buffers()[1], np.int32, len(joined) + 1)
+        out = from_arrow(data, np.uint8).data
+        assert not out.readonly, "what Arrow made for us is ours to write to"
+        for one in range(first, number + 1):
+            yield out[int(ends[marks[one] - marks[first]]) : int(ends[marks[one + 1] - marks[first]])]
+        first, size = number + 1, 0
 
 
 def _drop_first_byte(laid: Views, at: int) -> None:
