@@ -59,6 +59,8 @@ class Brokers:
         count: int = 3,
     ) -> None:
         self.all: list[BrokerProcess] = []
+        self.revived = 0
+        """Brokers that were replaced while they lived, and were started again."""
         for number in range(1, count + 1):
             where = store(number) if callable(store) else store
             broker = make(where, env=env, arguments=("--broker-id", str(number)))
@@ -108,16 +110,14 @@ class Brokers:
         """The open segments of a topic, in order."""
         return sorted((row for row in self.describe().segments if row.topic == topic), key=lambda row: row.first_partition)
 
-    def revive(self) -> int:
-        """Start again whoever was replaced; nobody may have ended for another reason. Returns how many."""
-        revived = 0
+    def revive(self) -> None:
+        """Start again whoever was replaced; nobody may have ended for another reason."""
         for broker in self.all:
             if not broker.running:
                 code = broker.exit_code()
                 assert code == EXIT_FENCED, f"a broker ended by itself. exit=`{code}`\n{broker.log_tail()}"
                 broker.spawn()
-                revived += 1
-        return revived
+                self.revived += 1
 
 
 class Clients:
@@ -205,8 +205,6 @@ class Trouble:
         self._brokers, self._clients, self._draw, self._network = brokers, clients, draw, network
         self.took: dict[str, list[float]] = {}
         """Seconds from the beginning of a trouble until every partition acks again, by kind."""
-        self.replaced = 0
-        """Brokers that were replaced while they lived."""
 
     def round(self, how: str, *, on_leader: bool, seconds: float | None = None) -> None:
         """One trouble for one broker; afterwards all brokers run and every partition acks.
@@ -270,7 +268,7 @@ class Trouble:
             time.sleep(0.05)
 
     def _all_there(self) -> bool:
-        self.replaced += self._brokers.revive()
+        self._brokers.revive()
         try:
             return len(self._brokers.metadata().brokers) == len(self._brokers.all)
         except Exception:  # noqa: BLE001  # one of them is just starting
@@ -282,7 +280,7 @@ class Trouble:
         for how, took in self.took.items():
             middle = sorted(took)[len(took) // 2]
             parts.append(f"{how} x{len(took)}: all partitions acked after {middle:.2f} s median, {max(took):.2f} s worst")
-        return "; ".join(parts) + f"; {self.replaced} living brokers were replaced"
+        return "; ".join(parts) + f"; {self._brokers.revived} living brokers were replaced"
 
 
 def s3_doors(network: Network, server: S3Server, prefix: str) -> Callable[[int], str]:

@@ -80,6 +80,8 @@ class _Doors:
     def __init__(self) -> None:
         self._doors: dict[int, tuple[str, int, str]] = {}
         self._servers: dict[int, asyncio.Server] = {}
+        self._parties: dict[int, str] = {}
+        """Processes that are known to be one, by their ids."""
         self._cut: set[tuple[str, str]] = set()
         self._changed = asyncio.Event()
 
@@ -145,21 +147,48 @@ class _Doors:
 
     def _party(self, port: int) -> str:
         """Who connects from this port; "" for anybody whose command line names no door."""
-        inode = next((row[9] for row in _sockets() if int(row[1].rsplit(":", 1)[1], 16) == port and row[3] != LISTENS), "")
-        mine = {str(number): name for number, (name, _, _) in self._doors.items()}
-        for process in Path("/proc").iterdir():
+        wanted = f"socket:[{_inode(port)}]"
+        for pid, name in list(self._parties.items()):
+            if self._owns(pid, wanted):
+                return name
+        # A process that is new. Looking at all of them takes a while, in which nothing passes any door: it is done once for each.
+        doors = {str(number): name for number, (name, _, _) in self._doors.items()}
+        for pid in (int(process.name) for process in Path("/proc").iterdir() if process.name.isdigit()):
+            if pid in self._parties:
+                continue
             with contextlib.suppress(OSError):
-                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0") if process.name.isdigit() else []
-                name = next((mine[word] for word in words if word in mine), None)
-                if name is not None and any(os.readlink(file) == f"socket:[{inode}]" for file in (process / "fd").iterdir()):
-                    return name
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                if found := {doors[word] for word in words if word in doors}:
+                    self._parties[pid] = found.pop()
+                    if self._owns(pid, wanted):
+                        return self._parties[pid]
+        return ""
+
+    def _owns(self, pid: int, wanted: str) -> bool:
+        try:
+            return any(_link(file) == wanted for file in Path(f"/proc/{pid}/fd").iterdir())
+        except OSError:
+            del self._parties[pid]  # it has ended
+            return False
+
+
+def _link(file: Path) -> str:
+    try:
+        return os.readlink(file)
+    except OSError:  # closed a moment ago
         return ""
 
 
-def _sockets() -> list[list[str]]:
-    """Rows of the kernel's tables of TCP sockets."""
-    tables = (Path(table).read_text().splitlines()[1:] for table in ("/proc/net/tcp", "/proc/net/tcp6"))
-    return [line.split() for table in tables for line in table]
+def _inode(port: int) -> str:
+    """Of the connected socket whose own port this is; "" where there is none."""
+    column = f":{port:04X} "
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            if column in line:
+                row = line.split()
+                if row[1].endswith(column.strip()) and row[3] != LISTENS:
+                    return row[9]
+    return ""
 
 
 if __name__ == "__main__":
