@@ -38,7 +38,7 @@ class PaperAdmin:
         )
 
     async def describe_topics(self, request: Any, context: Any) -> admin_pb2.DescribeTopicsResponse:
-        return admin_pb2.DescribeTopicsResponse(broker_id=self.brokers[0].id, brokers=self.brokers)
+        return admin_pb2.DescribeTopicsResponse(broker_id=-1, brokers=self.brokers)
 
     def __getattr__(self, name: str) -> Any:
         return None
