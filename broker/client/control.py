@@ -120,7 +120,6 @@ class Control:
 
     def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
         self._cluster = Cluster(cluster, timeout_ms)
-        self._given = cluster
         self._timeout_s = timeout_ms / 1000
         self._addresses = [part.strip() for part in cluster.split(",") if part.strip()]
         self._links: dict[str, Link] = {}
