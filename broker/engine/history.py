@@ -381,6 +381,8 @@ def _encode_group(extent: ParquetExtent, file: ExtentFile, index: int, data: byt
             leader_epoch=extent.leader_epoch,
             compression=codec,
             batch_bytes_max=BATCH_BYTES_MAX,
+            # Who is slow to take one batch must not keep all others of the group in memory.
+            shared_bytes_max=BATCH_BYTES_MAX,
         )
     except InvalidError as error:
         raise _corrupt(extent, error.message) from error

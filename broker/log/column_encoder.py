@@ -30,8 +30,6 @@ BATCH_ROWS_MAX = 1 << 13
 GROUP_ROWS = 32 << 10
 """Rows that are encoded in one go: as many as keep numpy busy and its arrays within the cache of a core."""
 GROUP_BYTES = 16 << 20
-JOIN_BYTES = 512 << 10
-"""Batches are made one by one from this size on."""
 RECORD_BYTES_MAX = 1 << 30
 """A record's own bytes at the most. Arrow's positions are 31 bits."""
 
@@ -50,6 +48,7 @@ def encode_batches(
     compression: Codec | int | str = Codec.NONE,
     batch_bytes_max: int = BATCH_BYTES_MAX,
     batch_rows_max: int = BATCH_ROWS_MAX,
+    shared_bytes_max: int = GROUP_BYTES,
 ) -> list[memoryview]:
     """The rows as batches of consecutive offsets, CreateTime, without producer.
 
@@ -59,9 +58,10 @@ def encode_batches(
         compression: a codec, its number or its name. A batch that does not shrink is left uncompressed.
         batch_bytes_max: of one batch before compression, header included. A row that is larger is a batch of its own.
         batch_rows_max: rows of one batch.
+        shared_bytes_max: batches may share memory up to about so much, but for a single larger one; sharing more is faster.
 
     Returns:
-        One buffer per batch. Small ones may share memory, about a megabyte of it.
+        One buffer per batch.
 
     Raises:
         InvalidError: see `take_apart`; INVALID_RECORD where `offset` is not consecutive; MESSAGE_TOO_LARGE above 1 GiB.
@@ -77,7 +77,7 @@ def encode_batches(
     batches: list[memoryview] = []
     bounds = _split(record.bytes_max(), batch_bytes_max - HEADER_BYTES, min(batch_rows_max, len(columns)))
     for group in _groups(bounds, record.payload):
-        batches += _encode_group(record, group, base_offset, leader_epoch, codec)
+        batches += _encode_group(record, group, base_offset, leader_epoch, codec, shared_bytes_max)
     return batches
 
 
@@ -237,7 +237,9 @@ def _groups(bounds: list[int], payload: Int64s) -> Iterator[list[int]]:
             first = index
 
 
-def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_epoch: int, codec: Codec) -> list[memoryview]:
+def _encode_group(
+    record: _Records, bounds: list[int], base_offset: int, leader_epoch: int, codec: Codec, shared_bytes_max: int
+) -> list[memoryview]:
     start, end = bounds[0], bounds[-1]
     firsts = np.array(bounds[:-1], np.int64)
     counts = np.array(bounds[1:], np.int64) - firsts
@@ -264,7 +266,8 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
         laid[stop] = closing
         position = stop + 1
     marks[-1] = position
-    whole = _join_runs(record, laid, marks.tolist(), np.add.reduceat(record.payload[start:end], firsts - start).tolist())
+    payloads = np.add.reduceat(record.payload[start:end], firsts - start).tolist()
+    whole = _join_runs(record, laid, marks.tolist(), payloads, shared_bytes_max)
     base_times = timestamps[firsts - start].tolist()
     max_times = np.maximum.reduceat(timestamps, firsts - start).tolist()
     batches = []
@@ -285,12 +288,12 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
     return batches
 
 
-def _join_runs(record: _Records, laid: Views, marks: list[int], payloads: list[int]) -> Iterator[memoryview]:
-    """The batches, still without headers. Small ones are joined together; a large one is given while caches still hold it."""
+def _join_runs(record: _Records, laid: Views, marks: list[int], payloads: list[int], bytes_max: int) -> Iterator[memoryview]:
+    """The batches, still without headers; those in a row that have `bytes_max` together are made at once."""
     first = size = 0
     for number, payload in enumerate(payloads):
         size += payload
-        if size < JOIN_BYTES and number < len(payloads) - 1:
+        if number < len(payloads) - 1 and size + payloads[number + 1] <= bytes_max:
             continue
         joined = record.sources.join(laid[marks[first] : marks[number + 1]])
         data = joined.buffers()[2]
