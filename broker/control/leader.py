@@ -406,6 +406,9 @@ class Leader:
         seals = {edit.segment_id for edit in edits if isinstance(edit, SealSegment)}
         alive = {broker.incarnation_id for broker in brokers}
         successors, held = self.orders.successors(seals, alive)
+        if not {one.topic_id for one in successors} <= {gap.topic_id for gap in gaps}:
+            # An order over several topics is complete now, and some of them were sealed in earlier commits.
+            gaps = find_gaps(manifest, edits, everywhere=True)
         taken = {(one.topic_id, number) for one in successors for number in range(one.first_partition, one.end_partition)}
         taken |= held
         rest = {key: manifest.segments[key] for key in manifest.segments.keys() - seals}
