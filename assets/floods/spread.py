@@ -33,7 +33,7 @@ class Split:
 def next_split(parts: Sequence[Part], brokers: Sequence[int]) -> Split | None:
     """The next step towards a part for every broker; None where there is no more to do.
 
-    The broker with most partitions gives half of its widest segment to one that has none. One step at a time: segments get new ids.
+    The broker with most partitions gives a share of its widest segment to one that has none. One step at a time: segments get new ids.
     """
     load = dict.fromkeys(brokers, 0)
     for part in parts:
@@ -48,9 +48,9 @@ def next_split(parts: Sequence[Part], brokers: Sequence[int]) -> Split | None:
     widest = max(own, key=lambda part: (part.width, -part.id))
     if widest.width == 1:
         return Split(segment=widest.id, at=None, broker=empty[0])
-    # Of three brokers the second gets half of all, and gives half of that to the third: better to give away a fair share at once.
-    fair = max(1, round(sum(load.values()) / len(load)))
-    keep = max(1, widest.width - fair) if len(own) == 1 else widest.width // 2
+    # A fair share at once: of three brokers the second gets a third, not half of which it would give away again.
+    share = -(-load[giver] // (len(empty) + 1))
+    keep = max(1, widest.width - share)
     return Split(segment=widest.id, at=widest.first + keep, broker=empty[0])
 
 
