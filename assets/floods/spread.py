@@ -33,7 +33,8 @@ class Split:
 def next_split(parts: Sequence[Part], brokers: Sequence[int]) -> Split | None:
     """The next step towards a part for every broker; None where there is no more to do.
 
-    The broker with most partitions gives a share of its widest segment to one that has none. One step at a time: segments get new ids.
+    The broker with most partitions gives a share of its widest segment to one that has none. One step at a time, as segments get
+    new ids.
     """
     load = dict.fromkeys(brokers, 0)
     for part in parts:
