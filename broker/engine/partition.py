@@ -438,7 +438,8 @@ class PartitionLog:
         self.log_start = max(self.log_start, offset)
         self.size_bytes -= self.sealed.drop_below(self.log_start)
         if self.windows_end:
-            self.windows.drop_below(self.log_start)
+            # Rows that the manifest does not list yet are cut at the windows between them, also where they are gone for readers.
+            self.windows.drop_below(min(self.log_start, self.open.offsets[0]) if self.open else self.log_start)
             self.cuts = [cut for cut in self.cuts if cut[1] > self.log_start]
             self._note_windows_end()
         while len(self.epochs) > 1 and self.epochs[1][1] <= self.log_start:
