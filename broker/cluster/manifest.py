@@ -623,6 +623,10 @@ class Manifest:
         ]
         return sorted(found, key=lambda one: one[0].base_offset)
 
+    def needs(self, chunk: Chunk) -> bool:
+        """Whether a chunk has a record that may still be read."""
+        return any(self.is_readable(one.topic_id, one.partition, one.base_offset, one.end_offset) for one in chunk.extents)
+
     def is_readable(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> bool:
         """Whether there may be a record in a range of offsets."""
         if topic_id not in self.topics_by_id or end_offset <= self.log_start(topic_id, partition):
@@ -776,6 +780,10 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
                 raise InvalidError(
                     Reason.INVALID_REQUEST, f"chunks are gone. incarnation=`{incarnation_id}` numbers=`{numbers[0]}..{numbers[-1]}`"
                 )
+            # Another broker may have folded its chunks meanwhile: what has the number now is not what was looked at.
+            listed = manifest.chunks[incarnation_id]
+            if isinstance(edit, RemoveChunks) and any(manifest.needs(listed[number]) for number in numbers):
+                raise InvalidError(Reason.INVALID_REQUEST, f"a chunk is needed. incarnation=`{incarnation_id}` numbers=`{numbers}`")
         case SealSegment(segment_id, ends, _):
             segment = manifest.segments.get(segment_id)
             if segment is None:

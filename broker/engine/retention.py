@@ -46,18 +46,13 @@ def expired_offset(partition: PartitionLog, now_ms: int) -> int:
     return start
 
 
-def is_needed(chunk: Chunk, manifest: Manifest) -> bool:
-    """Whether a chunk has a record that may still be read."""
-    return any(manifest.is_readable(one.topic_id, one.partition, one.base_offset, one.end_offset) for one in chunk.extents)
-
-
 def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:
     """Edits that take unneeded chunks, and sealed incarnations without chunks, out of the manifest. Only the leader makes them."""
     edits: list[Edit] = []
     if manifest.leader not in ("", own_incarnation):
         return edits
     for incarnation_id, chunks in manifest.chunks.items():
-        unneeded = [number for number, chunk in chunks.items() if not is_needed(chunk, manifest)]
+        unneeded = [number for number, chunk in chunks.items() if not manifest.needs(chunk)]
         if unneeded:
             edits.append(RemoveChunks(incarnation_id, unneeded))
         sealed = manifest.incarnations[incarnation_id].sealed and incarnation_id != own_incarnation

@@ -16,6 +16,7 @@ from broker.cluster.manifest import (
     CloseIncarnation,
     CreateTopic,
     Extent,
+    FoldChunks,
     Incarnation,
     Manifest,
     OpenIncarnation,
@@ -23,8 +24,9 @@ from broker.cluster.manifest import (
     SealIncarnation,
     SetLogStart,
     Topic,
+    check,
 )
-from broker.engine.retention import is_needed, sweep_edits
+from broker.engine.retention import sweep_edits
 from broker.runtime.clock import ManualClock
 from broker.runtime.errors import InvalidError, Reason
 from tests.unit.engine.conftest import MakeMachine
@@ -309,14 +311,14 @@ def chunk(number: int, *extents: Extent) -> Chunk:
 def test_a_chunk_is_needed_for_any_extent_above_its_log_start() -> None:
     one = chunk(0, extent(0, 0, 10), extent(1, 0, 5))
     manifest = manifest_with([one], sealed=True)
-    assert is_needed(one, manifest)
+    assert manifest.needs(one)
     manifest.apply([SetLogStart(TOPIC.id, {0: 10})])
-    assert is_needed(one, manifest)
+    assert manifest.needs(one)
     manifest.apply([SetLogStart(TOPIC.id, {1: 4})])
-    assert is_needed(one, manifest)
+    assert manifest.needs(one)
     manifest.apply([SetLogStart(TOPIC.id, {1: 5})])
-    assert not is_needed(one, manifest)
-    assert not is_needed(chunk(1), manifest)
+    assert not manifest.needs(one)
+    assert not manifest.needs(chunk(1))
 
 
 @pytest.mark.parametrize("sealed", [True, False])
@@ -335,3 +337,17 @@ def test_an_incarnation_is_closed_when_it_is_sealed_and_empty(sealed: bool) -> N
     manifest.check_invariants()
     assert sweep_edits(manifest, "b") == []
     assert ("a" in manifest.incarnations) is not sealed
+
+
+def test_a_chunk_that_was_folded_meanwhile_is_not_removed() -> None:
+    """The leader sweeps a broker's chunks while that broker folds them: the number stays, what bears it does not."""
+    manifest = manifest_with([chunk(0, extent(0, 0, 10)), chunk(1, extent(0, 10, 20))], sealed=False)
+    manifest.apply([SetLogStart(TOPIC.id, {0: 10})])
+    (removal,) = sweep_edits(manifest, "b")
+    check(manifest, removal, "b")
+    folded = Chunk(
+        number=0, last_number=1, generation=1, size_bytes=1000, appended_ms=1, index_inline=True, extents=[extent(0, 10, 20)]
+    )
+    manifest.apply([FoldChunks(incarnation_id="a", numbers=[0, 1], chunk=folded)])
+    with pytest.raises(InvalidError, match="a chunk is needed"):
+        check(manifest, removal, "b")
