@@ -39,8 +39,8 @@ ui: $(STAMP) ## Dagster's web page and daemon for your floods, until Ctrl-C; its
 	@mkdir -p .dagster && { test -f .dagster/dagster.yaml || cp assets/deploy/dagster.yaml .dagster/; }
 	@DAGSTER_HOME=$(CURDIR)/.dagster $(BIN)/dagster dev --workspace workspace.yaml $(UI_FLAGS)
 
-test: $(STAMP) ## every test
-	@$(BIN)/python -m pytest $(TEST_FLAGS)
+test: $(STAMP) ## every test, some files at a time
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(TEST_FLAGS)
 
 soak: $(STAMP) ## the long tests: rounds of kills, pauses and cuts, for one broker and for clusters, on every store
 	@$(BIN)/python -m pytest -m slow $(TEST_FLAGS)
