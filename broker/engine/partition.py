@@ -301,8 +301,8 @@ class PartitionLog:
             if window is None:
                 break
             if offset < window.base_offset:
-                if window.past and reader in window.past:
-                    window.past.discard(reader)  # it went back: it wants to read all
+                if window.past and offset < window.past.get(reader, offset):
+                    del window.past[reader]  # it went back: it wants to read all
                 if self.high_watermark < window.base_offset:
                     return offset, max(self.high_watermark, offset), False
                 if self._has_records(offset, window.base_offset):
@@ -365,7 +365,7 @@ class PartitionLog:
             self.note_front(window.base_offset)
             return
         is_empty = window.base_offset == self.log_start
-        mine.past = self.readers.standing(window.base_offset, now_s, is_empty=is_empty)
+        mine.past = self.readers.standing(self.high_watermark, window.base_offset, now_s, is_empty=is_empty)
         self.next_offset = max(self.next_offset, window.end_offset)
         self.note_epoch(window.leader_epoch, window.base_offset)
         self.step()

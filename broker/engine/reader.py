@@ -51,7 +51,10 @@ async def read_index(store: Store, incarnation_id: str, chunk: Chunk, extent: Ex
     data = await store.get_range(key, extent.position, extent.length_bytes)
     if len(data) != extent.length_bytes:
         raise CorruptError(Reason.CORRUPT_STORE, f"index section is cut off. key=`{key}` position=`{extent.position}`")
-    return BatchIndex.decode(data)
+    index = BatchIndex.decode(data)
+    if not index.fits(chunk.size_bytes):
+        raise CorruptError(Reason.CORRUPT_STORE, f"index section is not what was written. key=`{key}` position=`{extent.position}`")
+    return index
 
 
 async def again(call: Callable[[], Awaitable[_T]]) -> _T:

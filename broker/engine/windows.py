@@ -37,8 +37,8 @@ class Window:
         self.gate_id = gate_id
         self.state = state
         self.term = term
-        self.past: set[int] = set()
-        """Readers that are let past it while nothing is in it yet."""
+        self.past: dict[int, int] = {}
+        """Readers that are let past it while nothing is in it yet, and how far they had come: below that they went back."""
 
     @property
     def waits(self) -> bool:
@@ -111,13 +111,13 @@ class Readers:
     __slots__ = ("_asked", "_at_end")
 
     def __init__(self) -> None:
-        self._at_end: dict[int, float] = {}
+        self._at_end: dict[int, tuple[float, int]] = {}
         self._asked: dict[int, int] = {}
 
-    def at_end(self, reader: int, now_s: float) -> None:
-        """A reader has everything that there is."""
+    def at_end(self, reader: int, offset: int, now_s: float) -> None:
+        """A reader that asked for what is from `offset` on has everything that there is."""
         self._at_end.pop(reader, None)
-        self._at_end[reader] = now_s
+        self._at_end[reader] = now_s, offset
         if len(self._at_end) > READERS_MAX:
             del self._at_end[next(iter(self._at_end))]
 
@@ -133,13 +133,16 @@ class Readers:
         self._asked.pop(reader, None)
         self._at_end.pop(reader, None)
 
-    def standing(self, offset: int, now_s: float, *, is_empty: bool) -> set[int]:
-        """Readers that wait for live records at `offset`, where a window is about to open.
+    def standing(self, end_offset: int, base_offset: int, now_s: float, *, is_empty: bool) -> dict[int, int]:
+        """Readers that wait for live records where a window is about to open, and how far they have come.
 
         Args:
+            end_offset: what may be read ends here. base_offset: the window's; what is between the two is on its way to the store.
             is_empty: the log never had a record: its end is its beginning, and only who asked for the end means the end.
         """
-        asked = {reader for reader, told in self._asked.items() if told == offset}
-        if is_empty:
-            return asked
-        return asked | {reader for reader, seen_s in self._at_end.items() if now_s - seen_s <= AT_END_S_MAX}
+        found = {reader: told for reader, told in self._asked.items() if end_offset <= told <= base_offset}
+        if not is_empty:
+            for reader, (seen_s, offset) in self._at_end.items():
+                if now_s - seen_s <= AT_END_S_MAX:
+                    found[reader] = min(offset, found.get(reader, offset))
+        return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
+from operator import lt
 
 from broker.runtime.errors import CorruptError, Reason
 
@@ -70,6 +71,12 @@ class BatchIndex:
             if sys.byteorder == "big":
                 column.byteswap()
         return index
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether these can be rows of a chunk of that size: ascending offsets, batches that stand in it behind each other."""
+        if not self.offsets or self.positions[-1] + self.sizes[-1] > size_bytes:
+            return False
+        return all(map(lt, self.offsets, self.offsets[1:])) and all(map(lt, self.positions, self.positions[1:]))
 
     def drop(self, rows: int) -> None:
         """Forget the first `rows` rows."""

@@ -173,7 +173,7 @@ class Subscriber:
         await self._shared.budget.room()
         slices = await self._engine.read(partition, subscription.offset, self._response_bytes, subscription.reader)
         if not slices and subscription.offset == partition.high_watermark:
-            partition.readers.at_end(subscription.reader, self._engine.clock.monotonic())
+            partition.readers.at_end(subscription.reader, subscription.offset, self._engine.clock.monotonic())
         if self._current(subscription):
             partition.unsubscribe(subscription.wake)
             waits = not slices and partition.is_waiting(subscription.offset, subscription.reader)

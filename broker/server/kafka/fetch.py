@@ -200,6 +200,8 @@ def collect(engine: Engine, request: FetchRequest, max_bytes: int, reader: int) 
                 wanted.slices = slices
                 wanted.bytes = size
                 total += size
+                if size < room and end == log.high_watermark:
+                    log.readers.at_end(reader, offset, engine.clock.monotonic())
     return total, failed, cold
 
 
@@ -231,7 +233,7 @@ def note_waiting(request: FetchRequest, reader: int, now_s: float) -> None:
         for wanted in partitions:
             log = wanted.log
             if log is not None and wanted.offset == log.high_watermark:
-                log.readers.at_end(reader, now_s)
+                log.readers.at_end(reader, wanted.offset, now_s)
 
 
 def _gone(wanted: Wanted, version: int) -> int:

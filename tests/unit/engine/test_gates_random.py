@@ -213,7 +213,7 @@ class Life:
             other.drop_holds()
         await self.broker.engine.durable(5_000)
         reader = 1 + next(self.names)
-        log.readers.at_end(reader, self.clock.monotonic())
+        log.readers.at_end(reader, log.high_watermark, self.clock.monotonic())
         log.readers.asked_end(reader, log.high_watermark)
         offset = log.high_watermark
         await self.gates.open("t", f"g{next(self.names)}", "now", [5, 5], 60_000)

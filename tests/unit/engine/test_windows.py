@@ -52,19 +52,37 @@ async def test_who_is_let_past(make_machine: MakeMachine) -> None:
     await machine.send(broker, [b"a"])
     log = broker.log()
     now_s = engine.clock.monotonic()
-    log.readers.at_end(1, now_s)
-    log.readers.at_end(2, now_s - 11)
+    log.readers.at_end(1, 1, now_s)
+    log.readers.at_end(2, 1, now_s - 11)
     log.readers.asked_end(3, 1)
     log.readers.asked_end(4, 0)
-    log.readers.at_end(5, now_s)
+    log.readers.at_end(5, 1, now_s)
     log.readers.asked_start(5)
     await gates_of(engine).open("t", "g", "now", [10], HOUR_MS)
-    assert log.windows.rows[0].past == {1, 3}
+    assert log.windows.rows[0].past == {1: 1, 3: 1}
     await machine.send(broker, [b"b"])
     for reader, wanted in ((1, 1), (2, 0), (3, 1), (4, 0), (5, 0)):
         assert len(await engine.read(log, 1, 1 << 20, reader)) == wanted, reader
     assert len(await engine.read(log, 0, 1 << 20, 1)) == 1, "it goes back"
     assert await engine.read(log, 1, 1 << 20, 1) == [], "and is a reader like any other"
+
+
+async def test_who_is_at_the_end_reads_what_was_on_its_way_to_the_store(make_machine: MakeMachine) -> None:
+    """A window opens behind records that nobody could read yet: to read them then is not to go back."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    await engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"a", b"b", b"c"])
+    log = broker.log()
+    log.readers.at_end(1, 1, engine.clock.monotonic())
+    log.readers.asked_end(2, 3)
+    await gates_of(engine).open("t", "g", "now", [10], HOUR_MS)
+    await machine.send(broker, [b"d"])
+    for reader, offset in ((1, 1), (1, 2), (1, 3), (1, 13), (2, 3)):
+        assert await engine.read(log, offset, 1 << 20, reader), (reader, offset)
+    await engine.read(log, 0, 1 << 20, 1)
+    assert await engine.read(log, 3, 1 << 20, 1) == [], "it went back"
 
 
 async def test_live_records_do_not_wake_who_waits_at_a_window(make_machine: MakeMachine) -> None:
@@ -199,7 +217,7 @@ def test_windows_by_offset() -> None:
 def test_readers_are_bounded() -> None:
     readers = Readers()
     for reader in range(READERS_MAX + 10):
-        readers.at_end(reader, 0.0)
+        readers.at_end(reader, 5, 0.0)
         readers.asked_end(reader, 5)
-    assert len(readers.standing(5, 1.0, is_empty=False)) == READERS_MAX
-    assert 0 not in readers.standing(5, 1.0, is_empty=True)
+    assert len(readers.standing(5, 5, 1.0, is_empty=False)) == READERS_MAX
+    assert 0 not in readers.standing(5, 5, 1.0, is_empty=True)
