@@ -556,6 +556,14 @@ class Engine:
         segment = leads[number] if 0 <= number < len(leads) else None
         return None if segment is None else (self.manifest.incarnations[segment.incarnation_id], segment.leader_epoch)
 
+    def is_on_its_way(self, topic_id: uuid.UUID, number: int) -> bool:
+        """Whether a partition that takes no records here is being handed over: nobody leads it at the moment, or this broker still
+        does, or is about to. `leads.changed` tells when to look again."""
+        if self.failed is not None or not self.ready:
+            return False
+        lead = self.lead(topic_id, number)
+        return lead is None or lead[0].id == self.incarnation_id
+
     def brokers(self) -> list[Incarnation]:
         """The live brokers, by id; of one that was just replaced by a new run, the new one."""
         newest: dict[int, Incarnation] = {}

@@ -87,8 +87,13 @@ class Leads:
         """Segments that this incarnation leads, or will once their producers are known."""
         self._opening: set[asyncio.Task[None]] = set()
         self._watchers: list[Callable[[PartitionLog], None]] = []
+        self._changed = asyncio.Event()
 
     # -- for others
+
+    async def changed(self) -> None:
+        """Wait until a partition gets another lead, here or elsewhere, or takes records again."""
+        await self._changed.wait()
 
     def watch(self, watcher: Callable[[PartitionLog], None]) -> None:
         """Call back with every log that comes into its slot, and again when it was closed."""
@@ -116,6 +121,10 @@ class Leads:
         while self._opening:
             await asyncio.wait(self._opening)
 
+    def _note_change(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
     def stop(self) -> None:
         """Open nothing any more."""
         for task in self._opening:
@@ -123,7 +132,7 @@ class Leads:
 
     # -- following
 
-    def applied(self, edits: Iterable[Edit]) -> None:
+    def applied(self, edits: Sequence[Edit]) -> None:
         """The manifest has just taken these edits in."""
         opened: list[SegmentInfo] = []
         for edit in edits:
@@ -152,6 +161,8 @@ class Leads:
                     for log in self.all():
                         log.drop_holds(but_of_term=leader_epoch)
         self._open(opened)
+        if any(isinstance(edit, SealSegment | OpenSegment | DeleteTopic) for edit in edits):
+            self._note_change()
 
     def sync(self) -> None:
         """The manifest is another object, newer than the one before by any number of edits."""
@@ -171,6 +182,7 @@ class Leads:
         self._open(
             [segment for segment in manifest.segments.values() if segment.incarnation_id == mine and segment.id not in self._mine]
         )
+        self._note_change()
 
     def _sync_topic(self, topic_id: uuid.UUID) -> None:
         topic = self._owner.manifest.topics_by_id.get(topic_id)
@@ -400,6 +412,7 @@ class Leads:
                 log.producers_state = known[1]
             self.by_id[log.topic.id][log.number] = log
         self._tell(made)
+        self._note_change()
 
     def _fill(self, logs: list[PartitionLog]) -> None:
         manifest = self._owner.manifest

@@ -9,6 +9,9 @@ read share one slot: their responses are known at once and are kept back togethe
 A fetch that must wait, and every other API, is a task that fills its slot later. Those other APIs run one after another, as in
 Kafka; Produce and Fetch do not wait for them.
 
+A produce request for partitions that are being handed over is parked for that moment, and with it those behind it, whose answers
+would have to wait anyway: a client that is refused comes again after a tenth of a second at best, and then often too early.
+
 Admission is by bytes: what was received and is not answered counts, here and for the whole broker, and beyond the limit this
 connection is not read from until something was answered. A client that does not read its answers is not read from either.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from broker.engine.windows import new_reader
@@ -41,6 +45,8 @@ WRITE_BUFFER_BYTES = 256 << 10
 """Answers that a client has not read yet; beyond it nothing more is read from the client."""
 ROOM_RETRY_S = 0.1
 """A fetch that finds no room for an answer looks again after this."""
+PARK_S = 2.0
+"""A hand-over that takes longer is not waited for: the client is refused, and comes again."""
 
 PRODUCE, FETCH = 0, 1
 
@@ -85,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         "_held",
         "_inflight",
         "_now_ms",
+        "_parked",
         "_produced",
         "_reading",
         "_room_waiters",
@@ -121,6 +128,8 @@ class Connection(asyncio.BufferedProtocol):
         self._shape: produce.Shape | None = None
         """Of the last produce request, if it was for one partition."""
         self._now_ms = 0
+        self._parked: deque[tuple[bytearray, Slot]] = deque()
+        """Produce requests that wait for a hand-over, the first of them, or for those before them."""
         self._cold: deque[tuple[bytes, Slot]] = deque()
         self._cold_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -165,6 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._cold_task is not None:
             self._cold_task.cancel()
         self._slots.clear()
+        self._parked.clear()
         self._held = 0
         self.count_outgoing()
         self._frame = self._frame_view = None
@@ -280,15 +290,24 @@ class Connection(asyncio.BufferedProtocol):
             done = produce.produce_again(engine, shape, buffer, start, end, self._now_ms, own)
             if done is not None:
                 response, failed = done
+                if failed and self._is_on_its_way(engine, response, shape.version, failed):
+                    self._park(buffer[start:end])
+                    return
                 self._produce_done(end - start, shape.version, shape.acks, response, failed)
                 return
         api, version, correlation_id, client_size = _REQUEST(buffer, start)
         if api == PRODUCE and produce.VERSION_MIN <= version <= produce.VERSION_MAX and engine is not None:
+            if self._parked:
+                self._park(buffer[start:end])
+                return
             frame = buffer[:end]
             position = self._skip_header(frame, start, client_size, version >= produce.FLEXIBLE)
             acks, response, failed, self._shape = produce.produce(
                 engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, own
             )
+            if failed and self._is_on_its_way(engine, response, version, failed):
+                self._park(buffer[start:end])
+                return
             self._produce_done(end - start, version, acks, response, failed)
             return
         self._end_of_produce()
@@ -306,21 +325,70 @@ class Connection(asyncio.BufferedProtocol):
     def _produce_done(self, size: int, version: int, acks: int, response: bytes, failed: int) -> None:
         self._unanswered += size
         if failed:
-            if version >= produce.HINTS:
-                assert self._server.engine is not None
-                response = self._hint_produce(self._server.engine, response, version)
-            if acks == 0:
-                raise Malformed("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
+            response = self._refusal(version, acks, response)
         if failed != produce.ALL_FAILED:
             self._appended = True
         if acks != 0:
             self._produced.append(response)
 
-    @staticmethod
-    def _hint_produce(engine: Engine, response: bytes, version: int) -> bytes:
+    def _refusal(self, version: int, acks: int, response: bytes) -> bytes:
+        """An answer with errors, as the client gets it. Raises Malformed where it gets none."""
+        if acks == 0:
+            raise Malformed("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
+        if version < produce.HINTS:
+            return response
         from broker.server.kafka.hints import hint_produce
 
-        return hint_produce(engine, response, version)
+        assert self._server.engine is not None
+        return hint_produce(self._server.engine, response, version)
+
+    @staticmethod
+    def _is_on_its_way(engine: Engine, response: bytes, version: int, failed: int) -> bool:
+        """Whether a request was refused as a whole, and only because partitions are being handed over, from or to here."""
+        if failed != produce.ALL_FAILED:
+            return False
+        from broker.server.kafka.hints import is_on_its_way
+
+        return is_on_its_way(engine, response, version)
+
+    def _park(self, request: memoryview) -> None:
+        self._end_of_produce()
+        self._shape = None
+        self._parked.append((bytearray(request), self._open_slot(len(request))))
+        if len(self._parked) == 1:
+            task = self._server.loop.create_task(self._produce_parked())
+            self._tasks.add(task)
+            task.add_done_callback(self._task_ended)
+
+    async def _produce_parked(self) -> None:
+        """Append what is parked, in order, as soon as that is possible; answer with what is wrong where it is not for too long."""
+        server = self._server
+        engine = server.engine
+        assert engine is not None
+        deadline = server.now() + PARK_S
+        while self._parked:
+            request, slot = self._parked[0]
+            frame = memoryview(request)
+            try:
+                _, version, correlation_id, client_size = _REQUEST(frame, 0)
+                position = self._skip_header(frame, 0, client_size, version >= produce.FLEXIBLE)
+                acks, response, failed, _ = produce.produce(
+                    engine, frame, KEY_AT_BYTES, position, version, correlation_id, server.now_ms()
+                )
+                left = deadline - server.now()
+                if failed and left > 0 and self._is_on_its_way(engine, response, version, failed):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(left):
+                            await engine.leads.changed()
+                    continue
+                if failed:
+                    response = self._refusal(version, acks, response)
+            except PARSE_ERRORS as error:
+                self.drop("malformed_request", str(error))
+                return
+            self._parked.popleft()
+            server.requests["produce"] += 1
+            self._fill_when_durable(slot, [response] if acks else [], appended=failed != produce.ALL_FAILED)
 
     @staticmethod
     def _respond_fetch(engine: Engine, request: fetch.FetchRequest, correlation_id: int) -> list[bytes | memoryview]:
@@ -345,8 +413,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         produced, self._produced, self._unanswered = self._produced, [], 0
         appended, self._appended = self._appended, False
-        slot = self._open_slot(cost)
         self._server.requests["produce"] += len(produced)
+        self._fill_when_durable(self._open_slot(cost), produced, appended=appended)
+
+    def _fill_when_durable(self, slot: Slot, produced: list[bytes], *, appended: bool) -> None:
         if not appended:
             # Errors do not wait: what came before may never become durable, and that may be what they tell.
             self.fill(slot, [b"".join(produced)])

@@ -12,6 +12,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from broker.server.kafka.fetch import FENCED_LEADER_EPOCH, HINTED, NOT_LEADER_OR_FOLLOWER
+from broker.server.kafka.produce import FLEXIBLE
 from broker.wire.kafka.messages import fetch, produce
 
 if TYPE_CHECKING:
@@ -42,6 +43,20 @@ def hint_produce(engine: Engine, response: bytes, version: int) -> bytes:
         for key, lead in leads.items()
     ]
     return _framed(response, message.encode(version))
+
+
+def is_on_its_way(engine: Engine, response: bytes, version: int) -> bool:
+    """Whether a Produce response, with its length prefix, has no other error than NOT_LEADER_OR_FOLLOWER, for partitions of which
+    this broker may be the lead in a moment, or may know who is."""
+    message, _ = produce.ProduceResponse.decode(response, HEAD_BYTES if version >= FLEXIBLE else HEAD_BYTES - 1, version)
+    waits = False
+    for topic in message.responses:
+        topic_id = topic.topic_id if version >= PRODUCE_IDS_VERSION_MIN else _id(engine, topic.name)
+        for one in topic.partition_responses:
+            if one.error_code != NOT_LEADER_OR_FOLLOWER:
+                return False
+            waits = waits or engine.is_on_its_way(topic_id, one.index)
+    return waits
 
 
 def hint_fetch(engine: Engine, buffers: list[bytes | memoryview], version: int) -> list[bytes | memoryview]:

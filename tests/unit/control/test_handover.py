@@ -1,0 +1,174 @@
+"""What a Kafka producer is told while the partitions that it writes to change their lead.
+
+Runs: two brokers, and a Kafka door on the one that leads, which stops in the middle of handing a segment over until the test lets
+it go on. Compared: the answers to requests that come meanwhile. A mismatch means that a client has to come again where it need not,
+is not told where to, or that a record overtakes an older one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from broker.client.control import Control, Segment
+from broker.runtime.clock import Clock
+from broker.server.kafka import connection
+from broker.server.kafka.connection import Connection
+from broker.server.kafka.errors import ErrorCode
+from broker.server.kafka.listener import KafkaServer
+from broker.server.ports import address, listen
+from broker.wire.kafka.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from broker.wire.kafka.messages.request_header import RequestHeader
+from tests.support.batches import batch
+from tests.unit.control.conftest import MakeWorld
+from tests.unit.control.test_one_cluster import create
+from tests.unit.control.world import HOST, WAIT_S, Broker, World, until
+
+VERSION = 12
+PARTITIONS = 4
+
+
+class Client:
+    """A connection to a broker's Kafka port."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: Connection) -> None:
+        self.door = door
+        self._reader = reader
+        self._writer = writer
+        self._sent = 0
+
+    def send(self, partition: int) -> None:
+        data = PartitionProduceData(index=partition, records=batch([b"x"], timestamp_ms=Clock().now_ms()))
+        body = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=[data])])
+        head = RequestHeader(request_api_key=0, request_api_version=VERSION, correlation_id=self._sent)
+        frame = head.encode(2) + body.encode(VERSION)
+        self._writer.write(len(frame).to_bytes(4, "big") + frame)
+        self._sent += 1
+
+    async def answer(self) -> tuple[int, PartitionProduceResponse]:
+        """(the number of the request, what its partition is answered)."""
+        async with asyncio.timeout(WAIT_S):
+            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            frame = await self._reader.readexactly(size)
+        message, _ = ProduceResponse.decode(frame, 5, VERSION)
+        return int.from_bytes(frame[:4], "big"), message.responses[0].partition_responses[0]
+
+    @property
+    def parked(self) -> int:
+        return len(self.door._parked)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PARK_S", WAIT_S)
+
+
+@asynccontextmanager
+async def kafka_door(broker: Broker) -> AsyncIterator[Client]:
+    server = KafkaServer(broker.settings, Clock(), (HOST, 1))
+    listener = listen(HOST, 0, "kafka_port")
+    await server.start(listener)
+    server.serve(broker.engine, broker.groups)
+    reader, writer = await asyncio.open_connection(*address(listener))
+    await until(lambda: server.connections)
+    try:
+        yield Client(reader, writer, next(iter(server.connections)))
+    finally:
+        writer.close()
+        await server.close()
+
+
+@asynccontextmanager
+async def handing_over(broker: Broker, change: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncio.Event]:
+    """Begin a change of a segment that the broker leads. It stops when records are refused, until the event is set."""
+    go_on, refuses, seal = asyncio.Event(), asyncio.Event(), broker.engine._seal
+
+    async def wait_and_seal(*arguments: Any) -> None:
+        refuses.set()
+        await go_on.wait()
+        await seal(*arguments)
+
+    monkeypatch.setattr(broker.engine, "_seal", wait_and_seal)
+    changing = asyncio.create_task(change)
+    try:
+        await refuses.wait()
+        yield go_on
+    finally:
+        go_on.set()
+        await changing
+
+
+async def one_segment(make_world: MakeWorld) -> tuple[World, Broker, Segment]:
+    """Two brokers, and who leads the first segment of the topic `t`, which is all of it."""
+    world = await make_world(2)
+    await create(world, "t", PARTITIONS)
+    async with Control(world.bootstrap) as control:
+        segments = [one for one in (await control.describe()).segments if one.topic == "t"]
+        while len(segments) > 1:
+            first, second = sorted(segments, key=lambda one: one.first_partition)[:2]
+            await control.merge(first.id, second.id)
+            segments = [one for one in (await control.describe()).segments if one.topic == "t"]
+    broker = world.lead("t", 0)
+    await until(lambda: broker.leads().get("t") == list(range(PARTITIONS)))
+    return world, broker, segments[0]
+
+
+async def test_who_stays_is_answered_when_it_is_done_and_who_goes_is_told_where(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, broker, segment = await one_segment(make_world)
+    other = next(one for one in world.brokers if one is not broker)
+    async with kafka_door(broker) as client, Control(world.bootstrap) as control:
+        client.send(0)
+        number, first = await client.answer()
+        assert (number, first.error_code, first.base_offset) == (0, 0, 0)
+        change = control.split(segment.id, 2, other.number)
+        async with handing_over(broker, change, monkeypatch) as go_on:
+            for partition in (0, 3, 0):
+                client.send(partition)
+            await until(lambda: client.parked == 3)
+            go_on.set()
+            answers = [await client.answer() for _ in range(3)]
+        assert [number for number, _ in answers] == [1, 2, 3]
+        stays, goes, stays_too = (one for _, one in answers)
+        assert [(one.error_code, one.base_offset) for one in (stays, stays_too)] == [(0, 1), (0, 2)]
+        assert (goes.error_code, goes.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, other.number)
+        client.send(1)
+        assert (await client.answer())[1].error_code == 0, "afterwards all is as before"
+        assert client.parked == 0
+
+
+async def test_a_change_that_takes_too_long_is_not_waited_for(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PARK_S", 0.01)
+    world, broker, segment = await one_segment(make_world)
+    async with kafka_door(broker) as client, Control(world.bootstrap) as control:
+        async with handing_over(broker, control.split(segment.id, 2, broker.number), monkeypatch):
+            client.send(0)
+            client.send(1)
+            for number in range(2):
+                assert (await client.answer())[1].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, number
+        await until(lambda: broker.leads().get("t") == list(range(PARTITIONS)))
+        client.send(0)
+        assert (await client.answer())[1].error_code == 0
+
+
+async def test_a_client_that_goes_takes_what_is_parked_along(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, broker, segment = await one_segment(make_world)
+    async with Control(world.bootstrap) as control:
+        async with handing_over(broker, control.split(segment.id, 2, broker.number), monkeypatch):
+            async with kafka_door(broker) as client:
+                client.send(0)
+                await until(lambda: client.parked)
+            assert client.parked == 0
+        await until(lambda: broker.leads().get("t") == list(range(PARTITIONS)))
+        assert [log.next_offset for log in broker.engine.all_logs() if log.topic.name == "t"] == [0] * PARTITIONS
