@@ -6,6 +6,7 @@ they are deselected, and the header and the last lines of the report say so: the
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -32,6 +33,9 @@ _no_mount: str | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # They report each attempt to reach a broker that a test has killed: a failure would stand below thousands of lines.
+    for client in ("aiokafka", "kafka"):
+        logging.getLogger(client).setLevel(logging.CRITICAL)
     config.addinivalue_line("markers", "kafkajs: needs node and npm; deselected, visibly, where they are missing")
     config.addinivalue_line("markers", "needs_mount: mounts a small tmpfs; deselected, visibly, where that is not allowed")
     config.addinivalue_line("markers", "chromium: needs chromium; deselected, visibly, where it is missing")
@@ -103,6 +107,14 @@ def _kafkajs_helper() -> Iterator[None]:
     yield
     if clients := sys.modules.get("tests.support.clients.all"):
         clients.KAFKAJS.close()
+
+
+@pytest.fixture(autouse=True)
+def _clients_end() -> Iterator[None]:
+    """End the clients that a failed test left running in threads: they would disturb the tests that come after it."""
+    yield
+    if writers := sys.modules.get("tests.support.writers"):
+        writers.Running.end_all()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.history import check_writer
 from tests.support.history_files import FIRST_MS, expected, upload
-from tests.support.places import READERS, PlacedReader, stop_all
+from tests.support.places import READERS, PlacedReader
 from tests.support.writers import ConfluentWriter
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
@@ -36,12 +36,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one polle
 PARTITIONS = 2
 PATIENCE_S = 60.0
 """Ends a hang; nothing is judged by it."""
-
-
-@pytest.fixture(autouse=True)
-def _end_readers() -> Iterator[None]:
-    yield
-    stop_all()
 
 
 def address(broker: BrokerProcess) -> str:

@@ -17,7 +17,7 @@ import dataclasses
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ from tests.support.clients.all import CLIENTS
 from tests.support.cluster import Brokers, Clients, eventually
 from tests.support.history import Log, check_log, check_reader, check_writer
 from tests.support.history_files import expected, upload
-from tests.support.places import AiokafkaPlaced, ConfluentPlaced, PlacedReader, stop_all
+from tests.support.places import AiokafkaPlaced, ConfluentPlaced, PlacedReader
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
 
@@ -41,12 +41,6 @@ PATIENCE_S = 60.0
 """Ends a hang; nothing is judged by it."""
 
 _T = TypeVar("_T")
-
-
-@pytest.fixture(autouse=True)
-def _end_readers() -> Iterator[None]:
-    yield
-    stop_all()
 
 
 class Round:

@@ -43,6 +43,7 @@ from tests.support.writers import (
     ConfluentWriter,
     KafkaPythonWriter,
     Reader,
+    Running,
     Writer,
 )
 
@@ -200,6 +201,27 @@ def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: C
         run(broker, int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "S3")
         report(f"kill S3: {sum(s3.requests.values()):,} S3 requests, {s3.faults:,} of them broken")
         broker.kill()
+
+
+def test_clients_that_are_given_up_end_without_a_broker(make_broker: BrokerFactory) -> None:
+    """A test that fails leaves its clients behind: they end, whatever they wait for, and do not disturb the next one."""
+    broker = make_broker()
+    broker.start()
+    topic = create_topic(broker.bootstrap, TOPIC, PARTITIONS)
+    writers = [
+        kind(broker.bootstrap, topic, PARTITIONS, number, idempotent=True, codec="none")
+        for number, kind in enumerate((ConfluentWriter, AiokafkaWriter, KafkaPythonWriter))
+    ]
+    readers: list[Reader] = [kind(broker.bootstrap, topic, PARTITIONS) for kind in (ConfluentReader, AiokafkaReader)]
+    ordeal = Ordeal(broker, random.Random(SEED), writers, readers)
+    for one in (*writers, *readers):
+        one.start()
+    ordeal.wait_for_acks(100)
+    broker.kill()
+    for reader in readers:
+        reader.ends = dict.fromkeys(range(PARTITIONS), 1 << 40)
+    Running.end_all()
+    assert not Running.started
 
 
 def test_a_long_poll_does_not_hold_up_sigterm(make_broker: BrokerFactory) -> None:

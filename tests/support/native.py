@@ -12,7 +12,7 @@ class NativeWriter(Writer):
     """`bootstrap` is of gRPC doors."""
 
     def run(self) -> None:
-        asyncio.run(self._run())
+        self._run_loop(self._run())
 
     async def _run(self) -> None:
         async with Producer(self.bootstrap, compression=self.codec, linger_ms=2, delivery_timeout_ms=PATIENCE_MS) as producer:
@@ -40,7 +40,7 @@ class NativeReader(Reader):
     """`bootstrap` is of gRPC doors. Any error that iteration raises ends it, and fails the test."""
 
     def run(self) -> None:
-        asyncio.run(self._run())
+        self._run_loop(self._run())
 
     async def _run(self) -> None:
         async with Consumer(self.bootstrap) as consumer:
@@ -65,7 +65,7 @@ class NativeAdmin(Running):
         """Answers in which a partition had no lead that answered."""
 
     def run(self) -> None:
-        asyncio.run(self._run())
+        self._run_loop(self._run())
 
     async def _run(self) -> None:
         while not self._stopping.is_set():

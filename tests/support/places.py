@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Literal
 
 from aiokafka import AIOKafkaConsumer
@@ -16,23 +15,12 @@ from tests.support.writers import QUICK_RECONNECT, Running
 Place = Literal["earliest", "latest"]
 
 
-ALL: list[PlacedReader] = []
-"""Whoever was made: a test that failed ends them with `stop_all`."""
-
-
-def stop_all() -> None:
-    """Ask all to end."""
-    while ALL:
-        ALL.pop().stop()
-
-
 class PlacedReader(Running):
     """Reads all partitions of a topic from a place until it is stopped. `seen`: (offset, value) in the order shown."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, place: Place) -> None:
         super().__init__(f"{type(self).__name__}-{place}")
         self.bootstrap, self.topic, self.place = bootstrap, topic, place
-        ALL.append(self)
         self.seen: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in range(partitions)}
 
     @property
@@ -71,7 +59,7 @@ class ConfluentPlaced(PlacedReader):
 
 class AiokafkaPlaced(PlacedReader):
     def run(self) -> None:
-        asyncio.run(self._run())
+        self._run_loop(self._run())
 
     async def _run(self) -> None:
         consumer = AIOKafkaConsumer(

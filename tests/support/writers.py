@@ -9,7 +9,8 @@ import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
+from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AiokafkaPartition
@@ -29,21 +30,44 @@ UNACKED_MAX = 1_000
 PAUSE_S = 0.002
 """Between two small bursts, so that writers leave the machine's cores to the broker."""
 
+END_S = 10.0
+"""How long a client may take to end once nobody waits for what it does."""
+
 
 class Running(ABC):
     """Something that runs in its own thread until it is stopped. `error` is why it ended early, if it did."""
 
+    started: ClassVar[set[Running]] = set()
+    """All and only those that were started and have not ended."""
+
     def __init__(self, name: str) -> None:
         self.error: BaseException | None = None
         self._stopping = threading.Event()
+        self._given_up = threading.Event()
         self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
 
+    @classmethod
+    def end_all(cls) -> None:
+        """Whoever still runs ends now, finished or not."""
+        running = list(cls.started)
+        for one in running:
+            one.give_up()
+        for one in running:
+            one._thread.join(2 * END_S)
+            assert not one._thread.is_alive(), f"{one._thread.name} cannot be ended"
+
     def start(self) -> None:
+        self.started.add(self)
         self._thread.start()
 
     def stop(self) -> None:
         """Ask it to end. `join` waits."""
         self._stopping.set()
+
+    def give_up(self) -> None:
+        """Ask it to end whatever is not done."""
+        self._given_up.set()
+        self.stop()
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
@@ -61,6 +85,22 @@ class Running(ABC):
             self.run()
         except BaseException as error:  # noqa: BLE001  # told by join and check
             self.error = error
+        finally:
+            self.started.discard(self)
+
+    def _run_loop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` in an event loop of its own; it is cancelled when it is given up."""
+        asyncio.run(self._until_given_up(work))
+
+    async def _until_given_up(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        while not task.done() and not self._given_up.is_set():
+            await asyncio.wait((task,), timeout=0.1)
+        while not task.done():
+            task.cancel()
+            # Its own end may wait for a broker that is gone: then that is cancelled too.
+            await asyncio.wait((task,), timeout=END_S / 2)
+        await task
 
     @abstractmethod
     def run(self) -> None:
@@ -86,8 +126,11 @@ class Writer(Running):
         sequence = self.sent.next_sequence(partition)
         return partition, sequence, payload(self.sent.number, partition, sequence)
 
+    def _unacked(self) -> int:
+        return self.sent.sent_count - self.sent.acked_count - len(self.sent.failures)
+
     def _full(self) -> bool:
-        return self.sent.sent_count - self.sent.acked_count - len(self.sent.failures) >= UNACKED_MAX
+        return self._unacked() >= UNACKED_MAX
 
 
 class ConfluentWriter(Writer):
@@ -113,7 +156,7 @@ class ConfluentWriter(Writer):
             producer.poll(PAUSE_S)  # which returns with the first ack
             if self.pause_s > PAUSE_S:
                 self._stopping.wait(self.pause_s)
-        while producer.flush(1.0):
+        while not self._given_up.is_set() and producer.flush(1.0):
             pass
 
     def _produce(self, producer: Producer) -> None:
@@ -132,7 +175,7 @@ class ConfluentWriter(Writer):
 
 class AiokafkaWriter(Writer):
     def run(self) -> None:
-        asyncio.run(self._run())
+        self._run_loop(self._run())
 
     async def _run(self) -> None:
         producer = AIOKafkaProducer(
@@ -188,9 +231,10 @@ class KafkaPythonWriter(Writer):
                     for _ in range(4):
                         self._send(producer)
                 time.sleep(self.pause_s)
-            producer.flush(PATIENCE_MS / 1000)
+            while self._unacked() and not self._given_up.is_set():
+                time.sleep(PAUSE_S)
         finally:
-            producer.close(timeout=5)
+            producer.close(timeout=END_S / 2)
 
     def _send(self, producer: KafkaProducer) -> None:
         partition, sequence, value = self._next()
@@ -215,7 +259,8 @@ class Reader(Running):
         self.join(timeout_s)
 
     def _behind(self) -> bool:
-        return any((self.seen[partition] or [(-1, b"")])[-1][0] < end for partition, end in self.ends.items())
+        behind = any((self.seen[partition] or [(-1, b"")])[-1][0] < end for partition, end in self.ends.items())
+        return behind and not self._given_up.is_set()
 
     @property
     def count(self) -> int:
@@ -258,7 +303,7 @@ class ConfluentReader(Reader):
 
 class AiokafkaReader(Reader):
     def run(self) -> None:
-        asyncio.run(self._run())
+        self._run_loop(self._run())
 
     async def _run(self) -> None:
         consumer = AIOKafkaConsumer(
