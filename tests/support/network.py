@@ -22,7 +22,6 @@ from typing import Any, Self
 
 HOST = "127.0.0.1"
 PIECE_BYTES = 1 << 16
-LISTENS = "0A"
 
 
 class Network:
@@ -121,7 +120,7 @@ class _Doors:
             await self._changed.wait()
 
     async def _serve(self, name: str, port: int, user: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = (user or self._party(writer.get_extra_info("peername")[1]), name)
+        link = (user or self._party(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]), name)
         onward: asyncio.StreamWriter | None = None
         with contextlib.suppress(OSError, asyncio.CancelledError):
             await self._passes(link)
@@ -145,9 +144,9 @@ class _Doors:
                 writer.write(data)
                 await writer.drain()
 
-    def _party(self, port: int) -> str:
-        """Who connects from this port; "" for anybody whose command line names no door."""
-        wanted = f"socket:[{_inode(port)}]"
+    def _party(self, port: int, door: int) -> str:
+        """Who connects from this port to this door; "" for anybody whose command line names no door."""
+        wanted = f"socket:[{_inode(port, door)}]"
         for pid, name in list(self._parties.items()):
             if self._owns(pid, wanted):
                 return name
@@ -179,15 +178,17 @@ def _link(file: Path) -> str:
         return ""
 
 
-def _inode(port: int) -> str:
-    """Of the connected socket whose own port this is; "" where there is none."""
-    column = f":{port:04X} "
+def _inode(port: int, other: int) -> str:
+    """Of the socket that is connected from this port to that one; "" where there is none.
+
+    The port alone does not do: it may be that of another connection too, to another place, that has just ended.
+    """
+    wanted = [f":{port:04X}", f":{other:04X}"]
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
-            if column in line:
-                row = line.split()
-                if row[1].endswith(column.strip()) and row[3] != LISTENS:
-                    return row[9]
+            row = line.split()
+            if [end[-5:] for end in row[1:3]] == wanted:
+                return row[9]
     return ""
 
 

@@ -1,0 +1,28 @@
+"""The doors that tests cut (`tests/support/network.py`) know whose a connection is.
+
+Runs: two connections from one port of this process to two places, as they come about when a port is used again. Compared: the
+socket that is found for each. A mismatch means that chaos tests cut nothing, or somebody else.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from tests.support.network import HOST, _inode
+
+
+def _connect(port: int, other: int) -> socket.socket:
+    end = socket.socket()
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    end.bind((HOST, port))
+    end.connect((HOST, other))
+    return end
+
+
+def test_a_port_that_is_used_twice_does_not_hide_who_connects() -> None:
+    with socket.create_server((HOST, 0)) as one, socket.create_server((HOST, 0)) as other:
+        ports = [server.getsockname()[1] for server in (one, other)]
+        with _connect(0, ports[0]) as first, _connect(first.getsockname()[1], ports[1]) as second:
+            found = [_inode(first.getsockname()[1], port) for port in ports]
+            assert found == [str(os.fstat(end.fileno()).st_ino) for end in (first, second)]
