@@ -11,7 +11,7 @@ from typing import Self
 from broker.client.cluster import Cluster
 from broker.client.reader import Assigned, Chunk, Reader
 from broker.client.types import DEFAULT_CLUSTER, ConsumerRecord, Start, TopicPartition
-from broker.log.batch import CONTROL, crc_matches, parse_header, split
+from broker.log.batch import crc_matches, parse_header, split
 from broker.log.records import iter_records
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 
@@ -224,8 +224,6 @@ class Consumer:
             raise InvalidError(
                 Reason.CORRUPT_MESSAGE, f"record batch does not match its CRC-32C. base_offset=`{header.base_offset}`"
             )
-        if header.attributes & CONTROL:
-            return []
         first = assigned.position
         return [ConsumerRecord(topic, partition, *record) for record in iter_records(batch) if record.offset >= first]
 

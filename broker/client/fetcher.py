@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from broker.client.backoff import Backoff
 from broker.client.cluster import LOG, Cluster
-from broker.runtime.errors import HeadgateError, Reason, RetryError
+from broker.runtime.errors import Reason, RetryError
 from broker.wire.grpc.headgate.v1 import log_pb2
 
 if TYPE_CHECKING:
@@ -89,10 +89,7 @@ class Fetcher:
                 coming = None
                 batches = memoryview(answer.batches)
                 if not len(batches):
-                    # Behind the last record there may be offsets that nothing was ever written to; an open gate ends the wait.
                     waited_ms += WAIT_MS
-                    if answer.high_watermark >= end and not await self._gate_ahead(topic, partition, position):
-                        return
                     if waited_ms > STALL_MS:
                         raise RetryError(
                             Reason.TIMED_OUT,
@@ -110,23 +107,6 @@ class Fetcher:
             if coming is not None:
                 coming.cancel()
                 await asyncio.gather(coming, return_exceptions=True)
-
-    async def _gate_ahead(self, topic: str, partition: int, offset: int) -> bool:
-        from broker.client.gates import GATES
-        from broker.wire.grpc.headgate.v1 import gates_pb2
-
-        try:
-            layout: gates_pb2.LayoutResponse = await self._cluster.call(
-                GATES["Layout"], gates_pb2.LayoutRequest(topic=topic), retry=True
-            )
-        except HeadgateError as error:
-            if error.reason is Reason.UNSUPPORTED:
-                return False
-            raise
-        for row in layout.partitions:
-            if row.partition == partition:
-                return any(hole.state == gates_pb2.GATE_STATE_OPEN and hole.end_offset > offset for hole in row.holes)
-        return False
 
 
 def last_offset(batches: memoryview) -> int:

@@ -854,12 +854,13 @@ class Engine:
 
         [] also before a window for history that is to come, but for a `reader` who is let past it (`windows.py`).
         """
-        end = partition.high_watermark
-        if offset < partition.windows_end:
-            offset, end, in_files = partition.reach(offset, reader)
-            if in_files:
-                return None
-        return partition.tail.read(offset, end, max_bytes)
+        if offset >= partition.windows_end:
+            return partition.tail.read(offset, partition.high_watermark, max_bytes)
+        begin, end, in_files = partition.reach(offset, reader)
+        if in_files:
+            return None
+        slices = partition.tail.read(begin, end, max_bytes)
+        return partition.over(offset) if slices == [] else slices
 
     async def read(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview]:
         """Whole batches, from memory or store; the first one contains `offset` (or follows it, where there is a gap).

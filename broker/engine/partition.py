@@ -12,6 +12,7 @@ from broker.cluster.gates import FRONT_EPOCH, GateWindow, ParquetExtent
 from broker.cluster.manifest import Chunk, Extent, Topic
 from broker.cluster.topic_config import TopicConfig, is_internal
 from broker.engine.windows import NOBODY, Readers, State, Window, Windows
+from broker.log.batch import marker_batch
 from broker.log.buffers import BufferPool
 from broker.log.chunk import stream_key
 from broker.log.index import BatchIndex
@@ -317,6 +318,22 @@ class PartitionLog:
                     return max(offset, self.sealed.extents[row].base_offset), window.end_offset, True
             offset = window.end_offset
         return offset, max(self.high_watermark, offset), False
+
+    def over(self, offset: int) -> list[memoryview]:
+        """What takes a reader at `offset` over offsets that never had and never will have a record, where none stands behind them.
+
+        A reader goes on behind the last record that it was given; here it would stand still, below the high watermark. So it is
+        given a batch that shows no record, at the last of these offsets.
+
+        Returns:
+            One batch; [] where there are records to be read, or to be waited for.
+        """
+        begin, end, _ = self.reach(offset)
+        begin, end = min(begin, self.high_watermark), min(end, self.high_watermark)
+        if begin == offset or begin < end:
+            return []
+        row = bisect_right(self.epochs, begin - 1, key=lambda epoch: epoch[1]) - 1
+        return [marker_batch(begin - 1, self.leader_epoch if row < 0 else self.epochs[row][0])]
 
     def _has_records(self, offset: int, end_offset: int) -> bool:
         """Whether there are any between `offset` and the next window, which begins at `end_offset`."""

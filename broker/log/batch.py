@@ -41,6 +41,8 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
 NO_PRODUCER_ID = -1
+_END_MARKER = bytes.fromhex("20 00 00 00 08 00000001 0c 000000000000 00")
+"""A record: length 16, no attributes, deltas 0; key (version 0, commit), value (version 0, coordinator epoch 0); no headers."""
 
 HEADER_FORMAT = "qiibIhiqqqhii"
 _HEADER = struct.Struct(f">{HEADER_FORMAT}")
@@ -173,6 +175,22 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, size_bytes:
 def stamp_crc(batch: bytearray | memoryview) -> None:
     """Write the CRC of one whole batch that is otherwise done."""
     _CRC(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+
+
+def marker_batch(offset: int, leader_epoch: int) -> memoryview:
+    """A batch that has this offset and shows nobody a record: whoever reads it goes on behind it.
+
+    It is a control batch with one end marker (KIP-98, a commit), of no producer and so of no transaction. A batch without any
+    record, as Kafka's log cleaner leaves them, would do for librdkafka and the Java client, but kafkajs never gets past one, and
+    sarama does so by a single offset at a time.
+    """
+    batch = memoryview(bytearray(HEADER_BYTES) + _END_MARKER)
+    pack_header(
+        batch, 0,
+        offset, len(batch) - LENGTH_OVERHEAD_BYTES, leader_epoch, 2, 0, CONTROL, 0, -1, -1, NO_PRODUCER_ID, -1, -1, 1,
+    )  # fmt: skip
+    stamp_crc(batch)
+    return batch
 
 
 def split(buffer: memoryview) -> list[memoryview]:

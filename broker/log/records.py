@@ -18,6 +18,7 @@ from crc32c import crc32c
 from broker.log.batch import (
     CODEC_MASK,
     CODEC_MAX,
+    CONTROL,
     CRC_START,
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
@@ -118,7 +119,7 @@ def encoded_bytes_max(key: bytes | None, value: bytes | None, headers: Headers) 
 
 
 def iter_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-    """The records of one whole batch, lowest offset first. The CRC is not looked at (`batch.crc_matches` does that).
+    """The records of one whole batch, lowest offset first; of a control batch none. The CRC is not looked at (`batch.crc_matches`).
 
     Raises:
         InvalidError: CORRUPT_MESSAGE or UNSUPPORTED_COMPRESSION, for any bytes whatever; some records may have been given by then.
@@ -132,6 +133,8 @@ def iter_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BY
         raise _corrupt("states a length that does not fit", header.size_bytes)
     if attributes & CODEC_MASK > CODEC_MAX:
         raise InvalidError(Reason.UNSUPPORTED_COMPRESSION, f"record batch has an unknown codec. codec=`{attributes & CODEC_MASK}`")
+    if attributes & CONTROL:
+        return
     # `bytes`: slices of it are the keys and values themselves, and indexing it is cheaper than indexing a view.
     data = bytes(decompress(Codec(attributes & CODEC_MASK), view[HEADER_BYTES:], decompressed_bytes_max))
     base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from broker.cluster.gates import GateWindow, ParquetExtent
-from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
+from broker.log.batch import CONTROL, parse_header
 from broker.log.records import Record, encode_batch, iter_records
 from broker.runtime.errors import ClosedError, FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.testing.simulation.ledger import Ledger, Partition, Violation
@@ -354,21 +354,25 @@ class Reader:
                     )
                 ledger.skipped.append((self._key, max(self.position, ledger.starts.get(self._key, 0)), offset))
             self._epoch = header
-            self._world.ledger.see(self._key, offset, value, "a reader")
+            if value is None:
+                ledger.skipped.append((self._key, offset, offset + 1))
+            else:
+                ledger.see(self._key, offset, value, "a reader")
             self.position = offset + 1
 
 
-def records_of(data: bytes) -> list[tuple[int, int, bytes]]:
-    """(leader epoch, offset, value) of all records in some batches."""
-    found: list[tuple[int, int, bytes]] = []
+def records_of(data: bytes) -> list[tuple[int, int, bytes | None]]:
+    """(leader epoch, offset, value) of all records in some batches; None: nothing is there or will be, up to this offset."""
+    found: list[tuple[int, int, bytes | None]] = []
     at = 0
     while at < len(data):
         header = parse_header(data, at)
-        size = header.batch_length + LENGTH_OVERHEAD_BYTES
-        for record in iter_records(data[at : at + size]):
+        for record in iter_records(data[at : at + header.size_bytes]):
             assert record.value is not None
-            found.append((int.from_bytes(data[at + 12 : at + 16], "big", signed=True), record.offset, record.value))
-        at += size
+            found.append((header.leader_epoch, record.offset, record.value))
+        if header.attributes & CONTROL:
+            found.append((header.leader_epoch, header.next_offset - 1, None))
+        at += header.size_bytes
     return found
 
 

@@ -271,7 +271,8 @@ class Scenario:
                                     raise Violation(
                                         "one record per offset", f"the final log has a gap. offset=`{offset}` next=`{at}`"
                                     )
-                                records[at] = value
+                                if value is not None:
+                                    records[at] = value
                                 offset = at + 1
                 final[topic.id.bytes, number] = (log.log_start, records)
 

@@ -137,14 +137,20 @@ async function consume(request) {
     }
     return finished()
   }
+  // Behind the last record there may be offsets without one, which kafkajs steps over by itself.
+  const stepped = (partition, lastOffset) => {
+    const end = ends.get(partition)
+    if (end !== undefined && BigInt(lastOffset) >= end.next) end.next = BigInt(lastOffset) + 1n
+    return finished()
+  }
   const finished = () => [...ends.values()].every(({ next, high }) => next >= high)
   if (!finished()) {
-    await (request.group ? consumeInGroup(kafka, request, take) : consumeAlone(kafka, request, ends, take, finished))
+    await (request.group ? consumeInGroup(kafka, request, take, stepped) : consumeAlone(kafka, request, ends, take, finished))
   }
   return { records }
 }
 
-async function consumeInGroup(kafka, { topic, group }, take) {
+async function consumeInGroup(kafka, { topic, group }, take, stepped) {
   const consumer = kafka.consumer({ groupId: group, maxWaitTimeInMs: 10, maxBytesPerPartition: MAX_BYTES, sessionTimeout: 30000 })
   await consumer.connect()
   try {
@@ -153,6 +159,9 @@ async function consumeInGroup(kafka, { topic, group }, take) {
       const timer = setTimeout(() => reject(new Error('consume does not end')), DEADLINE_MS)
       const end = (then, value) => { clearTimeout(timer); then(value) }
       consumer.on(consumer.events.CRASH, ({ payload }) => end(reject, payload.error))
+      consumer.on(consumer.events.END_BATCH_PROCESS, ({ payload }) => {
+        if (stepped(payload.partition, payload.lastOffset)) end(resolve)
+      })
       consumer.run({
         autoCommit: false,
         eachBatch: async ({ batch }) => {

@@ -21,7 +21,7 @@ import pytest
 from broker.cluster.gates import Gate
 from broker.control.gates import LeaderGates
 from broker.engine.windows import NOBODY
-from broker.log.batch import split
+from broker.log.batch import parse_header, split
 from broker.log.records import Record, iter_records
 from broker.runtime.clock import ManualClock
 from broker.runtime.errors import HeadgateError, InvalidError
@@ -52,10 +52,10 @@ class Reader:
         log = broker.log("t", self.partition)
         if self.offset < log.log_start:
             self.offset, self.shown = log.log_start, []  # deleted, or older history came: it begins anew
-        for record in records_of(await broker.engine.read(log, self.offset, max_bytes, NOBODY)):
-            if record.offset >= self.offset:
-                self.shown.append((record.offset, record.value))
-                self.offset = record.offset + 1
+        batches = await broker.engine.read(log, self.offset, max_bytes, NOBODY)
+        self.shown += [(record.offset, record.value) for record in records_of(batches) if record.offset >= self.offset]
+        if batches:
+            self.offset = parse_header(split(batches[-1])[-1]).next_offset
 
 
 class Life:

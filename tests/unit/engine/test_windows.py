@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from broker.cluster.manifest import Edit, FillGate, Manifest, OpenGate, ReleaseGate, SetLeader, SetLogStart
 from broker.engine.catalog import LocalCatalog
 from broker.engine.windows import READERS_MAX, Readers, Window, Windows
+from broker.log.batch import CONTROL, crc_matches, parse_header
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.gate_world import files_for, gates_of
+from tests.unit.engine.gate_world import files_for, gates_of, value_of
 from tests.unit.engine.world import Incarnation, read_values
 
 HOUR_MS = 3_600_000
@@ -83,6 +84,44 @@ async def test_who_is_at_the_end_reads_what_was_on_its_way_to_the_store(make_mac
         assert await engine.read(log, offset, 1 << 20, reader), (reader, offset)
     await engine.read(log, 0, 1 << 20, 1)
     assert await engine.read(log, 3, 1 << 20, 1) == [], "it went back"
+
+
+async def test_a_hole_at_the_end_is_left_at_once(make_machine: MakeMachine) -> None:
+    """What is decided takes a reader on, in one step; what may still come does not, nor does what nobody else knows of."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    topic = await engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"a"])
+    log = broker.log()
+    gates = gates_of(engine)
+    log.readers.asked_end(1, 1)
+
+    async def given(offset: int, reader: int = 0) -> list[tuple[int, int, int]]:
+        batches = await engine.read(log, offset, 1 << 20, reader)
+        return [(one.base_offset, one.next_offset, one.attributes & CONTROL) for one in map(parse_header, batches)]
+
+    await gates.open("t", "g", "now", [1 << 40], HOUR_MS)
+    end = log.high_watermark
+    assert end == 1 + (1 << 40)
+    assert await given(1) == await given(1, 1) == []
+    await gates.release("t", "g")
+    assert await given(1) == await given(end - 1) == await given(1, 1) == [(end - 1, end, CONTROL)]
+    assert await given(end) == []
+    assert crc_matches((await engine.read(log, 1, 1 << 20))[0])
+    filled = await gates.open("t", "h", "now", [10], HOUR_MS)
+    assert await given(1) == [(end - 1, end, CONTROL)], "the next one is waited for"
+    await gates.fill("t", "h", await files_for(engine, filled, missing=4))
+    assert await given(1) == [(end, end + 6, 0)], "records are behind it"
+    assert await given(end + 6) == await given(end + 9) == [(end + 9, end + 10, CONTROL)]
+    engine.hold(topic.id, "nobody", {0: 5}, term=1)
+    assert await given(end + 6) == [(end + 9, end + 10, CONTROL)]
+    engine.drop_holds(topic.id, "nobody")
+    assert log.high_watermark == end + 10
+    assert await given(end + 6) == [(end + 9, end + 10, CONTROL)], "the next lead may begin there"
+    await machine.send(broker, [b"b"])
+    assert await given(end + 6) == [(end + 15, end + 16, 0)]
+    assert await read_values(broker) == [b"a", *(value_of("h", 0, row) for row in range(6)), b"b"]
 
 
 async def test_live_records_do_not_wake_who_waits_at_a_window(make_machine: MakeMachine) -> None:
