@@ -10,7 +10,8 @@ from typing import Any
 
 from broker.runtime.errors import InvalidError, Reason, RetryError
 
-TIMEOUT_S = 30
+TIMEOUT_S = 120
+"""Longer than Dagster itself waits for its code server."""
 LOCATION = "headgate"
 REPOSITORY = "__repository__"
 

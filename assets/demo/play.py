@@ -29,8 +29,9 @@ START_S = 120.0
 RUN_S = 600.0
 LEAVE_S = 60.0
 SAMPLE_S = 0.5
-NICE = 10
-"""Dagster, and Spark with it, gives way to brokers and producers: here they share the machine, as they should not elsewhere."""
+NICE = 19
+"""Once it is there, Dagster, and Spark with it, gives way to brokers and producers: they share a machine here, as they should not
+elsewhere."""
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 
@@ -115,6 +116,7 @@ class Demo:
         self._start_producer()
         self._say("waiting for Dagster")
         wait_for("dagster", self.dagster.ready, START_S, self._processes.check)
+        self._processes.give_way("dagster", NICE)
         self._say(f"live flights at {self.options.rate:g} a second, nothing else: {self.options.quiet_s:g} s")
         time.sleep(2)  # Dagster's daemons have their first look at everything
         quiet_from = time.time()
@@ -160,7 +162,7 @@ class Demo:
         ))  # fmt: skip
         self._processes.start(
             "dagster", "dagster", "dev", "--workspace", str(source.parent / "workspace.yaml"),
-            "--host", "127.0.0.1", "--port", str(self._ports["dagster"]), nice=NICE,
+            "--host", "127.0.0.1", "--port", str(self._ports["dagster"]),
         )  # fmt: skip
 
     def _make_data(self) -> None:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -55,12 +54,11 @@ class Processes:
         for name, _, _ in reversed(list(self.running)):
             self.stop(name)
 
-    def start(self, name: str, module: str, *arguments: str, talk: bool = False, nice: int = 0) -> subprocess.Popen[str]:
+    def start(self, name: str, module: str, *arguments: str, talk: bool = False) -> subprocess.Popen[str]:
         """Start a Python module.
 
         Args:
             talk: its standard input and output are pipes; otherwise its output is in its file.
-            nice: how far it, and what it starts, gives way to others.
         """
         log = self.log(name).open("w")
         process = subprocess.Popen(
@@ -73,10 +71,21 @@ class Processes:
             text=True,
             start_new_session=True,
             # A shell may have started us in the background, with SIGINT ignored; Dagster would inherit that.
-            preexec_fn=partial(_before, nice),
+            preexec_fn=_before,
         )
         self.running.append((name, process, log))
         return process
+
+    def give_way(self, name: str, nice: int) -> None:
+        """From now on a process, and what it started and will start, gives way to others. On Linux."""
+        leader = next(process.pid for known, process, _ in self.running if known == name)
+        for thread in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.getsid(int(thread.name)) == leader:
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
+        with contextlib.suppress(OSError):
+            # Where the kernel shares out time by session (sched(7), autogroup), niceness counts within one; a session has its own.
+            Path(f"/proc/{leader}/autogroup").write_text(str(nice))
 
     def log(self, name: str) -> Path:
         """Where a process's output is."""
@@ -125,10 +134,9 @@ def wait_for(what: str, ready: Callable[[], bool], until_s: float, check: Callab
         time.sleep(0.2)
 
 
-def _before(nice: int) -> None:
+def _before() -> None:
     """In the new process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.nice(nice)
 
 
 def _kill_session(leader: int) -> None:
