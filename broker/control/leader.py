@@ -55,6 +55,8 @@ log = get_logger("leader")
 TICK_S = 0.1
 DRAIN_S = 60.0
 """How long a broker may take to hand all its segments over."""
+DRAIN_TOGETHER_S = 0.2
+"""Brokers that are to go at once say so one after the other: none shall inherit from another."""
 REPORT_S = 1.0
 PAUSED_S = 1.0
 """If no tick came for so long, this process did not run: the silence of others was not theirs."""
@@ -651,13 +653,17 @@ class Leader:
         self._draining.set()
         if self._mine.id not in self._drained:
             self._drained.add(self._mine.id)
-            self._plan()
+            self._spawn(self._drain_soon(), "drain")
 
     def reported(self, session: Session) -> None:
         """A member has sent a report."""
         if session.load.draining and session.incarnation.id not in self._drained:
             self._drained.add(session.incarnation.id)
-            self._plan()
+            self._spawn(self._drain_soon(), "drain")
+
+    async def _drain_soon(self) -> None:
+        await asyncio.sleep(DRAIN_TOGETHER_S)
+        self._plan()
 
     async def drain_broker(self, broker_id: int) -> list[SegmentInfo]:
         """Take all segments from a broker, and give it none until it is started again.

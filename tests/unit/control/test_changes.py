@@ -16,6 +16,7 @@ import pytest
 
 from broker.client.control import ClusterView, Control
 from broker.cluster.manifest import CreateTopic, DeleteTopic, Topic, encode_edits
+from broker.control import leader
 from broker.control.load import LoadMeter, broker_load
 from broker.control.member import Membership
 from broker.engine import keys
@@ -27,7 +28,7 @@ from broker.wire.grpc.headgate.v1 import control_pb2
 from broker.wire.kafka.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill
-from tests.unit.control.world import METHODS, Broker, World, until
+from tests.unit.control.world import METHODS, WAIT_S, Broker, World, until
 
 
 async def describe(world: World) -> ClusterView:
@@ -72,6 +73,17 @@ async def test_a_broker_is_drained_by_hand(world: World, victim: int) -> None:
         await create(world, "v", 3)
         assert not broker.leads()
         assert all_led_once(world, "t", 6)
+
+
+async def test_brokers_that_go_together_inherit_nothing_from_each_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader, "DRAIN_TOGETHER_S", 1.0)
+    # Only what a broker says of itself makes the leader plan.
+    monkeypatch.setattr(leader, "REPORT_S", WAIT_S)
+    await create(world, "t", 6)
+    await asyncio.gather(world.brokers[1].stop(), world.brokers[2].stop())
+    await until(lambda: len(world.brokers[0].leads().get("t", ())) == 6)
+    drains = [one.why for one in (await describe(world)).decisions if one.kind == "drain"]
+    assert drains and all(one.endswith("to broker 1") for one in drains), drains
 
 
 async def test_what_cannot_be_drained(make_world: MakeWorld) -> None:
