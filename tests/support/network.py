@@ -14,6 +14,8 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +24,10 @@ from typing import Any, Self
 
 HOST = "127.0.0.1"
 PIECE_BYTES = 1 << 16
+ESTABLISHED = 1
+ERROR = 2
+SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST = 4, 20, 1
+"""Of sock_diag(7)."""
 
 
 class Network:
@@ -120,9 +126,9 @@ class _Doors:
             await self._changed.wait()
 
     async def _serve(self, name: str, port: int, user: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = (user or self._party(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]), name)
         onward: asyncio.StreamWriter | None = None
         with contextlib.suppress(OSError, asyncio.CancelledError):
+            link = (user or self._party(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]), name)
             await self._passes(link)
             back, onward = await asyncio.open_connection(HOST, port)
             pumps = [asyncio.ensure_future(self._pump(link, *ends)) for ends in ((reader, onward), (back, writer))]
@@ -145,7 +151,11 @@ class _Doors:
                 await writer.drain()
 
     def _party(self, port: int, door: int) -> str:
-        """Who connects from this port to this door; "" for anybody whose command line names no door."""
+        """Who connects from this port to this door; "" for anybody whose command line names no door.
+
+        Raises ConnectionResetError: nobody does any more. Nobody is looked for then: on a busy machine those who gave up waiting
+        would hold up those who knock again, until they give up too.
+        """
         wanted = f"socket:[{_inode(port, door)}]"
         for pid, name in list(self._parties.items()):
             if self._owns(pid, wanted):
@@ -179,17 +189,22 @@ def _link(file: Path) -> str:
 
 
 def _inode(port: int, other: int) -> str:
-    """Of the socket that is connected from this port to that one; "" where there is none.
+    """Of the socket that is connected from this port to that one. Raises ConnectionResetError where there is none.
 
-    The port alone does not do: it may be that of another connection too, to another place, that has just ended.
+    The port alone does not do: it may be that of another connection too, to another place, that has just ended. The kernel is asked
+    for the one socket (sock_diag(7)): to read all of /proc/net/tcp takes a busy machine longer than who knocks is willing to wait.
     """
-    wanted = [f":{port:04X}", f":{other:04X}"]
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            row = line.split()
-            if [end[-5:] for end in row[1:3]] == wanted:
-                return row[9]
-    return ""
+    here = socket.inet_aton(HOST).ljust(16, b"\0")
+    ends = struct.pack("!HH", port, other) + here + here + struct.pack("=IQ", 0, 2**64 - 1)
+    question = struct.pack("=BBxxI", socket.AF_INET, socket.IPPROTO_TCP, 1 << ESTABLISHED) + ends
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, SOCK_DIAG) as kernel:
+        kernel.send(struct.pack("=IHHII", 16 + len(question), SOCK_DIAG_BY_FAMILY, REQUEST, 0, 0) + question)
+        answer = kernel.recv(PIECE_BYTES)
+    kind, state = struct.unpack_from("=H", answer, 4)[0], answer[17]
+    if kind == ERROR or state != ESTABLISHED:
+        raise ConnectionResetError(f"no socket is connected. port=`{port}` to=`{other}`")
+    (inode,) = struct.unpack_from("=I", answer, 84)
+    return str(inode)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import socket
 
+import pytest
+
 from tests.support.network import HOST, _inode
 
 
@@ -26,3 +28,11 @@ def test_a_port_that_is_used_twice_does_not_hide_who_connects() -> None:
         with _connect(0, ports[0]) as first, _connect(first.getsockname()[1], ports[1]) as second:
             found = [_inode(first.getsockname()[1], port) for port in ports]
             assert found == [str(os.fstat(end.fileno()).st_ino) for end in (first, second)]
+
+
+def test_who_gave_up_is_not_looked_for() -> None:
+    with socket.create_server((HOST, 0)) as server:
+        with _connect(0, server.getsockname()[1]) as gone:
+            port = gone.getsockname()[1]
+        with pytest.raises(ConnectionResetError):
+            _inode(port, server.getsockname()[1])
