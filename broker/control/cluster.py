@@ -260,6 +260,8 @@ class Cluster:
         )
         try:
             await self._join(membership, lease)
+            # Somebody else leads, as it was to be: when this broker leads again, it may find itself cut off again.
+            self._stands_back_until_s = -YIELD_AGAIN_S
             self.membership = membership
             if self.engine.started:
                 self.engine.replaced()

@@ -6,25 +6,61 @@ well, or that a silent broker is never replaced.
 
 from __future__ import annotations
 
-from tests.unit.control.world import World, until
+from broker.control.leader import Leader, Session
+from broker.server.grpc.control_service import MemberSession
+from tests.unit.control.world import Broker, World, until
 
-LONG_S = 10.0
+
+class Silent(MemberSession):
+    """One that was last heard long ago, whatever comes."""
+
+    @property
+    def seen_s(self) -> float:
+        return -1000.0
+
+    @seen_s.setter
+    def seen_s(self, now_s: float) -> None: ...
+
+
+def silence(*sessions: Session) -> None:
+    for session in sessions:
+        session.__class__ = Silent
+
+
+async def hears_nobody(term: Leader) -> None:
+    """As soon as it has members: their last words are long ago."""
+    await until(lambda: len(term.sessions) == 2)
+    silence(*term.sessions.values())
 
 
 def incarnations(world: World) -> set[str]:
     return {one.id for one in world.brokers[0].engine.manifest.incarnations.values() if not one.sealed}
 
 
+async def follows(broker: Broker) -> None:
+    await until(lambda: broker.cluster.membership is not None)
+
+
 async def test_who_hears_nobody_lets_another_lead(world: World) -> None:
     before, leader = incarnations(world), world.leader
     term = leader.cluster.leader
-    assert term is not None and len(term.sessions) == 2
-    for session in term.sessions.values():
-        session.seen_s -= LONG_S
+    assert term is not None
+    await hears_nobody(term)
     await until(lambda: leader.cluster.leader is not term)
     await until(lambda: any(broker.cluster.leader is not None for broker in world.brokers))
     assert world.leader is not leader
-    await until(lambda: leader.cluster.membership is not None)
+    await follows(leader)
+    assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
+
+
+async def test_who_let_others_lead_may_do_so_again(world: World) -> None:
+    before = incarnations(world)
+    for _ in range(4):  # of three brokers one leads twice
+        leader = world.leader
+        term = leader.cluster.leader
+        assert term is not None
+        await hears_nobody(term)
+        await follows(leader)
     assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
 
 
@@ -33,7 +69,7 @@ async def test_who_hears_some_replaces_the_others(world: World) -> None:
     term = leader.cluster.leader
     assert term is not None
     silent = next(iter(term.sessions.values()))
-    silent.seen_s -= LONG_S
+    silence(silent)
     await until(lambda: silent.incarnation.id not in incarnations(world))
     assert leader.cluster.leader is term
     await until(lambda: any(broker.failures for broker in world.brokers))
