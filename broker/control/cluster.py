@@ -78,6 +78,8 @@ class Cluster:
         self._contender = Contender(self._address)
         self._stands_back_until_s = -YIELD_AGAIN_S
         """So long the lead is left to others."""
+        self._not_joined = ""
+        """Why this broker did not get into the cluster when it tried last."""
         self._draining = asyncio.Event()
         """This broker is to lose its segments and get no others, whoever leads."""
         self._serving = False
@@ -262,6 +264,7 @@ class Cluster:
             await self._join(membership, lease)
             # Somebody else leads, as it was to be: when this broker leads again, it may find itself cut off again.
             self._stands_back_until_s = -YIELD_AGAIN_S
+            self._not_joined = ""
             self.membership = membership
             if self.engine.started:
                 self.engine.replaced()
@@ -274,6 +277,9 @@ class Cluster:
             if self.membership is not None:
                 # A leader that says itself that it goes is nothing to worry about.
                 (log.info if error.reason is Reason.NOT_LEADER else log.warning)("leader_lost", error=error.message)
+            elif error.message != self._not_joined:
+                self._not_joined = error.message
+                log.info("leader_not_joined", address=lease.address, error=error.message)
         finally:
             self.membership = None
             self._catalog.leave(membership)
