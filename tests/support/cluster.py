@@ -30,6 +30,8 @@ from tests.support.writers import PAUSE_S, AiokafkaReader, AiokafkaWriter, Confl
 PATIENCE_S = 120.0
 """Ends a hang; nothing is judged by it."""
 EXIT_FENCED = 3
+SHUTDOWN_MS = 30_000
+"""So long each part of a broker may take to end: on a busy machine a clean end takes its time."""
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 
 
@@ -59,6 +61,7 @@ class Brokers:
         count: int = 3,
     ) -> None:
         self.all: list[BrokerProcess] = []
+        env = {"HEADGATE_SHUTDOWN_TIMEOUT_MS": str(SHUTDOWN_MS), **(env or {})}
         self.revived = 0
         """Brokers that were replaced while they lived, and were started again."""
         for number in range(1, count + 1):
@@ -237,7 +240,7 @@ class Trouble:
         victim.kill()
 
     def _drain(self, victim: BrokerProcess) -> None:
-        code = victim.terminate()
+        code = victim.terminate(PATIENCE_S)
         assert code == 0, f"SIGTERM did not end the broker cleanly. exit=`{code}`\n{victim.log_tail()}"
 
     def _pause(self, victim: BrokerProcess, how: str, seconds: float) -> None:
