@@ -341,6 +341,36 @@ def test_two_at_once_add_one_flood(broker: BrokerProcess, source: tuple[Path, li
     assert content(read(broker, "two")) == expected(rows, PARTITIONS)
 
 
+def test_two_floods_at_once_are_both_whole(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+    """Into one topic, each with a gate of its own: the one that opened its gate first stands first, whichever ends first."""
+    create(broker, "both")
+    both = {name: events(1000, seed=seed) for name, seed in (("one", 31), ("other", 32))}
+    barrier = threading.Barrier(2, timeout=TIMEOUT_S)
+    done: list[Certificate | BaseException] = []
+
+    def one(name: str, path: Path) -> None:
+        def listen(seen: Progress) -> None:
+            if seen.phase is Phase.COMMITTING:
+                barrier.wait()
+
+        try:
+            done.append(run(flood(broker, "both", path, flood_id=name), spark, progress=listen))
+        except BaseException as error:  # noqa: BLE001 - judged below
+            done.append(error)
+
+    threads = [threading.Thread(target=one, args=(name, write(tmp_path / name, rows))) for name, rows in both.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(isinstance(one, Certificate) and (one.added_rows, one.complete) == (1000, True) for one in done), done
+    opened = sorted(gates(broker, "both"), key=lambda gate: gate.windows[0].base_offset)
+    assert [gate.state for gate in opened] == [GateState.FILLED] * 2
+    found = content(read(broker, "both"))
+    for number in range(PARTITIONS):
+        assert found[number] == [row for gate in opened for row in expected(both[gate.id], PARTITIONS)[number]]
+
+
 def test_a_gate_that_was_lost_ends_the_job(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
     create(broker, "lost")
 

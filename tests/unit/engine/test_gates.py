@@ -105,6 +105,11 @@ async def _unsorted(case: Case) -> ParquetExtent:
     return await case.write(_rows(case).append_column("offset", pa.array(offsets, pa.int64())), row_group_size=ROWS // 2)
 
 
+async def _more_rows(case: Case) -> ParquetExtent:
+    bad = await case.write(rows_of("g", 0, 0, ROWS + 5))
+    return replace(bad, end_offset=bad.end_offset + 5)
+
+
 def _path(path: str) -> Spoil:
     async def spoil(case: Case) -> ParquetExtent:
         return replace(case.ref, path=path.format(own=case.ref.path))
@@ -143,6 +148,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "another checksum": (_changed(footer_crc32c=1), "another checksum"),
     "fewer rows than stated": (_changed(base_offset=0, end_offset=1), "outside the gate's window"),
     "more rows than stated": (_changed(end_offset=-1), "another number of rows"),
+    "more rows than the window": (_more_rows, "outside the gate's window"),
     "before the window": (_changed(base_offset=-1, end_offset=-1), "outside the gate's window"),
     "no rows": (_changed(end_offset=-ROWS), "at least one row"),
     "another first time": (_changed(timestamp_min_ms=-1), "times are"),
@@ -152,6 +158,18 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "a value of another type": (
         _columns(lambda rows: rows.set_column(2, "value", pa.array(range(ROWS), pa.int64()))),
         "column `value` is neither",
+    ),
+    "a key of another type": (
+        _columns(lambda rows: rows.set_column(1, "key", pa.array([1.5] * ROWS))),
+        "column `key` is neither",
+    ),
+    "a time that is a text": (
+        _columns(lambda rows: rows.set_column(0, "timestamp", pa.array(["1970-01-01"] * ROWS))),
+        "column `timestamp`",
+    ),
+    "headers of another type": (
+        _columns(lambda rows: rows.append_column("headers", pa.array(["a=b"] * ROWS))),
+        "column `headers`",
     ),
     "a null timestamp": (
         _columns(lambda rows: rows.set_column(0, "timestamp", pa.array([None, *range(ROWS - 1)], pa.timestamp("ms", tz="UTC")))),
