@@ -133,6 +133,12 @@ class Writer(Running):
         return self._unacked() >= UNACKED_MAX
 
 
+def _fatal(error: KafkaError) -> None:
+    """Have the client's next call raise why it gave up, which it does not say later."""
+    if error.fatal():
+        raise KafkaException(error)
+
+
 class ConfluentWriter(Writer):
     def run(self) -> None:
         producer = Producer(
@@ -146,6 +152,7 @@ class ConfluentWriter(Writer):
                 "linger.ms": 2,
                 "message.timeout.ms": PATIENCE_MS,
                 "log_level": 0,
+                "error_cb": _fatal,
                 **QUICK_RECONNECT,
             }
         )
