@@ -6,9 +6,14 @@ that a flood would raise brokers it need not, leave some behind, add a partition
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import dagster as dg
@@ -19,10 +24,11 @@ import pytest
 from assets.build import flood_definitions
 from assets.floods.model import Brokers, Flood, Partitions, Source
 from assets.lease import LEASES
-from assets.resources import FleetResource
+from assets.resources import FleetResource, SparkResource
 from broker.runtime.errors import InvalidError, Reason, RetryError
 from tests.support.stand_in import Book, StandInCluster, StandInSpark, book
 
+ROOT = Path(__file__).parents[3]
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 ROWS = {"2026-01-01": 10, "2026-01-02": 20, "2026-01-03": 30}
 
@@ -51,7 +57,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 class World:
     """One flood, its stand-ins, and a Dagster."""
 
-    def __init__(self, source: str, instance: dg.DagsterInstance, **changes: Any) -> None:
+    def __init__(self, source: str, instance: dg.DagsterInstance, spark: SparkResource | None = None, **changes: Any) -> None:
         self.name, self.book = book()
         self.book.rows = ROWS
         values: dict[str, Any] = {
@@ -69,7 +75,10 @@ class World:
         self.flood = Flood(**{**values, **changes})
         self.instance = instance
         self.definitions = flood_definitions(
-            [self.flood], cluster=StandInCluster(name=self.name), spark=StandInSpark(name=self.name), fleet=FleetResource()
+            [self.flood],
+            cluster=StandInCluster(name=self.name),
+            spark=spark or StandInSpark(name=self.name),
+            fleet=FleetResource(),
         )
 
     def run(self, first: str = DAYS[0], last: str = DAYS[-1], tags: dict[str, str] | None = None) -> dg.ExecuteInProcessResult:
@@ -201,6 +210,58 @@ def test_a_topic_of_another_shape_is_refused_in_the_plan(world: World) -> None:
 def test_a_source_that_is_not_there(world: World, instance: dg.DagsterInstance) -> None:
     gone = World("/nowhere/at/all.parquet", instance)
     assert failure(gone.run()) == "the source is not there. flood=`clicks` path=`/nowhere/at/all.parquet`"
+
+
+class _Forbidden(BaseHTTPRequestHandler):
+    """What S3 says to whom it does not know."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(403)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_source_in_a_bucket_without_credentials(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Forbidden) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        path = f"s3://lake/clicks.parquet?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:{server.server_port}"
+        world = World(path, instance)
+        text = failure(world.run())
+        server.shutdown()
+    assert text.startswith("the source may not be read: are there credentials for it?") and text.endswith(f"path=`{path}`")
+    assert not world.called("reserve")
+
+
+_NO_SPARK = """
+import sys
+import dagster as dg
+from assets.resources import SparkResource
+from tests.unit.assets.test_materialize import World, failure
+with dg.DagsterInstance.ephemeral() as instance:
+    world = World(sys.argv[1], instance, SparkResource(master="nowhere://at:all"))
+    print(failure(world.run()))
+    print(world.book.reservations, world.book.live())
+"""
+
+
+def test_a_spark_that_does_not_start(source: str) -> None:
+    """In a process of its own: a session that other tests began would be taken."""
+    run = subprocess.run(
+        [sys.executable, "-c", _NO_SPARK, source], cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
+    )
+    assert run.returncode == 0, run.stderr
+    text, left = run.stdout.splitlines()
+    assert text.startswith("spark does not start: ") and text.endswith("master=`nowhere://at:all`")
+    assert left == "{} 1", "the brokers are given back"
 
 
 def test_an_event_time_that_is_no_column(source: str, instance: dg.DagsterInstance) -> None:
