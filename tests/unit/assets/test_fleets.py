@@ -7,8 +7,12 @@ what a cluster does with the number is not tested here.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3  # type: ignore[import-untyped]
@@ -136,15 +140,91 @@ def test_the_manifests_are_what_the_fleet_scales() -> None:
     assert rules == {("statefulsets", "get"), ("statefulsets/scale", "patch")}
 
 
+def test_the_manifests_are_what_the_api_takes() -> None:
+    """Every field is one of the API's, as the official client has them, and none that must be there is missing."""
+    for document in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()):
+        model = f"V1{document['kind']}"
+        assert unknown_fields(document, model, document["kind"]) == []
+        with kubernetes.ApiClient() as connection:
+            connection.deserialize(SimpleNamespace(data=json.dumps(document)), model)
+
+
+def unknown_fields(value: Any, model: str, path: str) -> list[str]:
+    """The fields of a manifest that its model does not have."""
+    if isinstance(value, list):
+        inner = model.removeprefix("list[").removesuffix("]")
+        return [one for item in value for one in unknown_fields(item, inner, path)]
+    found = getattr(kubernetes, model, None)
+    if found is None or not isinstance(value, dict):
+        return []
+    names = {shown: name for name, shown in found.attribute_map.items()}
+    wrong = [f"{path}.{name}" for name in value if name not in names]
+    return wrong + [
+        one
+        for name, item in value.items()
+        if name in names
+        for one in unknown_fields(item, found.openapi_types[names[name]], f"{path}.{name}")
+    ]
+
+
+def test_the_api_takes_not_everything() -> None:
+    """The check itself."""
+    document = {"spec": {"replica": 1, "template": {"spec": {"containers": [{"nam": "broker"}]}}}}
+    assert unknown_fields(document, "V1StatefulSet", "") == [".spec.replica", ".spec.template.spec.containers.nam"]
+
+
+def started_with(command: str, tmp_path: Path, **environment: str) -> list[str]:
+    """What a container's shell gives to `headgate`."""
+    for name, text in {"headgate": 'printf "%s\\n" "$@"', "hostname": "echo 10.0.3.17 172.17.0.2"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(["sh", "-c", command], env={"PATH": path, **environment}, capture_output=True, text=True, check=True)
+    return run.stdout.splitlines()
+
+
+def test_each_pod_is_a_broker_of_its_own(tmp_path: Path) -> None:
+    documents = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    (container,) = next(one for one in documents if one["kind"] == "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["sh", "-c"]
+    assert started_with(container["args"][0], tmp_path, HOSTNAME="headgate-2") == [
+        "broker", "--broker-id", "3", "--host", "0.0.0.0", "--advertised-host", "headgate-2.headgate-brokers.headgate.svc"
+    ]  # fmt: skip
+
+
 # -- ecs
+
+
+def aws(server: S3Server, service: str) -> Any:
+    """moto's server answers for more than S3."""
+    return boto3.client(
+        service, region_name="us-east-1", endpoint_url=server.endpoint, aws_access_key_id="test", aws_secret_access_key="test"
+    )
+
+
+def test_the_service_of_the_definitions_is_scaled(s3_server: S3Server, tmp_path: Path) -> None:
+    """boto3 takes only fields that the API has; moto keeps what it is given."""
+    task, service = (json.loads((DEPLOY / name).read_text()) for name in ("ecs-task.json", "ecs-service.json"))
+    client, network = aws(s3_server, "ecs"), aws(s3_server, "ec2")
+    places = service["networkConfiguration"]["awsvpcConfiguration"]
+    places["subnets"] = [one["SubnetId"] for one in network.describe_subnets()["Subnets"]]
+    places["securityGroups"] = [one["GroupId"] for one in network.describe_security_groups()["SecurityGroups"]]
+    client.create_cluster(clusterName=service["cluster"])
+    made = client.register_task_definition(**task)["taskDefinition"]
+    assert client.create_service(**service)["service"]["taskDefinition"] == made["taskDefinitionArn"]
+    fleet = EcsFleet(cluster=service["cluster"], service=service["serviceName"], client=client)
+    assert fleet.scale(3).asked == 3 and fleet.state().asked == 3
+    (container,) = made["containerDefinitions"]
+    assert container["entryPoint"] == ["sh", "-c"]
+    assert started_with(container["command"][0], tmp_path) == [
+        "broker", "--broker-id", str(3 * 256 + 17), "--host", "0.0.0.0", "--advertised-host", "10.0.3.17"
+    ]  # fmt: skip
 
 
 @pytest.fixture
 def ecs(s3_server: S3Server) -> Any:
-    """moto's server answers for ECS too. A service of one task."""
-    client = boto3.client(
-        "ecs", region_name="us-east-1", endpoint_url=s3_server.endpoint, aws_access_key_id="test", aws_secret_access_key="test"
-    )
+    """A service of one task."""
+    client = aws(s3_server, "ecs")
     client.create_cluster(clusterName="flood")
     client.register_task_definition(family="broker", containerDefinitions=[{"name": "broker", "image": "headgate", "memory": 512}])
     if not client.list_services(cluster="flood")["serviceArns"]:
