@@ -8,6 +8,7 @@ history, or that brokers are paid for that nobody uses.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,10 @@ import pytest
 
 from assets.build import flood_definitions
 from assets.definitions import load
+from assets.resources import ClusterResource
+from tests.support.broker_process import BrokerProcess
 from tests.support.flood_world import FLOOD, TOPIC, FloodWorld, flood_world, kill
+from tests.support.s3_server import S3Server
 
 WORDS = {"daemon": "dagster._daemon", "spark": "SparkSubmit", "broker": "broker.cli.main broker"}
 """What is in the command line of each victim."""
@@ -47,6 +51,33 @@ def test_two_days_through_spark(tmp_path: Path) -> None:
         again = run()
         (backfill, _) = again.asset_materializations_for_node("flights__flood_backfill")
         assert backfill.metadata["rows added"].value == 0
+
+
+@pytest.mark.timeout(600)
+def test_a_store_without_credentials(tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers have credentials for the topic's bucket; who runs Spark has none."""
+    for name in s3_server.environment.keys() - {"AWS_EC2_METADATA_DISABLED"}:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    store = f"s3://{s3_server.bucket()}/floods?endpoint={s3_server.endpoint}&region=us-east-1"
+    with (
+        flood_world(tmp_path) as world,
+        BrokerProcess(store, tmp_path / "broker.log", env=s3_server.environment) as broker,
+        dg.DagsterInstance.ephemeral() as instance,
+    ):
+        world.make_flights(brokers=1)
+        broker.start()
+        cluster = ClusterResource(address=f"127.0.0.1:{broker.grpc_port}")
+        job = flood_definitions(load(str(tmp_path / "floods.yaml")), cluster=cluster).resolve_job_def("flights_flood")
+        run = job.execute_in_process(instance=instance, partition_key="2013-06-10", raise_on_error=False)
+        (failed,) = [event.step_failure_data for event in run.all_events if event.is_step_failure]
+        assert failed.user_failure_data is not None, failed.error_display_string
+        assert "no credentials were found" in str(failed.user_failure_data.description)
+        assert not cluster.reservations()
+        assert {str(gate.state) for gate in cluster.gates(TOPIC).values()} <= {"released"}
+        broker.kill()
+        broker.check_output()
 
 
 @pytest.fixture(scope="module")
