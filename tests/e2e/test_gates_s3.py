@@ -1,7 +1,7 @@
 """History by reference in a bucket: gates from end to end, and a flood by Spark while the bucket throttles.
 
 Runs: a broker process over an S3 server, through a proxy that refuses requests; files that are uploaded to the bucket, and the
-command line that runs a backfill. Compared: every record with what was uploaded, or with what the source has as plain Python has it.
+command line that runs a backfill. Compared: every record with what was uploaded, or with the source as plain Python reads it.
 A mismatch means that something holds for a directory only, or that a refused request loses, doubles or half shows history.
 """
 
