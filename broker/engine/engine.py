@@ -565,11 +565,17 @@ class Engine:
         return lead is None or lead[0].id == self.incarnation_id
 
     def brokers(self) -> list[Incarnation]:
-        """The live brokers, by id; of one that was just replaced by a new run, the new one."""
+        """The live brokers, by id; of one that was just replaced by a new run, the new one.
+
+        The last one to end is among them as long as it answers: a client that is told of no broker at all forgets those that it
+        knows, and librdkafka may then never look for one again (its issue 5301).
+        """
         newest: dict[int, Incarnation] = {}
         for incarnation in self.manifest.incarnations.values():
             if not incarnation.sealed:
                 newest[incarnation.broker_id] = incarnation
+        if not newest and (mine := self.manifest.incarnations.get(self.incarnation_id)) is not None:
+            return [mine]
         return [newest[broker_id] for broker_id in sorted(newest)]
 
     @property

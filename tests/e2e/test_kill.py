@@ -20,6 +20,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -216,7 +217,8 @@ def test_clients_that_are_given_up_end_without_a_broker(make_broker: BrokerFacto
     ordeal = Ordeal(broker, random.Random(SEED), writers, readers)
     for one in (*writers, *readers):
         one.start()
-    ordeal.wait_for_acks(100)
+    while not all(writer.sent.acked_count for writer in writers) or not all(reader.count for reader in readers):
+        ordeal.wait_for_acks(1)
     broker.kill()
     for reader in readers:
         reader.ends = dict.fromkeys(range(PARTITIONS), 1 << 40)
@@ -256,6 +258,28 @@ def test_a_long_poll_does_not_hold_up_sigterm(make_broker: BrokerFactory) -> Non
     for thread in waiting:
         thread.join(PATIENCE_S)
     assert len(answers) == len(waiting)
+
+
+def test_a_broker_that_ends_is_named_in_its_last_answer(make_broker: BrokerFactory) -> None:
+    """Whoever asks while the only broker ends is never told that there is none: librdkafka would not look for it again."""
+    broker = make_broker()
+    broker.start()
+    create_topic(broker.bootstrap, TOPIC, 1)
+    brokers: list[int] = []
+
+    def ask() -> None:
+        with RawConnection(HOST, broker.kafka_port, timeout_s=60) as connection, suppress(ClosedByPeer, ConnectionError):
+            while True:
+                brokers.append(len(oracle.call(connection, oracle.METADATA, 12, {"topics": None}).brokers))
+
+    asking = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in asking:
+        thread.start()
+    time.sleep(0.3)
+    assert broker.terminate() == 0
+    for thread in asking:
+        thread.join(PATIENCE_S)
+    assert set(brokers) == {1}
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,18 @@ async def test_authorized_operations(kafka: Kafka) -> None:
     assert (response.topics[0].topic_authorized_operations, response.cluster_authorized_operations) == (3576, 8096)
 
 
+@pytest.mark.parametrize("version", range(14))
+async def test_the_last_broker_is_named_until_it_is_gone(kafka: Kafka, version: int) -> None:
+    """It has sealed its log and leads nothing more, but its connections are still open."""
+    await kafka.engine.create_topic("a", 1, {})
+    await kafka.close()
+    response = await kafka.call(MetadataRequest(topics=named("a")), version)
+    assert [(one.node_id, one.host, one.port) for one in response.brokers] == [(7, "broker.test", 9092)]
+    ((part,),) = [topic.partitions for topic in response.topics]
+    assert (part.error_code, part.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert [one.broker_id for one in (await kafka.call(DescribeClusterRequest(), 0)).brokers] == [7]
+
+
 # -- DescribeCluster
 
 
