@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AiokafkaPartition
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import RecordMetadata
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from kafka import KafkaProducer
@@ -32,6 +33,9 @@ PAUSE_S = 0.002
 
 END_S = 10.0
 """How long a client may take to end once nobody waits for what it does."""
+
+BLOCKED_S = 70.0
+"""How long a library may block a client where nothing can wake it: kafka-python does for a minute when no broker answers."""
 
 
 class Running(ABC):
@@ -53,7 +57,7 @@ class Running(ABC):
         for one in running:
             one.give_up()
         for one in running:
-            one._thread.join(2 * END_S)
+            one._thread.join(BLOCKED_S)
             assert not one._thread.is_alive(), f"{one._thread.name} cannot be ended"
 
     def start(self) -> None:
@@ -71,9 +75,13 @@ class Running(ABC):
 
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
-        assert not self._thread.is_alive(), f"{self._thread.name} does not end. waited_s=`{timeout_s}`"
+        assert not self._thread.is_alive(), f"{self._thread.name} does not end. waited_s=`{timeout_s}`{self._state()}"
         if self.error is not None:
             raise AssertionError(f"{self._thread.name} failed") from self.error
+
+    def _state(self) -> str:
+        """What it has come to, for whoever finds that it does not end."""
+        return ""
 
     def check(self) -> None:
         """Raise when it has failed already."""
@@ -194,9 +202,9 @@ class AiokafkaWriter(Writer):
             request_timeout_ms=PATIENCE_MS,
             retry_backoff_ms=20,
         )
-        await producer.start()
         waiting: set[asyncio.Task[None]] = set()
         try:
+            await _start(producer)
             while not self._stopping.is_set():
                 if not self._full():
                     for _ in range(4):
@@ -216,6 +224,17 @@ class AiokafkaWriter(Writer):
             self.sent.acked(partition, sequence, (await future).offset)
         except Exception as error:  # noqa: BLE001  # whatever a record failed with is judged
             self.sent.failed(error)
+
+
+async def _start(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
+    """Unlike those of the other libraries, aiokafka's clients do not wait for the first broker that answers."""
+    while True:
+        try:
+            await client.start()
+        except KafkaConnectionError:
+            await asyncio.sleep(0.02)
+        else:
+            return
 
 
 class KafkaPythonWriter(Writer):
@@ -265,9 +284,16 @@ class Reader(Running):
         self.stop()
         self.join(timeout_s)
 
+    def _last(self, partition: int) -> int:
+        """The last offset that it was shown; -1: none."""
+        records = self.seen[partition]
+        return records[-1][0] if records else -1
+
     def _behind(self) -> bool:
-        behind = any((self.seen[partition] or [(-1, b"")])[-1][0] < end for partition, end in self.ends.items())
-        return behind and not self._given_up.is_set()
+        return not self._given_up.is_set() and any(self._last(partition) < end for partition, end in self.ends.items())
+
+    def _state(self) -> str:
+        return f" read=`{ {partition: self._last(partition) for partition in self.seen} }` ends=`{self.ends}`"
 
     @property
     def count(self) -> int:
@@ -321,8 +347,8 @@ class AiokafkaReader(Reader):
             request_timeout_ms=10_000,
         )
         assigned = [AiokafkaPartition(self.topic, partition) for partition in self.seen]
-        await consumer.start()
         try:
+            await _start(consumer)
             consumer.assign(assigned)
             for part in assigned:
                 consumer.seek(part, 0)
