@@ -294,7 +294,7 @@ def release_if_last(run: Run) -> bool:
 
 
 def watch_brokers_go(run: Run, fleet: FleetResource) -> int:
-    """Until no more brokers serve than are wanted. Returns how many serve."""
+    """Until there are no more brokers than are wanted, and those that go have handed over what they led. Returns how many serve."""
     running = fleet.fleet(run.cluster)
     until = time.monotonic() + LEAVE_WAIT_S
     asked = 0
@@ -303,7 +303,9 @@ def watch_brokers_go(run: Run, fleet: FleetResource) -> int:
         if not running.follows and asked != state.brokers:
             asked = state.brokers
             running.scale(asked)
-        if state.live_brokers <= state.brokers or time.monotonic() > until:
+        # Who is told to go does not serve any more, but leads until others do.
+        gone = state.live_brokers <= state.brokers and not any(one.draining for one in run.cluster.view().members)
+        if gone or time.monotonic() > until:
             return state.live_brokers
         time.sleep(POLL_S)
 

@@ -224,7 +224,7 @@ class Demo:
             raise FatalError(Reason.INTERNAL, f"the flood failed: {self.dagster.failure(run_id)} run=`{run_id}`")
 
     def _few_brokers(self) -> bool:
-        return self.cluster.desired().live_brokers <= 1
+        return self.cluster.desired().live_brokers <= 1 and len(self.cluster.view().members) <= 1
 
     def _stop_producer(self) -> None:
         log = self._processes.log("live")

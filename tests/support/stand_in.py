@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +37,8 @@ class Book:
     rows: Mapping[str, int] = field(default_factory=dict)
     """Rows of each partition's source, as Spark finds them."""
     lags: list[dict[str, tuple[int, int]]] = field(default_factory=list)
+    looks_until_gone: int = 2
+    """How often the cluster is looked at until brokers that are to go have handed over their segments."""
 
     def live(self) -> int:
         return min(self.fleet_max, self.desired())
@@ -86,12 +88,19 @@ class StandInCluster(ClusterResource):
 
     def view(self) -> ClusterView:
         found = self._book
+        serving = range(1, found.live() + 1)
+        going = {one.broker_id for one in found.segments} - set(serving)
+        if going and found.looks_until_gone:
+            found.looks_until_gone -= 1
+        elif going:
+            found.segments[:] = [replace(one, broker_id=1) if one.broker_id in going else one for one in found.segments]
+            going = set()
         members = tuple(
             Member(
                 broker_id=number, incarnation_id="", host="127.0.0.1", kafka_port=9092 + number, grpc_port=0, http_port=0, rack="",
-                cpu_share=0.0, memory_bytes=0, connections=0, draining=False, trouble="",
+                cpu_share=0.0, memory_bytes=0, connections=0, draining=number in going, trouble="",
             )
-            for number in range(1, found.live() + 1)
+            for number in (*serving, *sorted(going))
         )  # fmt: skip
         return ClusterView(leader_broker_id=1, version=1, members=members, segments=tuple(found.segments), decisions=())
 

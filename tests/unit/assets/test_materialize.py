@@ -125,12 +125,13 @@ def test_three_days_are_one_scale_up(world: World) -> None:
     assert {call[2] for call in world.called("reserve")} == {3}
     assert world.called("spark") == [("spark", "clicks", DAYS, 3)], "Spark began once, and with all brokers there"
     assert world.book.reservations == {}
-    assert len({one.broker_id for one in world.book.segments}) == 3, "the topic's segments were spread over the brokers"
+    assert [call[-1] for call in world.called("split")] == [2, 3], "the topic's segments were spread over the brokers"
     assert metadata(result, "flood_plan")["rows"] == 60
     backfill = metadata(result, "flood_backfill")
     assert backfill["rows added"] == 60
     release = metadata(result, "flood_release")
     assert release["released"] is True and release["rows added"] == 60 and "image/svg" in release["flood"]
+    assert release["segments merged"] == 2 and len(world.book.segments) == 1, "once the brokers that go have handed them over"
 
 
 def test_each_partition_has_its_own_certificate(world: World) -> None:
