@@ -38,11 +38,19 @@ from broker.runtime.errors import InvalidError, Reason
 Uint64s: TypeAlias = npt.NDArray[np.uint64]
 
 GROUP_BYTES = 4 << 20
-"""Decompressed bytes that are taken apart in one go, but for a single larger batch: within reach of a core's caches."""
+"""Bytes that are put together and taken apart in one go, but for a single larger batch: within reach of a core's caches."""
+IN_PLACE_BYTES = 16 << 20
+"""The same of what is taken apart where it stands: numpy's own costs are shared by more rows."""
 LOCK_STEP_BATCHES_MIN = 300
 """From so many batches on, one step of numpy over all of them costs less than as many steps of Python."""
 
-_SLACK_BYTES = 16
+WALK_BYTES_MIN = IN_PLACE_BYTES // LOCK_STEP_BATCHES_MIN
+"""Of larger batches there are never enough in a group for lock-step."""
+POSITION_MAX = (1 << 31) - 1
+"""As far as a binary view can refer."""
+
+_WORD_BYTES = 8
+_RECORD_BYTES_MIN = 7
 _IN_PLACE_BYTES = 12
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -56,7 +64,12 @@ class _Batch(NamedTuple):
     header: tuple[int, ...]
     """As `batch.BatchHeader`."""
     whole: memoryview
-    records: memoryview
+    records: Buffer
+    within: bytes | None
+    """Where the records stand, at `position`; None: they were compressed, or stand in something else than bytes."""
+    position: int
+    starts: Int64s | None
+    """Where each record begins in `within`, if that was looked for already."""
 
 
 class _UnusualError(Exception):
@@ -87,11 +100,16 @@ def decode_batches(
     group: list[_Batch] = []
     size = 0
     for buffer in buffers:
-        for whole in split(memoryview(buffer).cast("B")):
-            batch = _open(whole, low, high, decompressed_bytes_max)
+        view = memoryview(buffer).cast("B")
+        within = view.obj if isinstance(view.obj, bytes) and len(view.obj) == len(view) else None
+        position = 0
+        for whole in split(view):
+            batch = _open(whole, within, position, low, high, decompressed_bytes_max)
+            position += len(whole)
             if batch is None:
                 continue
-            if group and size + len(batch.records) > GROUP_BYTES:
+            stays = group and batch.within is not None and batch.within is group[0].within
+            if group and size + len(batch.records) > (IN_PLACE_BYTES if stays else GROUP_BYTES):
                 parts.append(_decode_group(group, low, high, decompressed_bytes_max))
                 group, size = [], 0
             group.append(batch)
@@ -110,7 +128,9 @@ def decode_batches(
         raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"more than 2 GB of keys or values cannot be one table: {error}") from error
 
 
-def _open(whole: memoryview, low: int, high: int, decompressed_bytes_max: int) -> _Batch | None:
+def _open(
+    whole: memoryview, within: bytes | None, position: int, low: int, high: int, decompressed_bytes_max: int
+) -> _Batch | None:
     header = unpack_header(whole)
     base_offset, _, _, magic, crc, attributes, last_delta, _, _, _, _, _, count = header
     if magic != 2:
@@ -122,8 +142,44 @@ def _open(whole: memoryview, low: int, high: int, decompressed_bytes_max: int) -
         raise InvalidError(Reason.UNSUPPORTED_COMPRESSION, f"record batch has an unknown codec. codec=`{codec}`")
     if attributes & CONTROL or base_offset + last_delta < low or base_offset >= high or not count:
         return None
-    records = whole[HEADER_BYTES:]
-    return _Batch(header, whole, decompress(Codec(codec), records, decompressed_bytes_max) if codec else records)
+    records: Buffer = whole[HEADER_BYTES:]
+    if codec:
+        records, within = decompress(Codec(codec), whole[HEADER_BYTES:], decompressed_bytes_max), None
+    starts = None
+    if within is not None and len(records) > WALK_BYTES_MIN and 0 < count <= len(records) // _RECORD_BYTES_MIN:
+        # Now, while they are in the core's cache.
+        starts = _walk(within, position + HEADER_BYTES, count)
+    return _Batch(header, whole, records, within, position + HEADER_BYTES, starts)
+
+
+def _walk(data: Buffer, position: int, count: int) -> Int64s:
+    """Where each of `count` records begins, the first one at `position`; where one is cut off, fewer."""
+    advance = _ADVANCE
+    starts: list[int] = []
+    note = starts.append
+    try:
+        for _ in range(count):
+            note(position)
+            first = data[position]
+            second = data[position + 1]
+            if first > 0x7F and second < 0x80:
+                # The usual case, in as few steps of the interpreter as can be: this loop is half of the cost of decoding.
+                position += advance[first] + (second << 6)
+            elif first < 0x80:
+                position += (first >> 1) + 1
+            else:
+                size, shift, position = first & 0x7F | (second & 0x7F) << 7, 14, position + 2
+                while True:
+                    byte = data[position]
+                    position += 1
+                    size |= (byte & 0x7F) << shift
+                    if byte < 0x80:
+                        break
+                    shift += 7
+                position += size >> 1
+    except IndexError:
+        starts.pop()
+    return np.array(starts, np.int64)
 
 
 def _decode_group(group: list[_Batch], low: int, high: int, decompressed_bytes_max: int) -> list[ArrowArray]:
@@ -159,13 +215,22 @@ class _Group:
     """The records of some batches in one buffer."""
 
     def __init__(self, group: list[_Batch]) -> None:
-        self._data = b"".join([*(batch.records for batch in group), bytes(_SLACK_BYTES)])
-        self._end = len(self._data) - _SLACK_BYTES
-        # Eight bytes from every position; gathering from it is what makes the rest fast.
-        self._words: Uint64s = np.ndarray((self._end + _SLACK_BYTES - 7,), "<u8", self._data, 0, (1,))
         sizes = np.array([len(batch.records) for batch in group], np.int64)
-        self._batch_ends = np.cumsum(sizes)
-        self._batch_starts = self._batch_ends - sizes
+        within = group[0].within
+        self._known_starts: list[Int64s | None] = [None] * len(group)
+        if within is not None and all(batch.within is within for batch in group) and len(within) <= POSITION_MAX:
+            # They are read where they stand; else they are put together first.
+            self._data = within
+            self._known_starts = [batch.starts for batch in group]
+            self._batch_starts = np.array([batch.position for batch in group], np.int64)
+            self._batch_ends = self._batch_starts + sizes
+        else:
+            self._data = b"".join([*(batch.records for batch in group), bytes(_WORD_BYTES)])
+            self._batch_ends = np.cumsum(sizes)
+            self._batch_starts = self._batch_ends - sizes
+        # Eight bytes from every position; gathering from it is what makes the rest fast.
+        self._last_word = len(self._data) - _WORD_BYTES
+        self._words: Uint64s = np.ndarray((self._last_word + 1,), "<u8", self._data, 0, (1,))
         base_offset, _, _, _, _, attributes, last_delta, base_time, max_time, _, _, _, count = zip(
             *(batch.header for batch in group), strict=True
         )
@@ -175,7 +240,7 @@ class _Group:
         self._base_times = np.array(base_time, np.int64)
         self._max_times = np.array(max_time, np.int64)
         self._counts = np.array(count, np.int64)
-        if int(self._counts.min()) < 0 or bool((self._counts * 7 > sizes).any()):
+        if int(self._counts.min()) < 0 or bool((self._counts * _RECORD_BYTES_MIN > sizes).any()):
             raise _UnusualError("a record takes seven bytes or more")
 
     def decode(self, low: int, high: int) -> list[ArrowArray]:
@@ -252,7 +317,11 @@ class _Group:
         for batch in order[left > done].tolist():
             first = int(rows[batch]) + done
             count = int(self._counts[batch]) - done
-            starts[first : first + count] = self._walk(int(positions[batch]), count)
+            known = self._known_starts[batch]
+            found = _walk(self._data, int(positions[batch]), count) if known is None else known[done:]
+            if len(found) < count:
+                raise _UnusualError("a record is cut off")
+            starts[first : first + count] = found
         return starts
 
     def _lock_step(self, starts: Int64s, rows: Int64s, positions: Int64s, order: Int64s, left: Int64s) -> int:
@@ -278,37 +347,14 @@ class _Group:
         positions[order] = at
         return done
 
-    def _walk(self, position: int, count: int) -> list[int]:
-        data, advance = self._data, _ADVANCE
-        starts: list[int] = []
-        note = starts.append
-        try:
-            for _ in range(count):
-                note(position)
-                first = data[position]
-                second = data[position + 1]
-                if first > 0x7F and second < 0x80:
-                    # The usual case, in as few steps of the interpreter as can be: this loop is half of the cost of decoding.
-                    position += advance[first] + (second << 6)
-                elif first < 0x80:
-                    position += (first >> 1) + 1
-                else:
-                    size, shift, position = first & 0x7F | (second & 0x7F) << 7, 14, position + 2
-                    while True:
-                        byte = data[position]
-                        position += 1
-                        size |= (byte & 0x7F) << shift
-                        if byte < 0x80:
-                            break
-                        shift += 7
-                    position += size >> 1
-        except IndexError as error:
-            raise _UnusualError("a record is cut off") from error
-        return starts
-
     def _gather(self, positions: Int64s) -> Uint64s:
-        # What lies behind the end is found out later: positions only grow, and a record's end is checked.
-        return self._words[np.minimum(positions, self._end)]
+        """Eight bytes from each position on; 0 where there are none any more."""
+        words = self._words[np.minimum(positions, self._last_word)]
+        beyond = np.flatnonzero(positions > self._last_word)
+        if len(beyond):
+            # (A shift by 64 or more gives 0 in numpy.) What lies behind the end is found out later: a record's end is checked.
+            words[beyond] >>= (positions[beyond] - self._last_word).view(np.uint64) << np.uint64(3)
+        return words
 
     def _varint(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """The zigzag varints at some positions, and the positions behind them."""
@@ -347,9 +393,9 @@ class _Group:
         views[:, 1] = starts.astype(np.uint64) << _32
         small = np.flatnonzero(used <= _IN_PLACE_BYTES)
         if len(small):
-            first = self._words[starts[small]]
+            first = self._gather(starts[small])
             views[small, 0] |= first << _32
-            views[small, 1] = first >> _32 | self._words[np.minimum(starts[small] + 8, self._end)] << _32
+            views[small, 1] = first >> _32 | self._gather(starts[small] + 8) << _32
         bitmap = None if present is None else to_arrow(np.packbits(present, bitorder="little"))
         data = pa.py_buffer(self._data)
         return pa.Array.from_buffers(pa.binary_view(), count, [bitmap, to_arrow(views), data], -1)

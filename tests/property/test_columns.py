@@ -10,6 +10,7 @@ history that was uploaded, or that a certificate says so wrongly.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -140,10 +141,12 @@ def test_an_uncompressed_batch_is_what_a_producer_sends(rows: list[Row]) -> None
     lock_step=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
+@pytest.mark.usefixtures("walk_bytes_min")
 def test_batches_of_any_producer_are_decoded_together(parts: list[list[Row]], codecs: list[Codec], lock_step: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(column_decoder, "LOCK_STEP_BATCHES_MIN", 2 if lock_step else 1000)
         patch.setattr(column_decoder, "GROUP_BYTES", 20_000)
+        patch.setattr(column_decoder, "IN_PLACE_BYTES", 30_000)
         expected: list[Record] = []
         buffers: list[bytes] = []
         for number, rows in enumerate(parts):
@@ -156,11 +159,21 @@ def test_batches_of_any_producer_are_decoded_together(parts: list[list[Row]], co
         assert as_records(decode_batches([b"".join(buffers)])) == expected
 
 
+@pytest.fixture(scope="module", params=[0, 1 << 30])
+def walk_bytes_min(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whether records are looked for batch by batch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(column_decoder, "WALK_BYTES_MIN", request.param)
+        yield
+
+
+@pytest.mark.usefixtures("walk_bytes_min")
 @given(rows=sources, at=st.integers(0, 1 << 30), byte=st.integers(0, 255), codec=st.sampled_from(CODECS), cut=st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_spoiled_bytes_are_refused_or_read_as_the_record_codec_does(
     rows: list[Row], at: int, byte: int, codec: Codec, cut: bool
 ) -> None:
+    """Alone, and where it stands between two others."""
     from crc32c import crc32c
 
     batch = bytearray(encode_batch(records(rows, 0), compression=codec))
@@ -177,14 +190,18 @@ def test_spoiled_bytes_are_refused_or_read_as_the_record_codec_does(
         expected = list(iter_records(batch))
     except InvalidError:
         expected = None
+    other = encode_batch([Record(0, 7, b"key", b"value", ())])
+    between = [bytes(other) + bytes(batch) + bytes(other)]
     if expected is None:
-        with pytest.raises(InvalidError):
-            decode_batches([batch])
+        for buffers in ([batch], between):
+            with pytest.raises(InvalidError):
+                decode_batches(buffers)
         return
     if any(not 0 <= record.timestamp_ms + (1 << 62) < 1 << 63 for record in expected):
         return
     try:
         decoded = decode_batches([batch])
+        together = as_records(decode_batches(between))
     except InvalidError:
         assert any("\udc80" <= char <= "\udcff" for record in expected for name, _ in record.headers for char in name)
         return
@@ -197,6 +214,7 @@ def test_spoiled_bytes_are_refused_or_read_as_the_record_codec_does(
         for record in expected
     ]
     assert as_records(decoded) == plain
+    assert together[1:-1] == plain and together[0] == together[-1] == next(iter_records(other))
 
 
 @given(data=st.binary(max_size=300))

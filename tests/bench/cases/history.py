@@ -110,12 +110,13 @@ def _decode(bench: Bench, name: str, value_bytes: int, batch_bytes: int) -> Iter
     from broker.log.columns import decode_batches, encode_batches
 
     groups = _groups(value_bytes, bench.pick(32, 96) << 20)
-    encoded = [encode_batches(group, 0, batch_bytes_max=batch_bytes) for group in groups]
+    # As one answer to a fetch has them.
+    encoded = [b"".join(encode_batches(group, 0, batch_bytes_max=batch_bytes)) for group in groups]
     rows = sum(group.num_rows for group in groups)
 
     def decode() -> None:
         for batches in encoded:
-            decode_batches(batches)
+            decode_batches([batches])
 
     decode()
     rates = []
