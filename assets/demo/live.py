@@ -32,7 +32,9 @@ def main(bootstrap: str, topic: str, rate: float, flights: Path, out: Path) -> i
     signal.signal(signal.SIGTERM, stop)
     quiet = logging.Logger("live")
     quiet.addHandler(logging.NullHandler())
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0}, logger=quiet)
+    # Who is told that another broker leads now comes again after this pause; by default a tenth of a second.
+    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, "retry.backoff.ms": 10}
+    producer = Producer(settings, logger=quiet)
     failed = 0
     with out.open("w", buffering=1 << 16) as file:
 

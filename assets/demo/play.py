@@ -30,8 +30,8 @@ RUN_S = 600.0
 LEAVE_S = 60.0
 SAMPLE_S = 0.5
 NICE = 19
-"""Once it is there, Dagster, and Spark with it, gives way to brokers and producers: they share a machine here, as they should not
-elsewhere."""
+"""Once they are there, Dagster, Spark with it, and who reads the history give way to brokers and producers: all share one machine
+here, as they should not elsewhere."""
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 
@@ -205,6 +205,7 @@ class Demo:
         self._say("gates are open; a consumer begins at the earliest offset, and waits there")
         process = self._processes.start("earliest", "assets.demo.reader", self.bootstrap, TOPIC, "earliest", talk=True)
         _expect(process, "ready", self._processes)
+        self._processes.give_way("earliest", NICE)
         return process
 
     def _follow(self, run_id: str) -> None:
