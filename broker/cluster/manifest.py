@@ -6,7 +6,7 @@ snapshots are JSON, for a person with `cat` in the store. `engine/catalog.py` wr
 Theory of operation::
 
     topic        CreateTopic -> SetPartitions | SetTopicConfig | SetLogStart ... -> DeleteTopic
-    incarnation  OpenIncarnation -> AddChunks ... -> SealIncarnation -> RemoveChunks ... -> CloseIncarnation
+    incarnation  OpenIncarnation -> AddChunks | SetFollower ... -> SealIncarnation -> RemoveChunks ... -> CloseIncarnation
     segment      OpenSegment -> SealSegment, at the latest together with its incarnation; its successors open with or after it
     chunk        AddChunks (its extents are now known without reading it) -> FoldChunks (part of a larger one)
                  -> RemoveChunks (its object may be swept)
@@ -115,6 +115,15 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
 
 
+class Follower(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds copies of what an incarnation acked and may not have in the store yet. `stream`: see `engine/replicas.py`."""
+
+    incarnation_id: str
+    host: str
+    grpc_port: int
+    stream: int
+
+
 class CreateTopic(msgspec.Struct, frozen=True, tag="create_topic"):
     topic: Topic
 
@@ -154,6 +163,13 @@ class AddChunks(msgspec.Struct, frozen=True, tag="add_chunks"):
     incarnation_id: str
     chunks: list[Chunk]
     producers_key: str | None = None
+
+
+class SetFollower(msgspec.Struct, frozen=True, tag="set_follower"):
+    """From now on what this follower has counts as acked: who recovers the incarnation must hear it."""
+
+    incarnation_id: str
+    follower: Follower
 
 
 class SealIncarnation(msgspec.Struct, frozen=True, tag="seal_incarnation"):
@@ -282,6 +298,7 @@ Edit = (
     | SetLogStart
     | OpenIncarnation
     | AddChunks
+    | SetFollower
     | SealIncarnation
     | RemoveChunks
     | FoldChunks
@@ -329,6 +346,7 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     gates: list[Gate] = []
     cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
     condemned: list[str] = []
+    followers: dict[str, Follower] = {}
 
 
 class Manifest:
@@ -345,6 +363,8 @@ class Manifest:
         """Incarnations whose chunks may hold records, in the order they were opened."""
         self.chunks: dict[str, dict[int, Chunk]] = {}
         """Sealed chunks by incarnation and number; a key for every incarnation."""
+        self.followers: dict[str, Follower] = {}
+        """The follower of an open incarnation, where it has one."""
         self.producers_keys: dict[str, str] = {}
         """The newest producer checkpoint of an incarnation: of all it led, after every chunk listed when it was set."""
         self.segments: dict[int, SegmentInfo] = {}
@@ -414,6 +434,10 @@ class Manifest:
                     if incarnation_id in self.incarnations:
                         sealed = msgspec.structs.replace(self.incarnations[incarnation_id], sealed=True)
                         self.incarnations[incarnation_id] = sealed
+                        self.followers.pop(incarnation_id, None)
+                case SetFollower(incarnation_id, follower):
+                    if incarnation_id in self.incarnations:
+                        self.followers[incarnation_id] = follower
                 case RemoveChunks(incarnation_id, numbers):
                     for number in numbers:
                         self.chunks.get(incarnation_id, {}).pop(number, None)
@@ -667,6 +691,7 @@ class Manifest:
                 gates=[gate for gates in self.gates.values() for gate in gates.values()],
                 cuts=self.cuts,
                 condemned=list(self.condemned),
+                followers=self.followers,
             )
         )
 
@@ -695,6 +720,7 @@ class Manifest:
             manifest.gates.setdefault(gate.topic_id, {})[gate.id] = gate
         manifest.cuts = snapshot.cuts
         manifest.condemned = dict.fromkeys(snapshot.condemned)
+        manifest.followers = snapshot.followers
         return manifest
 
     def check_invariants(self) -> None:
@@ -707,6 +733,7 @@ class Manifest:
         assert set(self.leads) == set(self.topics_by_id)
         assert set(self.producers_keys) <= set(self.incarnations)
         assert set(self.commits) <= set(self.incarnations)
+        assert all(not self.incarnations[key].sealed for key in self.followers)
         for topic in self.topics.values():
             leads = self.leads[topic.id]
             assert len(leads) == topic.partitions
@@ -768,7 +795,7 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
                     f"a topic's number of partitions can only grow. topic=`{topic.name}` has=`{topic.partitions}` "
                     f"asked=`{partitions}`",
                 )
-        case AddChunks(incarnation_id, _, _) | SealIncarnation(incarnation_id):
+        case AddChunks(incarnation_id, _, _) | SetFollower(incarnation_id, _) | SealIncarnation(incarnation_id):
             incarnation = manifest.incarnations.get(incarnation_id)
             if incarnation is None or incarnation.sealed:
                 raise FencedError(Reason.FENCED, f"incarnation is sealed. incarnation=`{incarnation_id}`")

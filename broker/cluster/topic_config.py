@@ -104,8 +104,8 @@ _KEYS = (
         kind=Kind.STRING,
         default="durable",
         choices=("durable", "replicated"),
-        refused={"replicated": "acks from a second broker's memory need a cluster of brokers, which this version does not form."},
-        documentation="When a record counts as written: `durable` = it is in the store.",
+        documentation="When a record counts as written: `durable` = it is in the store; `replicated` = two brokers hold it in "
+        "memory and the store follows, which is faster where the store is slow. Without a second broker it is as `durable`.",
         broker_name=None,
     ),
     ConfigKey(
@@ -277,6 +277,7 @@ def config_key(name: str) -> ConfigKey:
 class TopicConfig:
     """A topic's settings in the types that the data plane uses. -1 is "no limit" for both retentions."""
 
+    replicated: bool
     delete: bool
     compact: bool
     retention_ms: int
@@ -309,6 +310,7 @@ class TopicConfig:
                 f"min=`{number('min.compaction.lag.ms')}` max=`{number('max.compaction.lag.ms')}`",
             )
         return cls(
+            replicated=merged["ack"] == "replicated",
             delete="delete" in policy,
             compact="compact" in policy,
             retention_ms=number("retention.ms"),

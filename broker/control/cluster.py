@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from broker.cluster.lease import Contender, Lease
-from broker.cluster.manifest import Incarnation
+from broker.cluster.manifest import Follower, Incarnation
 from broker.control.capacity import ClusterCapacity
 from broker.control.catalog import ClusterCatalog
 from broker.control.leader import Leader, refuses
@@ -29,7 +29,9 @@ from broker.runtime.logging import get_logger
 
 if TYPE_CHECKING:
     from broker.control.member import Membership
+    from broker.control.replication import Surrenders
     from broker.engine.engine import Engine
+    from broker.engine.replicas import Copy
 
 log = get_logger("cluster")
 
@@ -86,6 +88,8 @@ class Cluster:
         self._started = asyncio.Event()
         self._term_ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._replicating: asyncio.Task[None] | None = None
+        self._surrenders: Surrenders | None = None
 
     @property
     def role(self) -> Literal["looking", "following", "leading"]:
@@ -96,6 +100,8 @@ class Cluster:
         await self.engine.identify()
         self._task = asyncio.create_task(self._run(), name="cluster")
         self._task.add_done_callback(self._run_ended)
+        self._replicating = asyncio.create_task(self._replicate(), name="replication")
+        self._replicating.add_done_callback(self._replicate_ended)
         started = asyncio.create_task(self._started.wait())
         try:
             await asyncio.wait((started, self._task), return_when=asyncio.FIRST_COMPLETED)
@@ -137,6 +143,9 @@ class Cluster:
     async def close(self) -> None:
         """Leave. The engine is closed: where it could, its incarnation is sealed."""
         task, self._task = self._task, None
+        if self._replicating is not None:
+            self._replicating.cancel()
+            await asyncio.wait((self._replicating,))
         if self.leader is not None:
             # Before the streams end: the members then find a lease that they may take at once.
             try:
@@ -224,6 +233,7 @@ class Cluster:
             member_timeout_ms=self._timeout_ms,
             draining=self._draining,
             planner=reshard.LoadPlanner(targets),
+            surrender=self._surrender,
             yields=self.engine.clock.monotonic() >= self._stands_back_until_s + YIELD_AGAIN_S,
             ended=lambda error: self._term_ended.set(),
             fail=self._fail,
@@ -250,7 +260,7 @@ class Cluster:
             self.capacity.changed()
 
     async def _follow(self, lease: Lease) -> None:
-        module: Any = await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "broker.control.member")
+        module = await _import("broker.control.member")
         membership: Membership = module.Membership(
             lease.address,
             engine=self.engine,
@@ -312,6 +322,23 @@ class Cluster:
                 if self._contender.may_take(version, now, self.engine.clock.monotonic()):
                     return
 
+    async def _replicate(self) -> None:
+        await self.engine.replicator.wanted.wait()
+        module = await _import("broker.control.replication")
+        await module.Replication(self.engine).run()
+
+    async def _surrender(self, lead: Incarnation, follower: Follower) -> list[Copy]:
+        if self._surrenders is None:
+            self._surrenders = (await _import("broker.control.replication")).Surrenders(self.engine)
+        return await self._surrenders.ask(lead, follower)
+
+    def _replicate_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is None or isinstance(error, HeadgateError):
+            return  # the log cannot go on, which the engine knows
+        log.exception("replication_failed", error)
+        self._fail(FatalError(Reason.INTERNAL, f"unexpected error of the replication: {type(error).__name__}: {error}"))
+
     def _run_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is None or not self._started.is_set():
@@ -322,3 +349,8 @@ class Cluster:
         # Also one that is ending already must not wait for an answer that cannot come.
         self.abandon(error)
         self._fail(error)
+
+
+async def _import(name: str) -> Any:
+    """Import in a thread: the loop goes on."""
+    return await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, name)

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.cluster.lease import Lease
 from broker.cluster.manifest import (
     Edit,
+    Follower,
     Incarnation,
     Manifest,
     OpenIncarnation,
@@ -49,6 +50,7 @@ from broker.runtime.logging import get_logger
 if TYPE_CHECKING:
     from broker.control.load import LoadMeter
     from broker.engine.engine import Engine, Held
+    from broker.engine.replicas import Copy
 
 log = get_logger("leader")
 
@@ -111,6 +113,7 @@ class Leader:
         draining: set when this broker is to lose its segments and get no others.
         version: of the lease, which this broker has just written.
         predecessor: the incarnation that let the lease run out; "" where it was given up.
+        surrender: asks the follower of a lost lead for its copies (`Surrenders.ask`).
         yields: whether to give the lease back when all members fall silent together.
     """
 
@@ -127,6 +130,7 @@ class Leader:
         member_timeout_ms: int,
         draining: asyncio.Event,
         planner: LoadPlanner,
+        surrender: Callable[[Incarnation, Follower], Awaitable[list[Copy]]],
         yields: bool,
         ended: Callable[[HeadgateError], None],
         fail: Callable[[HeadgateError], None],
@@ -170,6 +174,7 @@ class Leader:
         self._given_up = False
         self.yielded = False
         """Whether this term ended because all members fell silent together."""
+        self._surrender = surrender
         self._yields = yields
         self._writing_lease = asyncio.Lock()
         self.connections: Callable[[], int] = lambda: 0
@@ -234,7 +239,7 @@ class Leader:
         edits: list[Edit] = [SetLeader(self._mine.id, self._epoch)]
         # Two processes cannot listen at one address: whoever was here before is gone.
         lost = [incarnation for incarnation in self._others() if _same_place(incarnation, self._mine)]
-        recovered = await recover(self._engine.store, manifest, lost, self._maker())
+        recovered = await recover(self._engine.store, manifest, lost, self._maker(), self._copies_of)
         edits += recovered.edits
         known = manifest.incarnations.get(self._mine.id)
         if known.sealed if known is not None else self._engine.started or await self._was_fenced(self._mine.id):
@@ -246,6 +251,11 @@ class Leader:
 
         await self._local.commit_made(make)
         return recovered.records
+
+    async def _copies_of(self, lead: Incarnation) -> list[Copy]:
+        """What a lost lead acked, perhaps, and its WAL may lack. Raises RetryError."""
+        follower = self.manifest.followers.get(lead.id)
+        return [] if follower is None else await self._surrender(lead, follower)
 
     async def _was_fenced(self, incarnation_id: str) -> bool:
         """Whether one that the manifest does not know was replaced and forgotten, perhaps before it heard of any of it.
@@ -582,7 +592,7 @@ class Leader:
                     # Before anybody is fenced: a leader that was replaced while it slept finds that out here, and harms nobody.
                     await self._local.commit(SetLeader(self._mine.id, self._epoch))
                     lost = [one for one in self._others() if one.id in self._condemned]
-                    recovered = await recover(self._engine.store, self.manifest, lost, self._maker())
+                    recovered = await recover(self._engine.store, self.manifest, lost, self._maker(), self._copies_of)
                     if lost:
                         await self._local.commit(*recovered.edits)
                     break

@@ -12,6 +12,7 @@ import grpc
 from broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
 from broker.control.catalog import ClusterCatalog
 from broker.control.load import LoadMeter
+from broker.control.stream import Stream, connect
 from broker.control.wire import error_of, member_message
 from broker.engine.engine import Engine
 from broker.runtime.errors import HeadgateError, Reason, RetryError
@@ -28,20 +29,6 @@ JOIN_TIMEOUT_S = 15.0
 """The leader commits before it welcomes anybody, which takes as long as the store takes."""
 COMMIT_TIMEOUT_S = 12.0
 """Longer than the leader itself tries."""
-OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
-]
-
-
-def connect(address: str) -> grpc.aio.Channel:
-    """The way to another broker. It is opened by the first call."""
-    return grpc.aio.insecure_channel(address, options=OPTIONS)
 
 
 class Membership:
@@ -74,10 +61,9 @@ class Membership:
         self._silence_s = silence_ms / 1000
         self._connections = connections
         self._channel = connect(address)
-        self._stream: Any = None
+        self._stream: Stream | None = None
         self._moved: asyncio.Event = asyncio.Event()
         self._ended = False
-        self._sending = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self) -> None:
@@ -86,7 +72,7 @@ class Membership:
         Raises:
             RetryError: nobody leads there, or it does not answer. FencedError: this broker is over. InvalidError: it is refused.
         """
-        self._stream = self._channel.stream_stream(METHODS["Join"].path)()
+        self._stream = Stream(self._channel, METHODS["Join"].path, self.address)
         hello = control_pb2.Hello(
             incarnation_id=self._mine.id,
             member=member_message(self._mine),
@@ -139,42 +125,12 @@ class Membership:
     # -- the stream
 
     async def _send(self, message: control_pb2.JoinRequest) -> None:
-        async with self._sending:
-            try:
-                await self._stream.write(message.SerializeToString())
-            except asyncio.InvalidStateError as error:
-                raise RetryError(Reason.NOT_LEADER, f"the leader ended the stream. address=`{self.address}`") from error
-            except grpc.aio.AioRpcError as error:
-                raise error_of(error, self.address) from error
+        assert self._stream is not None
+        await self._stream.write(message.SerializeToString())
 
     async def _read(self, timeout_s: float) -> control_pb2.JoinResponse:
-        try:
-            async with asyncio.timeout(timeout_s):
-                data = await self._stream.read()
-        except TimeoutError as error:
-            raise RetryError(Reason.TIMED_OUT, f"the leader is silent. address=`{self.address}`") from error
-        except grpc.aio.AioRpcError as error:
-            raise error_of(error, self.address) from error
-        except asyncio.CancelledError as error:
-            # grpc says so also where the stream, not this task, was cancelled: that must not end the control plane in silence.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise RetryError(Reason.NOT_LEADER, f"the stream to the leader was cancelled. address=`{self.address}`") from error
-        if data is grpc.aio.EOF:
-            status = await self._stream.code()
-            if status is not grpc.StatusCode.OK:
-                raise error_of(
-                    grpc.aio.AioRpcError(
-                        status,
-                        await self._stream.initial_metadata(),
-                        await self._stream.trailing_metadata(),
-                        details=await self._stream.details(),
-                    ),
-                    self.address,
-                )
-            raise RetryError(Reason.NOT_LEADER, f"the leader ended the stream. address=`{self.address}`")
-        return control_pb2.JoinResponse.FromString(data)
+        assert self._stream is not None
+        return control_pb2.JoinResponse.FromString(await self._stream.read(timeout_s))
 
     def _apply(self, message: control_pb2.Edits) -> None:
         edits = decode_edits(message.edits)

@@ -20,11 +20,13 @@ from broker.cluster.manifest import (
     CreateTopic,
     DeleteTopic,
     Edit,
+    Follower,
     Incarnation,
     Manifest,
     OpenIncarnation,
     SealIncarnation,
     SealSegment,
+    SetFollower,
     SetLogStart,
     SetPartitions,
     SetTopicConfig,
@@ -42,6 +44,7 @@ from broker.engine.partition import Appended, PartitionLog
 from broker.engine.reader import Reader
 from broker.engine.recovery import encode_states, recover, sweep_leftovers
 from broker.engine.references import References
+from broker.engine.replicas import Replicas, Replicator
 from broker.engine.retention import Sweeper
 from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
@@ -153,6 +156,12 @@ class Engine:
         )
         self._reader = Reader(store, incarnation_id, settings.read_cache_bytes, self.history)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}
+        self.replicator = Replicator(lambda: self._wal)
+        """To this broker's follower."""
+        self.replicas = Replicas()
+        """Of leads that this broker follows."""
+        self._must_be_durable = False
+        """Whether a batch was appended, since the last `on_acked`, for which a follower's word is not enough."""
         self._wal: Wal
         self._checkpointer: Checkpointer
         self._sweeper: Sweeper
@@ -243,6 +252,7 @@ class Engine:
                 case SealIncarnation(incarnation_id) if incarnation_id == self.incarnation_id and self.ready:
                     self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
                 case SealIncarnation(incarnation_id) if incarnation_id != self.incarnation_id:
+                    self.replicas.forget(incarnation_id)
                     self.sweep_sealed()
         self.leads.applied(edits)
 
@@ -253,6 +263,10 @@ class Engine:
             if self.ready:
                 self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
             return
+        for lead in self.replicas.leads:
+            known = self.manifest.incarnations.get(lead)
+            if known is None or known.sealed:
+                self.replicas.forget(lead)
         chunks = self.manifest.chunks[self.incarnation_id]
         self._checkpointer.follow([chunks[number] for number in sorted(chunks)])
         self.leads.sync()
@@ -477,6 +491,14 @@ class Engine:
         """Called by `leads`: let go of what memory holds of them."""
         self._segments = deque(pair for pair in self._segments if pair[0].closed is None)
         self.tail_bytes = sum(len(segment.buffer) for _, segment in self._segments)
+
+    def copies_wanted(self) -> None:
+        """Called by `leads`: a topic is to have copies from now on. What was written to it before has none: a new stream begins."""
+        self.replicator.end()
+
+    async def set_follower(self, follower: Follower) -> None:
+        """Have the manifest say who holds copies of what this broker acks. Raises as `Catalog.commit`."""
+        await self._catalog.commit(SetFollower(self.incarnation_id, follower))
 
     def windows_opened(self, logs: Sequence[PartitionLog]) -> None:
         """Called by `leads`: where records are on their way to the store, the log ends behind the window once they are there."""
@@ -736,7 +758,7 @@ class Engine:
             adopt: what `buffer` is a view of, if it belongs to this request alone and may be kept instead of copied.
 
         Returns:
-            The fields of `Appended`. They are certain once `on_durable` has called back; until then nobody may be told.
+            The fields of `Appended`. They are certain once `on_acked` has called back; until then nobody may be told.
 
         Raises:
             InvalidError: the batch is wrong; nothing was changed. RetryError: not now.
@@ -758,6 +780,7 @@ class Engine:
         if producer_id >= 0:
             duplicate = partition.producers_state.check(producer_id, producer_epoch, sequence, records)
             if duplicate is not None:
+                self._must_be_durable = True  # it may be from a time when the topic had no copies
                 return duplicate[0], duplicate[1] if config.log_append_time else -1, partition.log_start
             partition.producers_state.record(producer_id, producer_epoch, sequence, records, base_offset, now_ms)
         next_offset = base_offset + records
@@ -783,6 +806,10 @@ class Engine:
             appended_ms = timestamp_max = now_ms
             stamp_append_time(kept, 0, size, now_ms)
         wal.append((partition, kept, base_offset, next_offset, timestamp_max))
+        if config.replicated:
+            self.replicator.append(partition.stream, kept, now_ms)
+        else:
+            self._must_be_durable = True
         return base_offset, appended_ms, partition.log_start
 
     def _count_segment(self, partition: PartitionLog, segment: Segment) -> None:
@@ -819,6 +846,18 @@ class Engine:
             partition.tail.evict(segment)
             self.tail_bytes -= len(segment.buffer)
             segment.release(self.pool)
+
+    def on_acked(self, callback: DurableCallback) -> None:
+        """Call back, on the loop, once all that was appended since the last call is acked (None) or never can be (the error).
+
+        That is when it is durable; or when the follower has it, where it is all of topics with `ack=replicated`. Callbacks may then
+        overtake one another. Whoever appends asks in the same turn of the loop, so that nobody else's batches are between.
+        """
+        durable, self._must_be_durable = self._must_be_durable, False
+        if durable or not self.replicator.counts:
+            self._wal.on_durable(callback)
+        else:
+            self.replicator.on_acked(callback)
 
     def on_durable(self, callback: DurableCallback) -> None:
         """Call back, on the loop and in order, once everything appended so far is durable (None) or never can be (the error)."""

@@ -69,6 +69,9 @@ class Owner(Protocol):
     def wal_failed(self, error: HeadgateError) -> None:
         """This broker cannot go on."""
 
+    def copies_wanted(self) -> None:
+        """A topic that this broker leads has become one with `ack=replicated`."""
+
     def windows_opened(self, logs: Sequence[PartitionLog]) -> None:
         """These logs have new windows, perhaps behind records that are not durable yet."""
 
@@ -199,6 +202,8 @@ class Leads:
         for log in slots:
             if log is not None and log.topic is not topic:
                 config = config or self._owner.parse_config(topic)
+                if config.replicated and not log.config.replicated:
+                    self._owner.copies_wanted()
                 log.topic, log.config = topic, config
 
     def _drop_topic(self, topic_id: uuid.UUID, slots: list[PartitionLog | None]) -> None:

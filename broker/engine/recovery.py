@@ -9,15 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from broker.cluster.manifest import AddChunks, Chunk, Edit, Extent, Incarnation, Manifest, SealIncarnation, SealSegment
 from broker.cluster.segments import SegmentInfo
 from broker.engine import keys
 from broker.engine.partition import PartitionLog
-from broker.log.chunk import CHUNK_HEADER_BYTES, ChunkScan, Frame, parse_stream_key, stream_key
+from broker.engine.replicas import Copy
+from broker.log.batch import unpack_header
+from broker.log.chunk import (
+    CHUNK_HEADER_BYTES,
+    FLAG_SYNCED,
+    GROUP_HEADER_BYTES,
+    STREAM_KEY_BYTES,
+    ChunkScan,
+    Frame,
+    chunk_header,
+    group_header,
+    parse_stream_key,
+    stream_key,
+)
 from broker.log.index import BatchIndex
 from broker.log.producers import ProducerState
 from broker.runtime.errors import CorruptError, InvalidError, Reason
@@ -59,7 +74,7 @@ def encode_states(logs: Iterable[PartitionLog]) -> bytes:
         {
             partition.stream: (partition.high_watermark, partition.producers_state.encode(partition.high_watermark))
             for partition in logs
-            if len(partition.producers_state)
+            if not partition.producers_state.is_empty
         }
     )
 
@@ -82,11 +97,18 @@ def decode_producers(data: bytes) -> Producers:
     return states
 
 
-async def recover(store: Store, manifest: Manifest, incarnations: Iterable[Incarnation], made_by: str) -> Recovered:
+async def recover(
+    store: Store,
+    manifest: Manifest,
+    incarnations: Iterable[Incarnation],
+    made_by: str,
+    copies_of: Callable[[Incarnation], Awaitable[list[Copy]]] | None = None,
+) -> Recovered:
     """Fence incarnations that are not sealed, and find what they wrote.
 
     Args:
         made_by: `keys.maker` of who recovers.
+        copies_of: takes from an incarnation's follower what it holds, so that it can hold no more; None: nobody follows anybody.
 
     Returns:
         Edits that list their chunks, and seal their segments and them. Nothing else in the store depends on them until they are
@@ -94,7 +116,8 @@ async def recover(store: Store, manifest: Manifest, incarnations: Iterable[Incar
     """
     recovered = Recovered()
     for incarnation in incarnations:
-        await _recover_incarnation(store, manifest, incarnation, made_by, recovered)
+        copies = [] if copies_of is None else await copies_of(incarnation)
+        await _recover_incarnation(store, manifest, incarnation, made_by, copies, recovered)
     return recovered
 
 
@@ -115,7 +138,7 @@ async def load_producers(store: Store, objects: Iterable[str]) -> Producers:
 
 
 async def _recover_incarnation(
-    store: Store, manifest: Manifest, incarnation: Incarnation, made_by: str, recovered: Recovered
+    store: Store, manifest: Manifest, incarnation: Incarnation, made_by: str, copies: list[Copy], recovered: Recovered
 ) -> None:
     await store.put_if_absent(keys.fence(incarnation.id), FENCE_OBJECT)
     segments = [segment for segment in manifest.segments.values() if segment.incarnation_id == incarnation.id]
@@ -126,9 +149,12 @@ async def _recover_incarnation(
     reader = _FileReader(store, incarnation.id) if store.appender is not None else _ObjectReader(store, incarnation.id)
     chunks: list[Chunk] = []
     try:
-        await _recover_chunks(store, incarnation, made_by, reader, producers, chunks, recovered)
+        number = await _recover_chunks(store, incarnation, made_by, reader, producers, chunks, recovered)
     finally:
         reader.close()
+    missing = _missing(segments, _ends([*manifest.chunks[incarnation.id].values(), *chunks]), copies)
+    if missing:
+        chunks.append(await _recover_copies(store, incarnation, number, made_by, missing, producers, recovered))
     recovered.edits.append(AddChunks(incarnation_id=incarnation.id, chunks=chunks))
     if segments:
         key = keys.segment_producers(incarnation.id, f"last-{made_by}")
@@ -191,8 +217,8 @@ async def _recover_chunks(
     producers: Producers,
     chunks: list[Chunk],
     recovered: Recovered,
-) -> None:
-    """Find the chunks that are not listed, to the last one. From then on there is no other."""
+) -> int:
+    """Find the chunks that are not listed, to the last one. From then on there is no other. Returns the number behind it."""
     prefix, number = keys.wal_prefix(incarnation.id), incarnation.next_chunk
     sequence: int | None = None
     while True:
@@ -222,6 +248,58 @@ async def _recover_chunks(
             _replay_producers(frames, producers)
             recovered.records += sum(frame.header[12] for frame in frames)
         number += 1
+    return number
+
+
+def _missing(segments: Iterable[SegmentInfo], ends: Mapping[tuple[uuid.UUID, int], int], copies: Iterable[Copy]) -> list[Copy]:
+    """The copies that continue what the WAL has of its open segments."""
+    open_streams: dict[bytes, tuple[int, int]] = {}
+    for segment in segments:
+        for partition, base_offset in zip(segment.partitions, segment.base_offsets, strict=True):
+            end = max(base_offset, ends.get((segment.topic_id, partition), 0))
+            open_streams[stream_key(segment.topic_id.bytes, partition)] = end, segment.leader_epoch
+    missing: list[Copy] = []
+    for copy in copies:
+        base_offset, _, epoch, _, _, _, last_delta, *_ = unpack_header(copy.batch, 0)
+        end, leader_epoch = open_streams.get(copy.stream, (0, -1))
+        # Of an older epoch: the segment was sealed, so all of it is durable.
+        if epoch == leader_epoch and base_offset >= end:
+            missing.append(copy)
+            open_streams[copy.stream] = base_offset + last_delta + 1, leader_epoch
+    return missing
+
+
+async def _recover_copies(
+    store: Store,
+    incarnation: Incarnation,
+    number: int,
+    made_by: str,
+    copies: list[Copy],
+    producers: Producers,
+    recovered: Recovered,
+) -> Chunk:
+    """Store what two brokers held and the WAL lacks, as its last chunk: named as what others make (`Chunk.generation`), because a
+    fence may stand in its place. Raises CorruptError where a copy is not what was sent."""
+    owner = uuid.UUID(hex=incarnation.id).bytes
+    appended_ms = copies[-1].appended_ms
+    size = GROUP_HEADER_BYTES + sum(STREAM_KEY_BYTES + len(copy.batch) for copy in copies)
+    data = b"".join(
+        (
+            chunk_header(owner, number, appended_ms, FLAG_SYNCED),
+            group_header(owner, 0, appended_ms, size, [copy.stream for copy in copies]),
+            *(copy.batch for copy in copies),
+        )
+    )
+    scan = ChunkScan(data, owner, number, 0)
+    frames = list(scan)
+    if scan.damage is not None:
+        raise CorruptError(Reason.CORRUPT_STORE, f"copies are not what was sent. incarnation=`{incarnation.id}` {scan.damage}")
+    chunk = replace(await _list_chunk(store, incarnation, number, made_by, data, scan.end, frames), generation=1)
+    await store.put(keys.chunk_object(incarnation.id, chunk), data)
+    _replay_producers(frames, producers)
+    recovered.records += sum(frame.header[12] for frame in frames)
+    log.info("copies_recovered", incarnation=incarnation.id, batches=len(copies), bytes=len(data))
+    return chunk
 
 
 def _ends(chunks: Iterable[Chunk]) -> dict[tuple[uuid.UUID, int], int]:

@@ -6,7 +6,8 @@ Theory of operation, per producer id::
     epoch higher than known         -> sequence must be 0; the window starts anew
     same batch as one in the window -> duplicate: answered with its first offset, nothing is written
     sequence == last + 1            -> accepted (2147483647 is followed by 0)
-    producer not known              -> any sequence is accepted: its state may have expired (KIP-360)
+    producer not known              -> sequence must be 0: what it sent before is on its way to a lead that was replaced;
+                                       any sequence of one that may have expired (KIP-360)
     anything else                   -> OUT_OF_ORDER_SEQUENCE
 
 A client may have 5 requests in flight. The window has 10 batches: the 5 that may still be on their way to the store, and the 5
@@ -24,7 +25,7 @@ from broker.runtime.errors import CorruptError, InvalidError, Reason
 WINDOW_BATCHES = 10
 SEQUENCE_COUNT = 1 << 31
 
-_COUNT = struct.Struct("<I")
+_COUNT = struct.Struct("<Iq")
 _PRODUCER = struct.Struct("<qhqB")
 _ENTRY = struct.Struct("<iiqq")
 
@@ -52,13 +53,17 @@ class _Producer:
 class ProducerState:
     """The producers of one partition."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_expired_id_max", "_producers")
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
+        self._expired_id_max = -1
+        """The greatest id that was ever forgotten: ids grow, so one above it never was known if it is not."""
 
-    def __len__(self) -> int:
-        return len(self._producers)
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing: no producer ever wrote."""
+        return not self._producers and self._expired_id_max < 0
 
     def check(self, producer_id: int, epoch: int, sequence: int, count: int) -> tuple[int, int] | None:
         """Judge a batch that is about to be appended.
@@ -67,10 +72,15 @@ class ProducerState:
             None: append it, then call `record`. (base offset, append time ms): it is a duplicate of that batch.
 
         Raises:
-            InvalidError: INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE.
+            InvalidError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE or UNKNOWN_PRODUCER_ID.
         """
         producer = self._producers.get(producer_id)
         if producer is None:
+            if sequence != 0 and producer_id > self._expired_id_max:
+                raise InvalidError(
+                    Reason.UNKNOWN_PRODUCER_ID,
+                    f"a producer starts at sequence 0. producer_id=`{producer_id}` sequence=`{sequence}`",
+                )
             return None
         if epoch != producer.epoch:
             if epoch < producer.epoch:
@@ -112,6 +122,7 @@ class ProducerState:
         """Forget producers that wrote nothing since `before_ms`."""
         for producer_id in [key for key, producer in self._producers.items() if producer.seen_ms < before_ms]:
             del self._producers[producer_id]
+            self._expired_id_max = max(self._expired_id_max, producer_id)
 
     def infos(self) -> Iterator[ProducerInfo]:
         for producer_id, producer in self._producers.items():
@@ -130,14 +141,14 @@ class ProducerState:
                 count += 1
                 parts.append(_PRODUCER.pack(producer_id, producer.epoch, producer.seen_ms, len(window)))
                 parts.extend(_ENTRY.pack(*entry) for entry in window)
-        return _COUNT.pack(count) + b"".join(parts)
+        return _COUNT.pack(count, self._expired_id_max) + b"".join(parts)
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> ProducerState:
         """The state from a checkpoint's bytes. Raises CorruptError."""
         state = cls()
         try:
-            (count,) = _COUNT.unpack_from(data, 0)
+            count, state._expired_id_max = _COUNT.unpack_from(data, 0)
             position = _COUNT.size
             for _ in range(count):
                 producer_id, epoch, seen_ms, entries = _PRODUCER.unpack_from(data, position)

@@ -77,6 +77,8 @@ def test_a_seed_is_one_life() -> None:
         ("no-expiry", ("capacity ends",)),
         ("half-a-gate", ("a gate is filled whole",)),
         ("readers-pass-gates", ("history, then live",)),
+        ("deaf-recovery", ("a fenced broker never acks", "acked records are there", "one record per offset")),
+        pytest.param("loyal-follower", ("a fenced broker never acks", "acked records are there"), marks=pytest.mark.slow),
     ],
 )
 def test_canaries(bug: str, checkers: tuple[str, ...]) -> None:

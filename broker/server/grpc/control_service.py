@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from broker.cluster.manifest import Incarnation, decode_edits
 from broker.cluster.segments import BrokerLoad, Order, SegmentInfo
 from broker.control.cluster import Cluster
 from broker.control.leader import QUEUE_MESSAGES_MAX, Leader
 from broker.control.load import broker_load
+from broker.control.replication import copy_of, surrender_messages
 from broker.control.wire import incarnation_of, member_message
 from broker.engine.engine import Held
 from broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
@@ -157,8 +159,7 @@ class ControlService:
 
     async def join(self, call: Call) -> None:
         leader = self._leader()
-        data: Any = await call.read()
-        request = decode(control_pb2.JoinRequest, b"" if data is grpc.aio.EOF else data)
+        request = await self._first(call, control_pb2.JoinRequest)
         hello = request.hello
         if request.WhichOneof("message") != "hello" or not INCARNATION_ID.fullmatch(hello.incarnation_id):
             raise InvalidError(Reason.INVALID_REQUEST, "the first message must say who joins")
@@ -186,6 +187,35 @@ class ControlService:
             await session.serve(call)
         finally:
             leader.left(session)
+
+    async def replicate(self, call: Call) -> None:
+        engine = self._cluster.engine
+        first = await self._first(call, control_pb2.ReplicateRequest)
+        lead, stream = first.hello.incarnation_id, first.hello.stream
+        known = engine.manifest.incarnations.get(lead)
+        if known is None or known.sealed:
+            raise RetryError(Reason.NOT_READY, f"the broker is not known here, or sealed. incarnation=`{lead[:32]}`")
+        engine.replicas.open(lead, stream)
+        number = 0
+        while (data := await call.read()) is not grpc.aio.EOF:
+            message = decode(control_pb2.ReplicateRequest, data)
+            engine.replicas.take(lead, stream, [copy_of(one) for one in message.copies], message.durable)
+            if message.copies:
+                number = message.copies[-1].number
+            await call.write(control_pb2.ReplicateResponse(held=number).SerializeToString())
+
+    async def surrender(self, call: Call) -> None:
+        engine = self._cluster.engine
+        request = await self._first(call, control_pb2.SurrenderRequest)
+        if request.follower_incarnation_id != engine.incarnation_id:
+            raise InvalidError(Reason.NOT_FOUND, "another run of this broker held the copies: they are gone")
+        for message in surrender_messages(engine.replicas.surrender(request.incarnation_id, request.stream)):
+            await call.write(message.SerializeToString())
+
+    @staticmethod
+    async def _first(call: Call, kind: type[Message]) -> Any:
+        data: Any = await call.read()
+        return decode(kind, b"" if data is grpc.aio.EOF else data)
 
     async def commit(self, request: control_pb2.CommitRequest, context: Context) -> control_pb2.CommitResponse:
         try:

@@ -2,7 +2,7 @@
 
 A batch goes through::
 
-    read -> appended (offsets known) -> durable -> decided -> acked
+    read -> appended (offsets known) -> safe -> decided -> acked
          \\-> refused --------------------------/
 
 `decided` is strictly in the order of the stream, so that one number acks everything before it; a refused batch waits there for
@@ -38,7 +38,7 @@ KNOWN_PARTITIONS_MAX = 10_000
 class _Batch:
     """One batch of the stream that is not acked yet."""
 
-    __slots__ = ("append_time_ms", "base_offset", "cost_bytes", "error", "sequence", "shared_bytes")
+    __slots__ = ("append_time_ms", "base_offset", "cost_bytes", "error", "is_safe", "sequence", "shared_bytes")
 
     def __init__(self, sequence: int, cost_bytes: int) -> None:
         self.sequence = sequence
@@ -47,6 +47,8 @@ class _Batch:
         self.base_offset = -1
         self.append_time_ms = -1
         self.error: HeadgateError | None = None
+        self.is_safe = False
+        """It is durable, or as safe as its topic has it."""
 
 
 class Publisher:
@@ -59,7 +61,6 @@ class Publisher:
         self._budget = Budget(shared.settings.connection_inflight_bytes_max)
         self._timeout_s = shared.settings.frame_timeout_ms / 1000
         self._sequence = 0
-        self._durable = 0
         self._undecided: deque[_Batch] = deque()
         self._decided: deque[_Batch] = deque()
         self._known: dict[tuple[str, int], PartitionLog] = {}
@@ -143,7 +144,7 @@ class Publisher:
             self._decide()
             return
         entry.base_offset, entry.append_time_ms = appended.base_offset, appended.timestamp_ms
-        self._engine.on_durable(partial(self._on_durable, entry.sequence))
+        self._engine.on_acked(partial(self._on_safe, entry))
 
     def _append(self, partition: PartitionLog, batch: memoryview) -> Appended:
         """gRPC's bytes are read-only, and a batch is stamped: a large one in a buffer that the log may keep, others in ours."""
@@ -177,19 +178,15 @@ class Publisher:
             self._known[topic, number] = partition
         return partition
 
-    def _on_durable(self, sequence: int, error: HeadgateError | None) -> None:
-        if error is not None:
-            for batch in self._undecided:
-                if batch.sequence > sequence:
-                    break
-                if batch.error is None:
-                    batch.error = error
-        self._durable = sequence
+    def _on_safe(self, entry: _Batch, error: HeadgateError | None) -> None:
+        entry.is_safe = True
+        if entry.error is None:
+            entry.error = error
         self._decide()
 
     def _decide(self) -> None:
         undecided, decided = self._undecided, self._decided
-        while undecided and (undecided[0].error is not None or undecided[0].sequence <= self._durable):
+        while undecided and (undecided[0].is_safe or undecided[0].error is not None):
             batch = undecided.popleft()
             decided.append(batch)
             self._shared.budget.give(batch.shared_bytes - OVERHEAD_BYTES)

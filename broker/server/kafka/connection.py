@@ -407,7 +407,7 @@ class Connection(asyncio.BufferedProtocol):
         return produce.skip_tags(frame, position) if flexible else position
 
     def _end_of_produce(self) -> None:
-        """Give the produce requests since the last call one slot, which is filled when they are durable."""
+        """Give the produce requests since the last call one slot, which is filled when they are acked."""
         cost = self._unanswered
         if not cost:
             return
@@ -423,7 +423,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         slot.written_at = self.active_at
 
-        def durable(error: HeadgateError | None) -> None:
+        def acked(error: HeadgateError | None) -> None:
             if error is None:
                 self.fill(slot, [b"".join(produced)])
             else:
@@ -431,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
 
         engine = self._server.engine
         assert engine is not None
-        engine.on_durable(durable)
+        engine.on_acked(acked)
 
     def _fetch(self, request: fetch.FetchRequest, correlation_id: int) -> None:
         server = self._server

@@ -14,7 +14,7 @@ def _no_fence_check() -> Mapping[str, object]:
 
 def _ack_before_durable() -> Mapping[str, object]:
     """Producers are told at once, not when their records are durable."""
-    return {"broker.engine.engine.Engine.on_durable": lambda self, callback: callback(None)}
+    return {"broker.engine.engine.Engine.on_acked": lambda self, callback: callback(None)}
 
 
 def _no_sequences() -> Mapping[str, object]:
@@ -80,6 +80,26 @@ def _readers_pass_gates() -> Mapping[str, object]:
     return {"broker.engine.windows.Window.waits": property(lambda self: False)}
 
 
+def _deaf_recovery() -> Mapping[str, object]:
+    """A recovery does not hear the lost broker's follower."""
+
+    async def nothing(self: object, lead: object) -> list[object]:
+        return []
+
+    return {"broker.control.leader.Leader._copies_of": nothing}
+
+
+def _loyal_follower() -> Mapping[str, object]:
+    """A follower goes on taking copies after it gave those that it had away."""
+    from broker.engine.replicas import Replicas
+
+    def surrender(self: Replicas, lead: str, stream: int) -> list[object]:
+        held = self._held.get(lead)
+        return [] if held is None else list(held.copies)
+
+    return {"broker.engine.replicas.Replicas.surrender": surrender}
+
+
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-fence-check": _no_fence_check,
     "ack-before-durable": _ack_before_durable,
@@ -91,4 +111,6 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-expiry": _no_expiry,
     "half-a-gate": _half_a_gate,
     "readers-pass-gates": _readers_pass_gates,
+    "deaf-recovery": _deaf_recovery,
+    "loyal-follower": _loyal_follower,
 }

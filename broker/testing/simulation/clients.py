@@ -280,7 +280,7 @@ class Writer:
             return
         if isinstance(error, InvalidError) and error.reason in (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_TOPIC_ID):
             return  # deleted, or not known at this broker yet
-        if not isinstance(error, InvalidError) or error.reason is not Reason.OUT_OF_ORDER_SEQUENCE:
+        if not isinstance(error, InvalidError) or error.reason not in (Reason.OUT_OF_ORDER_SEQUENCE, Reason.UNKNOWN_PRODUCER_ID):
             raise error
         self._refused += 1
         if self._refused > REFUSED_MAX:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from broker.testing.simulation.scenario import Scenario
 
 HOUR_MS = 3_600_000
+QUIET_S = 8.0
+"""After a fault, where only one may happen at a time: the failover is done, and whoever leads has a follower again."""
 
 
 class Nemesis:
@@ -34,6 +36,8 @@ class Nemesis:
         for _ in range(rounds):
             self.made += 1
             await self._round()
+            if self._scenario.replicated:
+                await asyncio.sleep(QUIET_S)
             await asyncio.sleep(random.choice((0.0, 0.1, 0.5, 2.0)) * random.random())
         self.over = True
 
@@ -77,7 +81,7 @@ class Nemesis:
                 "clock",
                 "kill_all",
             ),
-            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 2, 1),
+            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 2, 0 if scenario.replicated else 1),
         )[0]
         seconds = random.choice(self._lengths_s) * (0.5 + random.random())
         scenario.trace("nemesis", kind, "" if victim is None else victim.name, round(seconds, 3))

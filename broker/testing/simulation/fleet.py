@@ -83,6 +83,7 @@ class Fleet:
             place=f"host{number}",
             address=address,
             append=scenario.append,
+            ack="replicated" if scenario.replicated else "durable",
             acked=scenario.broker_acks,
             served=self._served,
             exited=self.gone,

@@ -36,6 +36,7 @@ class Broker:
 
     Args:
         address: ``host:port`` of its doors. place: the machine on which it runs.
+        ack: of topics that are created here; some changes of their settings set it back.
         acked: told, in the moment in which a batch is acked here: (incarnation, topic id, partition, first offset, records).
         served: told when it serves.
         exited: told when the process has ended by itself; `exit_error` is why, None if it was asked to.
@@ -54,6 +55,7 @@ class Broker:
         place: str,
         address: str,
         append: bool,
+        ack: str,
         acked: Callable[[str, bytes, int, int, int], None],
         served: Callable[[Broker], None],
         exited: Callable[[Broker], None],
@@ -75,6 +77,7 @@ class Broker:
         self._random = random
         self._settings = settings
         self._retrying = not append
+        self._ack = ack
         self._acked = acked
         self._served = served
         self._exited = exited
@@ -147,6 +150,8 @@ class Broker:
         if not self._end.done():
             service = ControlService(self.cluster)
             self.door.streams[SERVICE + "Join"] = service.join
+            self.door.streams[SERVICE + "Replicate"] = service.replicate
+            self.door.streams[SERVICE + "Surrender"] = service.surrender
             self.door.calls[SERVICE + "Commit"] = _unary(service.commit, control_pb2.CommitRequest)
             self.door.calls[SERVICE + "Reshard"] = _unary(service.reshard, control_pb2.ReshardRequest)
             self.door.open = True
@@ -201,7 +206,7 @@ class Broker:
             reply(error)
             return
 
-        def durable(error: HeadgateError | None) -> None:
+        def acked(error: HeadgateError | None) -> None:
             if error is not None:
                 reply(error)
                 return
@@ -209,7 +214,7 @@ class Broker:
             self._acked(self.incarnation_id, topic_id, partition, appended.base_offset, count)
             reply(appended.base_offset)
 
-        self.engine.on_durable(durable)
+        self.engine.on_acked(acked)
 
     def fetch(self, reply: Reply, topic_id: bytes, partition: int, offset: int, max_bytes: int) -> None:
         """The answer: (log start, high watermark, batches)."""
@@ -241,11 +246,12 @@ class Broker:
                     raise _not_ready()
                 engine = self.engine
                 if what == "create":
-                    topic = await engine.create_topic(name, number, {})
+                    topic = await engine.create_topic(name, number, {"ack": self._ack})
                 elif what == "grow":
                     topic = await engine.create_partitions(engine.topic(name), number)
                 elif what == "configure":
-                    topic = await engine.alter_topic_config(engine.topic(name), {"retention.ms": str(10**12 + number)})
+                    config = {"retention.ms": str(10**12 + number), "ack": self._ack if number % 2 else "durable"}
+                    topic = await engine.alter_topic_config(engine.topic(name), config)
                 else:
                     topic = engine.topic(name)
                     await engine.delete_topic(topic)

@@ -19,7 +19,7 @@ from broker.engine import keys
 from broker.runtime.config import Settings
 from broker.runtime.errors import RetryError
 from broker.testing.simulation.clients import Historian, Operator, Planner, World, records_of
-from broker.testing.simulation.faults import Nemesis
+from broker.testing.simulation.faults import QUIET_S, Nemesis
 from broker.testing.simulation.fleet import EXTRA_MAX, Fleet
 from broker.testing.simulation.ledger import Ledger, Partition, Violation
 from broker.testing.simulation.loop import PROCESS, VirtualLoop
@@ -172,7 +172,9 @@ class Scenario:
             cluster_member_timeout_ms=random.choice((1_500, 2_000)),
             retention_check_interval_ms=random.choice((2_000, 60_000)),
         )
-        self.fleet = Fleet(self, settings, random.choice((1, 2, 3, 3, 3, 4)))
+        self.replicated = random.random() < 0.3
+        """Topics have `ack=replicated`: nothing may be lost whatever happens to one broker, then to the next."""
+        self.fleet = Fleet(self, settings, random.choice((2, 3, 3, 4) if self.replicated else (1, 2, 3, 3, 3, 4)))
         self.world = World(self.loop, self.network, self.fleet.brokers, self.ledger, random, self.trace, self.fail)
         self.nemesis = Nemesis(self)
 
@@ -183,7 +185,11 @@ class Scenario:
 
     def run(self) -> None:
         random = self.random
-        with replaced({"broker.control.member.connect": lambda address: Channel(self.network, address)}):
+
+        def way(address: str) -> Channel:
+            return Channel(self.network, address)
+
+        with replaced({"broker.control.member.connect": way, "broker.control.replication.connect": way}):
             self.fleet.start()
             operator = Operator(self.world, random.choice((0.2, 0.5, 3.0)), (0.02, 0.1) if self.long else (0.05, 0.3))
             opening = self.world.spawn(operator.create("t", random.randint(1, 4 if self.long else 2), random.randint(1, 2)), "open")
@@ -206,6 +212,8 @@ class Scenario:
                 self._until(self._no_gate_is_open, SETTLE_S, "gates end", checker="a gate is filled whole")
             self._until(lambda: self.fleet.at_rest, SETTLE_S, "only the least number runs", self._fleet_state, "capacity ends")
             self.world.reading = False
+            if self.replicated:
+                self._for(QUIET_S)  # all brokers are killed now, and so much only `ack=durable` survives
             self._check_manifests()
             self._finish()
 

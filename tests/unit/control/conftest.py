@@ -27,8 +27,8 @@ async def make_world() -> AsyncIterator[MakeWorld]:
     """``await make_world(3, setting=value)`` gives a cluster of brokers; all of them end with the test."""
     made: list[World] = []
 
-    async def make(count: int = 3, **values: Any) -> World:
-        world = World(values)
+    async def make(count: int = 3, *, append: bool = True, **values: Any) -> World:
+        world = World(values, append=append)
         made.append(world)
         await world.start(count)
         return world

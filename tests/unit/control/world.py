@@ -52,8 +52,9 @@ def fresh_id() -> str:
 class Broker:
     """One broker: `start`, then `stop` as SIGTERM does or `crash` as SIGKILL does, and `start` again as a new incarnation."""
 
-    def __init__(self, objects: MemoryObjects, number: int, values: dict[str, Any]) -> None:
+    def __init__(self, objects: MemoryObjects, number: int, values: dict[str, Any], *, append: bool = True) -> None:
         self.number = number
+        self.append = append
         self.port = free_port()
         self.settings = Settings.from_values(
             {
@@ -80,7 +81,7 @@ class Broker:
 
     async def start(self) -> None:
         self.failures = []
-        self.store = MortalStore(MemoryStore(self.objects), "memory:")
+        self.store = MortalStore(MemoryStore(self.objects, append=self.append), "memory:")
         self.engine = Engine(
             store=self.store,
             settings=self.settings,
@@ -127,10 +128,10 @@ class Broker:
         # First its doors: nobody hears of it any more.
         await self.server.close(0)
         self.store.kill()
-        task = self.cluster._task
-        assert task is not None
-        task.cancel()
-        await asyncio.wait((task,))
+        tasks = [task for task in (self.cluster._task, self.cluster._replicating) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         self.groups.stop()
         self.cluster.abandon(FatalError(Reason.CLOSED, "this process is dead"))
         with suppress(BaseException):
@@ -163,16 +164,17 @@ class Broker:
 
 
 class World:
-    """Brokers of one cluster, numbered from 1; the first one leads it."""
+    """Brokers of one cluster, numbered from 1; the first one leads it. `append`: whether their store can append, as S3 cannot."""
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: dict[str, Any], *, append: bool = True) -> None:
+        self.append = append
         self.objects = MemoryObjects()
         self.brokers: list[Broker] = []
         self._values = values
 
     async def start(self, count: int) -> None:
         for number in range(1, count + 1):
-            broker = Broker(self.objects, number, self._values)
+            broker = Broker(self.objects, number, self._values, append=self.append)
             self.brokers.append(broker)
             await broker.start()
         await until(lambda: all(len(broker.engine.brokers()) == count for broker in self.brokers))

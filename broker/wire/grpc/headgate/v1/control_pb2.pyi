@@ -186,6 +186,58 @@ class CommitResponse(_message.Message):
     version: int
     def __init__(self, version: _Optional[int] = ...) -> None: ...
 
+class ReplicateRequest(_message.Message):
+    __slots__ = ("hello", "copies", "durable")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    hello: ReplicaHello
+    copies: _containers.RepeatedCompositeFieldContainer[Copy]
+    durable: int
+    def __init__(self, hello: _Optional[ReplicaHello] = ..., copies: _Optional[_Iterable[Copy]] = ..., durable: _Optional[int] = ...) -> None: ...
+
+class ReplicaHello(_message.Message):
+    __slots__ = ("incarnation_id", "stream")
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    incarnation_id: str
+    stream: int
+    def __init__(self, incarnation_id: _Optional[str] = ..., stream: _Optional[int] = ...) -> None: ...
+
+class Copy(_message.Message):
+    __slots__ = ("number", "stream_key", "batch", "appended_ms")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STREAM_KEY_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    APPENDED_MS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    stream_key: bytes
+    batch: bytes
+    appended_ms: int
+    def __init__(self, number: _Optional[int] = ..., stream_key: _Optional[bytes] = ..., batch: _Optional[bytes] = ..., appended_ms: _Optional[int] = ...) -> None: ...
+
+class ReplicateResponse(_message.Message):
+    __slots__ = ("held",)
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: int
+    def __init__(self, held: _Optional[int] = ...) -> None: ...
+
+class SurrenderRequest(_message.Message):
+    __slots__ = ("incarnation_id", "stream", "follower_incarnation_id")
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWER_INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    incarnation_id: str
+    stream: int
+    follower_incarnation_id: str
+    def __init__(self, incarnation_id: _Optional[str] = ..., stream: _Optional[int] = ..., follower_incarnation_id: _Optional[str] = ...) -> None: ...
+
+class SurrenderResponse(_message.Message):
+    __slots__ = ("copies",)
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    copies: _containers.RepeatedCompositeFieldContainer[Copy]
+    def __init__(self, copies: _Optional[_Iterable[Copy]] = ...) -> None: ...
+
 class ReshardRequest(_message.Message):
     __slots__ = ("split", "merge", "move", "drain")
     class Split(_message.Message):

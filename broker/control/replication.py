@@ -1,0 +1,199 @@
+"""What `engine/replicas.py` needs of a network: a lead's stream to its follower, and the question to a lost lead's follower."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.cluster.manifest import Follower, Incarnation
+from broker.control.leader import refuses
+from broker.control.stream import Stream, connect
+from broker.engine.engine import Engine
+from broker.engine.replicas import Copy
+from broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
+from broker.runtime.logging import get_logger
+from broker.wire.grpc.headgate.v1 import control_pb2
+from broker.wire.grpc.methods import methods
+
+log = get_logger("replication")
+
+METHODS = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
+MESSAGE_BYTES_MAX = 1 << 20
+"""Copies in one message, but for a single larger batch."""
+IDLE_S = 0.5
+"""Where there is nothing to send the follower hears this often what is durable, and that the lead is there."""
+SILENCE_S = 2.0
+"""A follower that says nothing for so long is another one's turn."""
+AVOID_S = 10.0
+"""So long a broker with which it did not work is not asked again."""
+LOOK_S = 0.5
+"""Pause between two looks for a follower where there is none."""
+PROBE_S = 0.5
+ASK_S = 5.0
+"""How long a follower may take to give its copies away."""
+PATIENCE_S = 20.0
+"""How long a follower is asked of which nobody knows whether it is alive. Lead and follower are lost both then: two failures."""
+
+
+class Replication:
+    """Keeps a follower for this broker, from the first batch of a topic with `ack=replicated` on: the next live broker by id."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._avoided: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Returns never. Raises what ends this broker."""
+        while True:
+            peer = self._choose()
+            if peer is None:
+                await asyncio.sleep(LOOK_S)
+                continue
+            try:
+                await self._stream(peer)
+            except (RetryError, FencedError, InvalidError) as error:
+                # Also where the other one says that this broker is over: whether it is, its own log knows.
+                log.warning("follower_lost", follower=peer.broker_id, error=error.message)
+                self._avoided[peer.id] = self._engine.clock.monotonic() + AVOID_S
+            finally:
+                self._engine.replicator.end()
+            await self._engine.durable()
+
+    def _choose(self) -> Incarnation | None:
+        engine = self._engine
+        now_s = engine.clock.monotonic()
+        self._avoided = {key: until_s for key, until_s in self._avoided.items() if until_s > now_s}
+        others = [one for one in engine.brokers() if one.broker_id != engine.broker_id and one.id not in self._avoided]
+        return min(others, key=lambda one: (one.broker_id < engine.broker_id, one.broker_id), default=None)
+
+    async def _stream(self, peer: Incarnation) -> None:
+        """One stream, until it ends. Returns where it was ended here; else raises RetryError, FencedError, InvalidError."""
+        number = self._engine.replicator.begin()
+        address = _address(peer)
+        channel = connect(address)
+        stream = Stream(channel, METHODS["Replicate"].path, address)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            hello = control_pb2.ReplicaHello(incarnation_id=self._engine.incarnation_id, stream=number)
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    await stream.write(control_pb2.ReplicateRequest(hello=hello).SerializeToString())
+            except TimeoutError as error:
+                raise RetryError(Reason.TIMED_OUT, f"the other broker is silent. address=`{address}`") from error
+            sending = asyncio.create_task(self._send(stream, peer), name="replicate")
+            hearing = asyncio.create_task(self._hear(stream), name="replicated")
+            registering = asyncio.create_task(self._register(number, peer), name="register-follower")
+            tasks = [sending, hearing, registering]
+            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            stream.cancel()
+            await channel.close()
+
+    async def _register(self, number: int, peer: Incarnation) -> None:
+        engine = self._engine
+        await engine.durable()
+        follower = Follower(incarnation_id=peer.id, host=peer.host, grpc_port=peer.grpc_port, stream=number)
+        await engine.set_follower(follower)
+        engine.replicator.count(number)
+        log.info("follower_found", follower=peer.broker_id, stream=number)
+
+    async def _send(self, stream: Stream, peer: Incarnation) -> None:
+        """Returns when the stream is ended here."""
+        engine = self._engine
+        while engine.replicator.is_open:
+            copies = await engine.replicator.batches(MESSAGE_BYTES_MAX, IDLE_S)
+            known = engine.manifest.incarnations.get(peer.id)
+            if known is None or known.sealed:
+                raise RetryError(Reason.NOT_LEADER, f"the follower is gone. address=`{_address(peer)}`")
+            await stream.write(
+                control_pb2.ReplicateRequest(copies=map(_message, copies), durable=engine.wal_batches[1]).SerializeToString()
+            )
+
+    async def _hear(self, stream: Stream) -> None:
+        while True:
+            self._engine.replicator.held(control_pb2.ReplicateResponse.FromString(await stream.read(SILENCE_S)).held)
+
+
+class Surrenders:
+    """Asks the followers of lost leads for what they hold."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._asked_s: dict[str, float] = {}
+        """Since when followers that do not answer are asked, by lead."""
+
+    async def ask(self, lead: Incarnation, follower: Follower) -> list[Copy]:
+        """What the follower of a lost lead holds, which takes nothing more from it; [] where it is lost as well, with its copies.
+
+        Raises RetryError: it may be alive and does not answer: ask again.
+        """
+        if follower.incarnation_id == self._engine.incarnation_id:
+            return self._engine.replicas.surrender(lead.id, follower.stream)
+        try:
+            copies = await self._ask(lead.id, follower)
+        except (RetryError, InvalidError) as error:
+            now_s = self._engine.clock.monotonic()
+            waited_s = now_s - self._asked_s.setdefault(lead.id, now_s)
+            # Another run of the process says so itself.
+            is_gone = isinstance(error, InvalidError) or await refuses(follower.host, follower.grpc_port, PROBE_S)
+            if not is_gone and waited_s < PATIENCE_S:
+                raise RetryError(
+                    Reason.NOT_READY,
+                    f"the follower of a lost broker does not answer. broker=`{lead.broker_id}` waited_s=`{waited_s:.1f}`",
+                ) from error
+            log.error("copies_lost", broker=lead.broker_id, follower=follower.incarnation_id, gone=is_gone, error=error.message)
+            copies = []
+        self._asked_s.pop(lead.id, None)
+        return copies
+
+    async def _ask(self, lead: str, follower: Follower) -> list[Copy]:
+        address = f"{follower.host}:{follower.grpc_port}"
+        channel = connect(address)
+        stream = Stream(channel, METHODS["Surrender"].path, address)
+        request = control_pb2.SurrenderRequest(
+            incarnation_id=lead, stream=follower.stream, follower_incarnation_id=follower.incarnation_id
+        )
+        copies: list[Copy] = []
+        try:
+            async with asyncio.timeout(ASK_S):
+                await stream.write(request.SerializeToString())
+                # An empty message is the last one.
+                while more := control_pb2.SurrenderResponse.FromString(await stream.read(ASK_S)).copies:
+                    copies += map(copy_of, more)
+        except TimeoutError as error:
+            raise RetryError(Reason.TIMED_OUT, f"the other broker is silent. address=`{address}`") from error
+        finally:
+            stream.cancel()
+            await channel.close()
+        return copies
+
+
+def surrender_messages(copies: list[Copy]) -> list[control_pb2.SurrenderResponse]:
+    """What answers `Surrender`, in order: an empty message is the last one."""
+    messages: list[control_pb2.SurrenderResponse] = []
+    size = MESSAGE_BYTES_MAX
+    for copy in copies:
+        if size >= MESSAGE_BYTES_MAX:
+            messages.append(control_pb2.SurrenderResponse())
+            size = 0
+        messages[-1].copies.append(_message(copy))
+        size += len(copy.batch)
+    return [*messages, control_pb2.SurrenderResponse()]
+
+
+def copy_of(message: control_pb2.Copy) -> Copy:
+    """A copy as it came."""
+    return Copy(message.number, message.stream_key, message.batch, message.appended_ms)
+
+
+def _message(copy: Copy) -> control_pb2.Copy:
+    return control_pb2.Copy(number=copy.number, stream_key=copy.stream, batch=copy.batch, appended_ms=copy.appended_ms)
+
+
+def _address(peer: Incarnation) -> str:
+    return f"{peer.host}:{peer.grpc_port}"

@@ -1,0 +1,86 @@
+"""Streams to other brokers: raw messages out and in, and one way of saying that it is over where grpc has many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from broker.control.wire import error_of
+from broker.runtime.errors import Reason, RetryError
+
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+]
+
+
+def connect(address: str) -> grpc.aio.Channel:
+    """The way to another broker. It is opened by the first call."""
+    return grpc.aio.insecure_channel(address, options=OPTIONS)
+
+
+class Stream:
+    """One bidirectional call. Every way in which it ends raises RetryError, or what the other side raised.
+
+    Args:
+        address: of the other side, for people.
+        path: as `wire.grpc.methods` has it.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, path: str, address: str) -> None:
+        self._address = address
+        self._call: Any = channel.stream_stream(path)()
+        self._sending = asyncio.Lock()
+
+    async def write(self, message: bytes) -> None:
+        """Send a message; returns when the transport took it."""
+        async with self._sending:
+            try:
+                await self._call.write(message)
+            except asyncio.InvalidStateError as error:
+                raise RetryError(Reason.NOT_LEADER, f"the other broker ended the stream. address=`{self._address}`") from error
+            except grpc.aio.AioRpcError as error:
+                raise error_of(error, self._address) from error
+
+    async def read(self, timeout_s: float) -> bytes:
+        """The next message."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                data = await self._call.read()
+        except TimeoutError as error:
+            raise RetryError(Reason.TIMED_OUT, f"the other broker is silent. address=`{self._address}`") from error
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error, self._address) from error
+        except asyncio.CancelledError as error:
+            # grpc says so also where the stream, not this task, was cancelled: that must not end the control plane in silence.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise RetryError(Reason.NOT_LEADER, f"the stream was cancelled. address=`{self._address}`") from error
+        if data is grpc.aio.EOF:
+            await self._raise_status()
+        assert isinstance(data, bytes)
+        return data
+
+    async def _raise_status(self) -> None:
+        call = self._call
+        status = await call.code()
+        if status is not grpc.StatusCode.OK:
+            raise error_of(
+                grpc.aio.AioRpcError(
+                    status, await call.initial_metadata(), await call.trailing_metadata(), details=await call.details()
+                ),
+                self._address,
+            )
+        raise RetryError(Reason.NOT_LEADER, f"the other broker ended the stream. address=`{self._address}`")
+
+    def cancel(self) -> None:
+        """End it."""
+        self._call.cancel()

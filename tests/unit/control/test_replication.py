@@ -1,0 +1,276 @@
+"""`ack=replicated` on whole brokers in one process, over a medium that takes whole objects only, as S3 does.
+
+Puts of one broker are held back, so that what it acks is in the memory of two brokers and nowhere else; then it dies, or is replaced
+while it lives, or its follower dies. Compared: what was acked with what the next lead has. A mismatch means that a record was lost
+that two brokers held, that it came twice, or that a broker acked after others took over from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from broker.cluster.manifest import Follower
+from broker.control import replication
+from broker.engine import replicas
+from broker.engine.partition import PartitionLog
+from broker.engine.replicas import Copy, Replicas
+from broker.log.records import Record, encode_batch, iter_records
+from broker.runtime.errors import FencedError, HeadgateError, InvalidError, RetryError
+from tests.unit.control.conftest import MakeWorld
+from tests.unit.control.world import Broker, World, until
+
+EVERYTHING = 1 << 30
+PRODUCER = 7
+
+
+def log_of(broker: Broker) -> PartitionLog:
+    return broker.engine.partition(broker.engine.topic("t"), 0)
+
+
+def send(broker: Broker, number: int) -> asyncio.Future[int]:
+    """Append record `number` of one idempotent producer. The future has its offset once it is acked."""
+    acked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    data = encode_batch([Record(0, 1, None, b"%d" % number)], producer_id=PRODUCER, producer_epoch=0, base_sequence=number)
+    offset = broker.engine.append(log_of(broker), memoryview(bytearray(data))).base_offset
+
+    def done(error: HeadgateError | None) -> None:
+        if error is None:
+            acked.set_result(offset)
+        else:
+            acked.set_exception(error)
+            acked.exception()
+
+    broker.engine.on_acked(done)
+    return acked
+
+
+async def values(broker: Broker) -> list[bytes]:
+    log = log_of(broker)
+    found: list[bytes] = []
+    offset = log.log_start
+    while offset < log.high_watermark:
+        for one in await broker.engine.read(log, offset, EVERYTHING):
+            for record in iter_records(bytes(one)):
+                found.append(record.value or b"")
+                offset += 1
+    return found
+
+
+def lead_of(world: World) -> Broker:
+    return world.lead("t", 0)
+
+
+async def new_lead(world: World, old: Broker) -> Broker:
+    await until(lambda: any(broker is not old and broker.running and 0 in broker.leads().get("t", ()) for broker in world.brokers))
+    return next(broker for broker in world.brokers if broker is not old and broker.running and 0 in broker.leads().get("t", ()))
+
+
+async def replicating(make_world: MakeWorld, count: int = 3) -> tuple[World, Broker, Broker]:
+    """A world with topic t, its lead, which does not lead the cluster, and the lead's follower. Record 0 is durable."""
+    world = await make_world(count, append=False, wal_flush_interval_ms=1)
+    await world.brokers[-1].engine.create_topic("t", 1, {"ack": "replicated"})
+    await until(lambda: any("t" in broker.leads() for broker in world.brokers))
+    lead = lead_of(world)
+    if lead is world.leader:
+        (segment,) = lead.engine.leads.segments()
+        assert lead.cluster.leader is not None
+        orders, planner = lead.cluster.leader.orders, lead.cluster.leader.planner
+        manifest = lead.cluster.leader.manifest
+        await orders.wait(
+            orders.begin(planner.order_move(manifest.segments, lead.cluster.leader.loads(), segment.id, None))
+        )
+        lead = await new_lead(world, lead)
+    assert await send(lead, 0) == 0
+    await until(lambda: lead.engine.replicator.counts)
+    follower = lead.engine.manifest.followers[lead.engine.incarnation_id]
+    return world, lead, next(one for one in world.brokers if one.engine.incarnation_id == follower.incarnation_id)
+
+
+def hold_puts(broker: Broker) -> None:
+    """From now on nothing that it puts reaches the store."""
+    broker.store.held["put_if_absent"] = threading.Event()
+
+
+def let_puts_go(broker: Broker) -> None:
+    """What was held back goes on."""
+    broker.store.held.pop("put_if_absent").set()
+
+
+async def test_what_two_brokers_hold_outlives_one(make_world: MakeWorld) -> None:
+    world, lead, follower = await replicating(make_world)
+    hold_puts(lead)
+    assert [await send(lead, number) for number in range(1, 20)] == list(range(1, 20))
+    assert log_of(lead).high_watermark == 1 and await values(lead) == [b"0"], "readers see what is durable"
+    assert follower.engine.replicas.bytes > 0
+    await lead.crash()
+    heir = await new_lead(world, lead)
+    assert await values(heir) == [b"%d" % number for number in range(20)]
+    again = [await send(heir, number) for number in range(15, 22)]
+    assert again == list(range(15, 22)), "retries have their first offset, also of what only the follower had"
+    await until(lambda: follower.engine.replicas.bytes == 0)
+
+
+async def test_a_lead_without_its_follower_waits_for_the_store(make_world: MakeWorld) -> None:
+    world, lead, follower = await replicating(make_world)
+    hold_puts(lead)
+    assert await send(lead, 1) == 1
+    await follower.crash()
+    await until(lambda: not lead.engine.replicator.counts)
+    waiting = send(lead, 2)
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    let_puts_go(lead)
+    assert await waiting == 2
+    await until(lambda: lead.engine.replicator.counts)
+    (third,) = [broker for broker in world.brokers if broker.running and broker is not lead]
+    assert lead.engine.manifest.followers[lead.engine.incarnation_id].incarnation_id == third.engine.incarnation_id
+    hold_puts(lead)
+    assert await send(lead, 3) == 3
+    await lead.crash()
+    assert await values(await new_lead(world, lead)) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_who_was_replaced_cannot_ack(make_world: MakeWorld) -> None:
+    """The lead lives, and its way to its follower is whole: it is the follower who takes nothing more."""
+    _, lead, follower = await replicating(make_world)
+    hold_puts(lead)
+    assert await send(lead, 1) == 1
+    stream = lead.engine.manifest.followers[lead.engine.incarnation_id].stream
+    copies = follower.engine.replicas.surrender(lead.engine.incarnation_id, stream)
+    assert [next(iter_records(copy.batch)).value for copy in copies] == [b"1"]
+    late = send(lead, 2)
+    await until(lambda: not lead.engine.replicator.counts)
+    assert not late.done()
+    assert follower.engine.replicas.surrender(lead.engine.incarnation_id, stream) == copies, "who asks again hears the same"
+
+
+async def test_a_topic_becomes_one_with_copies(make_world: MakeWorld) -> None:
+    """What is on its way to the store when the topic changes has no copy: nothing behind it may be acked before it."""
+    _, lead, _ = await replicating(make_world)
+    topic = lead.engine.topic("t")
+    await lead.engine.alter_topic_config(topic, {"ack": "durable"})
+    hold_puts(lead)
+    plain = send(lead, 1)
+    await asyncio.sleep(0.05)
+    assert not plain.done(), "a follower's word is not enough for it"
+    let_puts_go(lead)
+    assert await plain == 1
+    before = lead.engine.replicator.stream
+    await lead.engine.alter_topic_config(topic, {"ack": "replicated"})
+    await until(lambda: lead.engine.replicator.stream > before and lead.engine.replicator.counts)
+    hold_puts(lead)
+    assert await send(lead, 2) == 2
+
+
+async def test_mixed_topics_wait_for_the_store(make_world: MakeWorld) -> None:
+    """One callback for batches of two topics: the slower one decides."""
+    world, lead, _ = await replicating(make_world, 2)
+    for name in ("plain1", "plain2", "plain3", "plain4"):
+        await lead.engine.create_topic(name, 1, {})
+    await until(lambda: any(name.startswith("plain") for name in lead.leads()))
+    name = next(name for name in lead.leads() if name.startswith("plain"))
+    hold_puts(lead)
+    data = encode_batch([Record(0, 1, None, b"x")])
+    lead.engine.append(lead.engine.partition(lead.engine.topic(name), 0), memoryview(bytearray(data)))
+    both = send(lead, 1)
+    alone = send(lead, 2)
+    assert await alone == 2
+    assert not both.done()
+    await lead.crash()
+    assert await values(await new_lead(world, lead)) == [b"0", b"1", b"2"]
+
+
+async def test_lead_and_follower_are_lost(make_world: MakeWorld) -> None:
+    """Two failures at once: what was durable is there, and the cluster goes on."""
+    world, lead, follower = await replicating(make_world, 4)
+    hold_puts(lead)
+    assert await send(lead, 1) == 1
+    await asyncio.gather(lead.crash(), follower.crash())
+    heir = await new_lead(world, lead)
+    assert (await values(heir))[:1] == [b"0"]
+    assert await send(heir, 1) in (1, 2)
+
+
+async def test_a_follower_that_may_be_alive_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its address is held by somebody who does not answer."""
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(replication, "ASK_S", 0.05)
+    monkeypatch.setattr(replication, "PATIENCE_S", 0.3)
+    engine = world.brokers[0].engine
+    lead = world.brokers[1].engine.manifest.incarnations[world.brokers[1].engine.incarnation_id]
+    server = await asyncio.start_server(never, "127.0.0.1", 0)
+    follower = Follower(incarnation_id="f" * 32, host="127.0.0.1", grpc_port=server.sockets[0].getsockname()[1], stream=1)
+    surrenders = replication.Surrenders(engine)
+    waited = 0
+    while True:
+        try:
+            assert await surrenders.ask(lead, follower) == []
+            break
+        except RetryError as error:
+            assert "does not answer" in error.message
+            waited += 1
+    assert waited > 0
+    server.close()
+    another = Follower(incarnation_id="e" * 32, host="127.0.0.1", grpc_port=world.brokers[2].port, stream=1)
+    assert await surrenders.ask(lead, another) == [], "another run of the process: at once"
+
+
+# -- the follower's half
+
+
+def copies(*numbers: int) -> list[Copy]:
+    data = encode_batch([Record(0, 1, None, bytes(1000))])
+    return [Copy(number, b"p" * 20, data, 0) for number in numbers]
+
+
+def test_a_follower_forgets_what_is_durable() -> None:
+    held = Replicas()
+    held.open("a", 1)
+    held.take("a", 1, copies(1, 3, 4), 0)
+    held.take("a", 1, copies(7), 3)
+    assert [copy.number for copy in held.surrender("a", 1)] == [4, 7] and held.bytes == 2 * len(copies(1)[0].batch)
+    with pytest.raises(FencedError):
+        held.take("a", 1, [], 9)
+    with pytest.raises(FencedError):
+        held.open("a", 2)
+    held.forget("a")
+    assert held.bytes == 0 and held.leads == []
+
+
+def test_a_stream_that_nobody_opened_is_surrendered_all_the_same() -> None:
+    held = Replicas()
+    assert held.surrender("a", 1) == []
+    with pytest.raises(FencedError):
+        held.open("a", 1)
+
+
+def test_only_the_newest_stream_counts() -> None:
+    held = Replicas()
+    held.open("a", 2)
+    held.take("a", 2, copies(1), 0)
+    with pytest.raises(FencedError):
+        held.open("a", 2)
+    held.open("a", 3)
+    with pytest.raises(FencedError):
+        held.take("a", 2, copies(2), 0)
+    held.take("a", 3, copies(5), 0)
+    assert held.surrender("a", 2) == [], "all of an older stream is durable"
+
+
+def test_a_follower_takes_whole_batches_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Replicas()
+    held.open("a", 1)
+    (good,) = copies(1)
+    for bad in (b"", good.batch[:-1], good.batch + b"x", good.batch[:-1] + b"\xff"):
+        with pytest.raises(InvalidError):
+            held.take("a", 1, [good._replace(batch=bad)], 0)
+    monkeypatch.setattr(replicas, "STREAM_BYTES_MAX", 1500)
+    held.take("a", 1, copies(1, 2), 0)
+    with pytest.raises(RetryError):
+        held.take("a", 1, copies(3), 0)
