@@ -165,7 +165,9 @@ def state(member: Member, segments: int, leader_broker_id: int) -> str:
     if member.trouble:
         return member.trouble
     word = "serves" if not member.draining else "drains" if segments else "drained"
-    return f"{word}, leader" if member.broker_id == leader_broker_id else word
+    if member.broker_id == leader_broker_id:
+        word += ", leader"
+    return word if member.follower_broker_id is None else f"{word}, copied to broker {member.follower_broker_id}"
 
 
 def _topics(one: Decision) -> str:

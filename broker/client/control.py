@@ -38,6 +38,8 @@ class Member:
     connections: int
     draining: bool
     trouble: str
+    follower_broker_id: int | None = None
+    """Who holds copies of what it acks for topics with `ack=replicated`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +292,7 @@ def _member(row: control_pb2.MemberState) -> Member:
         connections=row.connections,
         draining=row.draining,
         trouble=row.trouble,
+        follower_broker_id=row.follower_broker_id if row.HasField("follower_broker_id") else None,
     )
 
 

@@ -158,6 +158,12 @@ def _register_cluster(metrics: Metrics, engine: Engine) -> None:
         lambda: float(engine.manifest.leader == engine.incarnation_id),
     )
     metrics.gauge("headgate_cluster_led_segments", "segments that this broker leads", lambda: len(engine.leads.segments()))
+    metrics.gauge(
+        "headgate_replicas_follower_bool",
+        "1 while a follower's copies count as acks, for topics with ack=replicated",
+        lambda: float(engine.replicator.counts),
+    )
+    metrics.gauge("headgate_replicas_held_bytes", "copies that this broker holds for others", lambda: engine.replicas.bytes)
 
 
 def _register_groups(metrics: Metrics, groups: Coordinator) -> None:

@@ -39,8 +39,16 @@ Report = Callable[[str], None]
 
 
 def run(
-    make: BrokerFactory, report: Report, ways: list[str], rounds: int, *, label: str, s3: S3Server | Path, seconds: float | None
-) -> None:
+    make: BrokerFactory,
+    report: Report,
+    ways: list[str],
+    rounds: int,
+    *,
+    label: str,
+    s3: S3Server | Path,
+    seconds: float | None,
+    ack: str = "durable",
+) -> Brokers:
     draw = random.Random(f"{SEED}-{label}")
     with Network() as network:
         # Doors cost time: they are there where they are shut.
@@ -50,12 +58,17 @@ def run(
         if isinstance(s3, Path):
             store = s3
         else:
-            env, url = s3.environment, s3.url(s3.bucket(), "chaos")
+            env, url = dict(s3.environment), s3.url(s3.bucket(), "chaos")
+            if ack == "replicated":
+                # Long enough that most of what is acked is in no store yet when its lead dies.
+                env["HEADGATE_WAL_FLUSH_INTERVAL_MS"] = "1000"
+                # Who is killed is missed at once; nobody who is only slow is to be taken for lost: that would be two failures.
+                env["HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS"] = "10000"
             store = s3_doors(network, s3, "chaos") if cuts - {"peers"} else lambda number: url
         brokers = Brokers(make, store, env=env, network=network if cuts else None)
         try:
             brokers.start()
-            create_topic(brokers.bootstrap, "t", PARTITIONS)
+            create_topic(brokers.bootstrap, "t", PARTITIONS, ack=ack)
             with Clients(brokers, "t", PARTITIONS, pause_s=PAUSE_S) as clients:
                 clients.acked_in_all(5)
                 trouble = Trouble(brokers, clients, draw, network if cuts else None)
@@ -68,6 +81,14 @@ def run(
                 broker.kill()
     report(f"chaos {label}: {clients.acked:,} acked; {trouble.line()}; HEADGATE_CHAOS_SEED={SEED}")
     assert not wrong, f"seed=`{SEED}` complaints=`{len(wrong)}`\n" + "\n".join(wrong[:20])
+    return brokers
+
+
+@pytest.mark.timeout(300)
+def test_some_rounds_with_copies_in_memory(make_broker: BrokerFactory, s3_server: S3Server, report: Report) -> None:
+    """`ack=replicated`: what the lost broker's WAL lacks comes from its follower."""
+    brokers = run(make_broker, report, ["kill"], 3, label="replicated", s3=s3_server, seconds=QUICK_S, ack="replicated")
+    assert any("copies_recovered" in broker.log_path.read_text() for broker in brokers.all), "nobody was asked for copies"
 
 
 @pytest.mark.timeout(300)
@@ -85,5 +106,6 @@ def test_rounds_on_a_directory(make_broker: BrokerFactory, tmp_path: Path, repor
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("how", ["kill", "drain", "pause", "peers", "store", "alone"])
-def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report, how: str) -> None:
-    run(make_broker, report, [how], ROUNDS, label=f"{how} S3", s3=s3_server, seconds=None)
+@pytest.mark.parametrize("ack", ["durable", "replicated"])
+def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report, how: str, ack: str) -> None:
+    run(make_broker, report, [how], ROUNDS, label=f"{how} {ack} S3", s3=s3_server, seconds=None, ack=ack)

@@ -282,9 +282,13 @@ class ControlService:
         leader = self._leader()
         response = control_pb2.DescribeResponse(leader_broker_id=self._cluster.engine.broker_id, version=leader.version)
         loads = {load.incarnation_id: load for load in leader.loads()}
+        followers = leader.manifest.followers
         for key, incarnation in leader.manifest.incarnations.items():
             if not incarnation.sealed:
                 row = response.members.add(incarnation_id=key, member=member_message(incarnation), trouble=leader.trouble_of(key))
+                follower = leader.manifest.incarnations.get(followers[key].incarnation_id) if key in followers else None
+                if follower is not None:
+                    row.follower_broker_id = follower.broker_id
                 load = loads.get(key)
                 if load is not None:
                     row.cpu_share, row.memory_bytes, row.connections = load.cpu_share, load.memory_bytes, load.connections

@@ -1,8 +1,8 @@
 """`ack=replicated` on whole brokers in one process, over a medium that takes whole objects only, as S3 does.
 
-Puts of one broker are held back, so that what it acks is in the memory of two brokers and nowhere else; then it dies, or is replaced
-while it lives, or its follower dies. Compared: what was acked with what the next lead has. A mismatch means that a record was lost
-that two brokers held, that it came twice, or that a broker acked after others took over from it.
+Puts of one broker are held back, so that what it acks is in the memory of two brokers and nowhere else; then it dies, or is
+replaced while it lives, or its follower dies. Compared: what was acked with what the next lead has. A mismatch means that a record
+was lost that two brokers held, that it came twice, or that a broker acked after others took over from it.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ async def replicating(make_world: MakeWorld, count: int = 3) -> tuple[World, Bro
         assert lead.cluster.leader is not None
         orders, planner = lead.cluster.leader.orders, lead.cluster.leader.planner
         manifest = lead.cluster.leader.manifest
-        await orders.wait(
-            orders.begin(planner.order_move(manifest.segments, lead.cluster.leader.loads(), segment.id, None))
-        )
+        await orders.wait(orders.begin(planner.order_move(manifest.segments, lead.cluster.leader.loads(), segment.id, None)))
         lead = await new_lead(world, lead)
     assert await send(lead, 0) == 0
     await until(lambda: lead.engine.replicator.counts)

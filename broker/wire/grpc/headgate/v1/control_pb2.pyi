@@ -303,7 +303,7 @@ class DescribeResponse(_message.Message):
     def __init__(self, leader_broker_id: _Optional[int] = ..., version: _Optional[int] = ..., members: _Optional[_Iterable[MemberState]] = ..., segments: _Optional[_Iterable[SegmentState]] = ..., decisions: _Optional[_Iterable[Decision]] = ...) -> None: ...
 
 class MemberState(_message.Message):
-    __slots__ = ("member", "incarnation_id", "cpu_share", "memory_bytes", "connections", "draining", "trouble")
+    __slots__ = ("member", "incarnation_id", "cpu_share", "memory_bytes", "connections", "draining", "trouble", "follower_broker_id")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +311,7 @@ class MemberState(_message.Message):
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     member: BrokerMember
     incarnation_id: str
     cpu_share: float
@@ -318,7 +319,8 @@ class MemberState(_message.Message):
     connections: int
     draining: bool
     trouble: str
-    def __init__(self, member: _Optional[BrokerMember] = ..., incarnation_id: _Optional[str] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., draining: _Optional[bool] = ..., trouble: _Optional[str] = ...) -> None: ...
+    follower_broker_id: int
+    def __init__(self, member: _Optional[BrokerMember] = ..., incarnation_id: _Optional[str] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., draining: _Optional[bool] = ..., trouble: _Optional[str] = ..., follower_broker_id: _Optional[int] = ...) -> None: ...
 
 class SegmentState(_message.Message):
     __slots__ = ("id", "topic", "first_partition", "end_partition", "broker_id", "leader_epoch", "bytes_in_per_second", "bytes_out_per_second", "requests_per_second")
