@@ -123,7 +123,7 @@ async def test_timestamps(served: Served) -> None:
 async def test_send_waits_while_the_buffer_is_full(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await served.create("a", 1)
     held: list[Any] = []
-    monkeypatch.setattr(served.engine, "on_durable", held.append)
+    monkeypatch.setattr(served.engine, "on_acked", held.append)
     async with Producer(served.address, buffer_bytes=10_000, batch_bytes=2000, linger_ms=0) as producer:
         sent = 0
 
@@ -296,7 +296,7 @@ async def test_no_more_is_in_flight_than_the_broker_remembers(served: Served, mo
     held: list[Any] = []
     async with Producer(served.address, batch_bytes=1) as producer:
         await producer.send_and_wait("a", b"first")
-        monkeypatch.setattr(served.engine, "on_durable", held.append)
+        monkeypatch.setattr(served.engine, "on_acked", held.append)
         for number in range(20):
             await producer.send("a", b"%d" % number)
         await until(lambda: len(held) >= IN_FLIGHT_MAX)
@@ -310,7 +310,7 @@ async def test_no_more_is_in_flight_than_the_broker_remembers(served: Served, mo
 async def test_records_fail_when_their_time_is_over(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await served.create("a", 1)
     held: list[Any] = []
-    monkeypatch.setattr(served.engine, "on_durable", held.append)
+    monkeypatch.setattr(served.engine, "on_acked", held.append)
     async with Producer(served.address, delivery_timeout_ms=100) as producer:
         with pytest.raises(RetryError) as caught:
             await producer.send_and_wait("a", b"x")

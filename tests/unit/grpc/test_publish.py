@@ -206,7 +206,7 @@ class HeldWal:
 
     def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         self.callbacks: list[Any] = []
-        monkeypatch.setattr(served.engine, "on_durable", self.callbacks.append)
+        monkeypatch.setattr(served.engine, "on_acked", self.callbacks.append)
 
     def release(self, error: Any = None) -> None:
         callbacks, self.callbacks[:] = list(self.callbacks), []
@@ -243,6 +243,26 @@ async def test_nothing_is_acked_before_it_is_durable_and_reading_stops(start: St
     await sending
     assert await stream.rest() == []
     await until(lambda: served.server._shared.budget.used_bytes == 0)
+
+
+async def test_acks_keep_the_order_of_the_stream(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `ack=replicated` a later batch may be safe before an earlier one of another topic."""
+    served: Served = await start()
+    await served.create("a")
+    held = HeldWal(served, monkeypatch)
+    stream = served.stream("Log.Publish")
+    for sequence in (1, 2, 3):
+        await stream.write(request(sequence, batch(b"x")))
+    await until(lambda: len(held.callbacks) == 3)
+    first, second, third = held.callbacks
+    third(None)
+    second(None)
+    reading = asyncio.create_task(stream.read())
+    await asyncio.sleep(0.05)
+    assert not reading.done()
+    first(None)
+    answers = [await reading, *await stream.rest()]
+    assert [offset for answer in answers for offset in answer.base_offsets] == [0, 1, 2]
 
 
 async def test_one_streams_batches_never_fill_the_brokers_budget_for_ever(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

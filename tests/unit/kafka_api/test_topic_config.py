@@ -44,6 +44,7 @@ def test_internal_topics() -> None:
 
 def test_defaults() -> None:
     assert TopicConfig.parse({}) == TopicConfig(
+        replicated=False,
         delete=True,
         compact=False,
         retention_ms=7 * 86_400_000,
@@ -97,7 +98,6 @@ def test_overrides() -> None:
         ("min.cleanable.dirty.ratio", "nan"),
         ("compression.type", "gzip"),
         ("compression.type", "brotli"),
-        ("ack", "replicated"),
         ("ack", "none"),
     ],
 )
@@ -112,8 +112,6 @@ def test_wrong_settings(key: str, value: str) -> None:
 def test_refusals_say_why() -> None:
     with pytest.raises(InvalidError, match="never compresses"):
         TopicConfig.parse({"compression.type": "zstd"})
-    with pytest.raises(InvalidError, match="cluster of brokers"):
-        TopicConfig.parse({"ack": "replicated"})
 
 
 def test_compaction_lags_must_not_cross() -> None:
