@@ -7,6 +7,8 @@ praises what it should report.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,15 @@ def test_a_process_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
             processes.check()
         assert "no_such_module_at_all" in processes.tail("gone")
     assert 10_000 <= free_port() < 30_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="niceness of others' threads is Linux's")
+def test_a_process_gives_way_with_all_that_it_starts(tmp_path: Path) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    with Processes(tmp_path, {}) as processes:
+        process = processes.start("some", "http.server", "--bind", "127.0.0.1", str(free_port()))
+        processes.give_way("some", own + 5)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == own + 5
+        group = Path(f"/proc/{process.pid}/autogroup")
+        assert not group.exists() or group.read_text().endswith(f" nice {own + 5}\n")
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
