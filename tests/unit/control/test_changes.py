@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
 from broker.client.control import ClusterView, Control
 from broker.cluster.manifest import CreateTopic, DeleteTopic, Topic, encode_edits
@@ -84,6 +85,19 @@ async def test_brokers_that_go_together_inherit_nothing_from_each_other(world: W
     await until(lambda: len(world.brokers[0].leads().get("t", ())) == 6)
     drains = [one.why for one in (await describe(world)).decisions if one.kind == "drain"]
     assert drains and all(one.endswith("to broker 1") for one in drains), drains
+
+
+async def test_who_has_sealed_itself_is_given_nothing(world: World) -> None:
+    """It may still be connected for a moment, and would take what nobody leads then."""
+    term = world.leader.cluster.leader
+    assert term is not None
+    incarnations = term.manifest.incarnations
+    for one in [load.incarnation_id for load in term.loads()]:
+        before = incarnations[one]
+        incarnations[one] = replace(before, sealed=True)
+        assert one not in {load.incarnation_id for load in term.loads()}
+        incarnations[one] = before
+    assert len(term.loads()) == len(world.brokers)
 
 
 async def test_what_cannot_be_drained(make_world: MakeWorld) -> None:

@@ -1,0 +1,69 @@
+"""What whole simulated clusters found (`broker.testing.simulate`), each bug by itself, as small as it can be.
+
+Runs: one engine, or a manifest alone. Compared: what the manifest has in the end, and whether the broker goes on. A mismatch means
+that a cluster may lose the way to a partition, or a broker, as it once did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from broker.cluster.manifest import SealIncarnation, check_together
+from broker.runtime.errors import InvalidError
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.gate_world import gates_of
+from tests.unit.engine.world import eventually, settings
+
+HOUR_MS = 3_600_000
+
+
+async def test_an_incarnation_is_sealed_with_all_that_it_leads(make_machine: MakeMachine) -> None:
+    """Also with what it was given a moment ago: nobody would look for another lead of it."""
+    broker = await make_machine("inline").start()
+    await broker.engine.create_topic("t", 2, {})
+    with pytest.raises(InvalidError, match="other segments by now"):
+        check_together(broker.engine.manifest, [SealIncarnation(broker.engine.incarnation_id)])
+
+
+async def test_handing_over_goes_on_when_who_asked_for_it_is_gone(make_machine: MakeMachine) -> None:
+    """Half of it would leave partitions that nobody can write to."""
+    broker = await make_machine("put").start()
+    await broker.engine.create_topic("t", 1, {})
+    (segment,) = broker.engine.leads.segments()
+    broker.store.held["put"] = threading.Event()
+    asked = asyncio.create_task(broker.engine.resign([segment.id]))
+    await eventually(lambda: broker.log().refusal is not None)
+    asked.cancel()
+    await asyncio.wait((asked,))
+    broker.store.held["put"].set()
+    await eventually(lambda: segment.id not in broker.engine.manifest.segments)
+
+
+async def test_a_broker_that_has_ended_hears_of_it_without_harm(make_machine: MakeMachine) -> None:
+    """It follows whoever leads until its process ends: that it is sealed by then is no news."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await machine.stop(broker)
+    assert broker.engine.started and not broker.engine.ready
+    broker.engine.replaced()
+    assert not broker.failures
+
+
+async def test_rows_below_the_start_of_the_log_are_cut_at_windows_too(make_machine: MakeMachine) -> None:
+    """What is not listed yet is listed whole, also where it is gone for readers; an extent never holds a window."""
+    machine = make_machine("memory")
+    broker = await machine.start(settings(wal_checkpoint_chunks=1_000, wal_checkpoint_interval_ms=HOUR_MS))
+    engine = broker.engine
+    await engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"before"])
+    await gates_of(engine).open("t", "g", "now", [10], HOUR_MS)
+    await machine.send(broker, [b"behind"])
+    await gates_of(engine).release("t", "g")
+    await engine.delete_records(broker.log(), -1)
+    assert await machine.send(broker, [b"after"]) == 12
+    await machine.stop(broker)
+    (chunk,) = engine.manifest.chunks[engine.incarnation_id].values()
+    assert [(extent.base_offset, extent.end_offset) for extent in chunk.extents] == [(0, 1), (11, 13)]
