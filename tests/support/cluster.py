@@ -30,7 +30,7 @@ from tests.support.writers import PAUSE_S, AiokafkaReader, AiokafkaWriter, Confl
 PATIENCE_S = 120.0
 """Ends a hang; nothing is judged by it."""
 EXIT_FENCED = 3
-SHUTDOWN_MS = 30_000
+SHUTDOWN_MS = 100_000
 """So long each part of a broker may take to end: on a busy machine a clean end takes its time."""
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 
