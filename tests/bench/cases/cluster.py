@@ -1,5 +1,5 @@
-"""A cluster of three brokers: how long writers wait when one is killed, and when segments are split, merged and moved; and what a
-change of the manifest costs, however long the history is.
+"""A cluster of three brokers: how long writers wait when one is killed, and when segments are split, merged and moved; what an ack
+costs with and without a follower; and what a change of the manifest costs, however long the history is.
 
 A librdkafka producer (idempotent, otherwise with its defaults) writes to all partitions in turn. A record's wait is from produce()
 to its ack; what is told is the longest wait in a partition, over the partitions concerned.
@@ -14,8 +14,8 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
@@ -28,6 +28,7 @@ from tests.bench import brokers
 from tests.bench.harness import Bench, Case, remove_tree
 from tests.bench.native import BenchError, free_port
 from tests.bench.report import Goal, Row
+from tests.support.s3_server import S3Server
 
 BROKERS = 3
 PARTITIONS = 12
@@ -48,9 +49,10 @@ EXTENTS_PER_CHUNK = 8
 class Writer:
     """Writes a steady stream. `waits`: (partition, when it was produced, seconds until it was acked) of every record."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, topic: str = TOPIC) -> None:
         self.waits: list[tuple[int, float, float]] = []
         self.failed = ""
+        self._topic = topic
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="bench-writer")
@@ -76,7 +78,7 @@ class Writer:
                 self.waits.append((partition, at, time.perf_counter() - at))
 
         with contextlib.suppress(BufferError):
-            self._producer.produce(TOPIC, VALUE, partition=partition, on_delivery=delivered)
+            self._producer.produce(self._topic, VALUE, partition=partition, on_delivery=delivered)
 
     def acked_since(self, at: float) -> set[int]:
         """Partitions in which a record was acked that was produced after a moment."""
@@ -95,10 +97,10 @@ class Writer:
 
 
 class Cluster:
-    """Three broker processes on one directory, and what clients see of them."""
+    """Three broker processes on one store, and what clients see of them. `environment`: beside ours, for what the store needs."""
 
-    def __init__(self, bench: Bench, store: Path) -> None:
-        self._bench, self._store = bench, store
+    def __init__(self, bench: Bench, store: str, environment: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._bench, self._store, self._environment = bench, store, environment
         self._ports = [(free_port(), free_port(), free_port()) for _ in range(BROKERS)]
         self._processes: list[subprocess.Popen[bytes] | None] = [None] * BROKERS
         self.bootstrap = ",".join(f"127.0.0.1:{kafka}" for kafka, _, _ in self._ports)
@@ -107,17 +109,18 @@ class Cluster:
     def start(self, number: int) -> None:
         log = self._bench.directory / f"cluster.{number}.log"
         with log.open("ab") as sink:
-            command = [*brokers.command(str(self._store), *self._ports[number - 1]), "--broker-id", str(number)]
+            command = [*brokers.command(self._store, *self._ports[number - 1]), "--broker-id", str(number)]
+            environment = brokers.environment({}) | dict(self._environment)
             process = subprocess.Popen(
-                command, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, cwd=brokers.ROOT, env=brokers.environment({})
+                command, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, cwd=brokers.ROOT, env=environment
             )
         self._processes[number - 1] = process
         brokers.wait_for_answer(self._ports[number - 1][0], process, log)
 
-    def create_topic(self) -> None:
+    def create_topic(self, name: str = TOPIC, config: Mapping[str, str] = MappingProxyType({})) -> None:
         until(lambda: self.brokers() == BROKERS, "all brokers are members")
         kafka, grpc, http = self._ports[0]
-        brokers.Broker(0, kafka, grpc, http, self._bench.directory).create_topic(TOPIC, PARTITIONS)
+        brokers.Broker(0, kafka, grpc, http, self._bench.directory).create_topic(name, PARTITIONS, config)
 
     def kill(self, number: int) -> None:
         process = self._processes[number - 1]
@@ -152,7 +155,7 @@ class Cluster:
 def cluster(bench: Bench) -> Iterator[tuple[Cluster, Writer]]:
     """A cluster under load."""
     store = bench.fresh_directory("cluster")
-    made = Cluster(bench, store)
+    made = Cluster(bench, str(store))
     try:
         for number in range(1, BROKERS + 1):
             made.start(number)
@@ -201,6 +204,42 @@ def _failover(bench: Bench) -> Iterable[Row]:
     )
     yield _row("SIGKILL of a lead: acked again, median", "s", took, FAILOVER_GOAL_S, statistics.median(took), note)
     yield _row("SIGKILL of a lead: acked again, worst", "s", took, FAILOVER_WORST_GOAL_S, max(took), note)
+
+
+def _acks(bench: Bench) -> Iterable[Row]:
+    """The same steady stream to two topics, one after the other, on the same three brokers and one S3 (moto)."""
+    server = S3Server()
+    made = Cluster(bench, server.url(server.bucket(), "bench"), server.environment)
+    took: dict[str, list[float]] = {}
+    try:
+        for number in range(1, BROKERS + 1):
+            made.start(number)
+        for ack in ("durable", "replicated"):
+            made.create_topic(f"{TOPIC}-{ack}", {"ack": ack})
+            writer = Writer(made.bootstrap, f"{TOPIC}-{ack}")
+            try:
+                until(lambda writer=writer: len(writer.acked_since(0.0)) == PARTITIONS, "every partition acks")  # type: ignore[misc]
+                time.sleep(2 * SETTLE_S)  # brokers find their followers
+                began = time.perf_counter()
+                time.sleep(bench.pick(4, 12))
+            finally:
+                writer.stop()
+            took[ack] = sorted(wait for _, at, wait in writer.waits if at > began)
+    finally:
+        made.end()
+        server.stop()
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        durable, replicated = (took[ack][int(len(took[ack]) * share)] for ack in ("durable", "replicated"))
+        yield Row(
+            group="cluster",
+            case=f"ack=replicated on S3, {name}",
+            measured=f"{replicated * 1e3:.1f} ms",
+            ceiling=f"{durable * 1e3:.1f} ms with ack=durable",
+            ratio=replicated / durable,
+            unit="x",
+            side=Goal.AT_MOST,
+            note=f"{len(took['replicated']):,} records of 1 KB at {RATE_PER_S:,}/s, librdkafka's defaults (linger 5 ms)",
+        )
 
 
 def _row(name: str, unit: str, values: list[float], goal: float | None, ratio: float, note: str) -> Row:
@@ -336,5 +375,6 @@ def _chunk(topic: Topic, number: int) -> Chunk:
 CASES = [
     Case("cluster", "SIGKILL of a lead", _failover, goal=FAILOVER_GOAL_S, side=Goal.AT_MOST, unit="s"),
     Case("cluster", "split, move, merge", _reshard, goal=RESHARD_GOAL_MS, side=Goal.AT_MOST, unit="ms"),
+    Case("cluster", "acks of two brokers' memory", _acks, unit="x", side=Goal.AT_MOST),
     Case("cluster", "commits to a long manifest", _commit, goal=COMMIT_GOAL, side=Goal.AT_MOST, unit="x"),
 ]
