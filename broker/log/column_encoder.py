@@ -197,7 +197,7 @@ def header_bytes(headers: ArrowArray) -> tuple[Int64s, ArrowArray]:
     laid = np.empty((len(items), 4, 2), np.uint64)
     for column, array in enumerate((names, values)):
         sizes = lengths(array)
-        prefix = _Entries()
+        prefix = _Entries(len(sizes))
         prefix.add(_Varint(sizes))
         (laid[:, 2 * column],) = prefix.views()
         laid[:, 2 * column + 1] = sources.views(array, sizes)
@@ -328,7 +328,7 @@ def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int
         if not isinstance(varint.widths, int):
             sizes += varint.widths
     columns: list[Views] = []
-    entries = _Entries()
+    entries = _Entries(end - start)
     if bare:
         entries.zero()
     entries.add(_Varint(sizes))
@@ -338,12 +338,12 @@ def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int
     if record.key_views is not None:
         columns += entries.views()
         columns.append(record.key_views[start:end])
-        entries = _Entries()
+        entries = _Entries(end - start)
     entries.add(fixed[3])
     if record.value_views is not None:
         columns += entries.views()
         columns.append(record.value_views[start:end])
-        entries = _Entries()
+        entries = _Entries(end - start)
     if record.header_views is not None:
         entries.add(fixed[4])
         columns += entries.views()
@@ -359,12 +359,17 @@ def _width(value: int) -> int:
 
 
 class _Varint:
-    """Zigzag varints of a column: their bytes as little-endian words, and how many bytes each has (a number where all have it)."""
+    """Zigzag varints of a column: their bytes as little-endian words, and how many bytes each has (a number where all have it).
+
+    Where all values are the same there is one word for all of them.
+    """
 
     __slots__ = ("width_max", "widths", "words")
 
     def __init__(self, values: Int64s) -> None:
         low, high = int(values.min()), int(values.max())
+        if low == high:
+            values = values[:1]
         signs = values << 1 if low >= 0 else (values << 1) ^ (values >> 63)
         zigzag = signs.view(np.uint64)
         self.width_max = _width(max(2 * high, -2 * low - 1, 0))
@@ -416,9 +421,10 @@ def _numbers(counts: Int64s) -> _Varint:
 
 
 class _Entries:
-    """Varints of a row, one behind the other, as views of up to 12 bytes in place."""
+    """Varints of each of `rows` rows, one behind the other, as views of up to 12 bytes in place."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
         self._done: list[Views] = []
         self._room = _IN_PLACE_BYTES
         self._low: Uint64s | None = None
@@ -454,6 +460,8 @@ class _Entries:
                 high |= words << (shift - _64)
         if self._low is None:
             self._low = low
+        elif len(self._low) < len(low):
+            self._low = self._low | low
         else:
             self._low |= low
         if high is not None:
@@ -471,7 +479,7 @@ class _Entries:
 
     def _close(self) -> None:
         assert self._low is not None, "a view has a varint"
-        views = np.empty((len(self._low), 2), np.uint64)
+        views = np.empty((self._rows, 2), np.uint64)
         low, high = views[:, 0], views[:, 1]
         np.left_shift(self._low, _32, out=low)
         low |= np.uint64(self._size) if isinstance(self._size, int) else self._size.view(np.uint64)
