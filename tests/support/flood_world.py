@@ -118,7 +118,7 @@ class FloodWorld:
     def descendants(self, word: str) -> list[int]:
         """Processes of this world whose command line has a word in it: those of Dagster, Spark and the brokers carry our directory
         or ports, or come from one that does."""
-        found = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+        found = subprocess.run(["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
         rows = [line.split(None, 2) for line in found.splitlines()]
         parents = {int(pid): int(parent) for pid, parent, *_ in rows}
         roots = {process.pid for _, process, _ in self.processes.running}
