@@ -64,6 +64,8 @@ PAUSED_S = 1.0
 """If no tick came for so long, this process did not run: the silence of others was not theirs."""
 PROBE_S = 0.5
 """How long a broker that has not joined may take to refuse a connection."""
+TROUBLE_S = 60.0
+"""A broker that cannot store records for so long, while this one can, is replaced: others can."""
 LOAD_TRIES = 10
 PATIENCE = 2.0
 """How much longer than this broker needed to begin its term, the others may need to find that out."""
@@ -82,6 +84,8 @@ class Session(Protocol):
     """Its last report."""
     trouble: str
     """Why it cannot store records, as it reported last; empty: it can."""
+    trouble_since_s: float | None
+    """The monotonic time since which it has reported trouble; None: it has none."""
 
     def edits(self, version: int, data: bytes) -> None:
         """Tell it of a commit."""
@@ -172,6 +176,8 @@ class Leader:
         self._drained: set[str] = set()
         """Incarnations that were drained by hand, or said that they are to end."""
         self._given_up = False
+        self._store_well_since_s = self.clock.monotonic()
+        """Since then every attempt to renew the lease has succeeded."""
         self.yielded = False
         """Whether this term ended because all members fell silent together."""
         self._surrender = surrender
@@ -304,6 +310,7 @@ class Leader:
                 if await self._register.write(self._version + 1, lease):
                     self._version += 1
                     self.lease = lease
+                    self._store_well_since_s = min(self._store_well_since_s, self.clock.monotonic())
                     return
                 version, found = await self._register.read()
                 if found == lease:
@@ -311,6 +318,7 @@ class Leader:
                     return
             except RetryError as error:
                 log.warning("lease_not_renewed", error=error.message)
+                self._store_well_since_s = float("inf")
                 return
         self._failed(DeposedError(Reason.FENCED, "another broker took the lease"))
 
@@ -581,7 +589,17 @@ class Leader:
                 log.warning("member_silent", broker=incarnation.broker_id, seconds=round(now_s - session.seen_s, 3))
                 session.end(RetryError(Reason.TIMED_OUT, "the broker was silent for too long"))
                 lost.append(incarnation)
+            elif self._is_cut_from_store(session, now_s):
+                log.warning("member_cannot_store", broker=incarnation.broker_id, trouble=session.trouble)
+                session.end(RetryError(Reason.STORE_UNAVAILABLE, "the broker could not store records for too long"))
+                lost.append(incarnation)
         return lost
+
+    def _is_cut_from_store(self, session: Session, now_s: float) -> bool:
+        """Whether a broker alone has trouble with the store. This broker's own renewals must have worked meanwhile: where the store was
+        away from all, it comes back to the leader first, and nobody is to be replaced for that."""
+        since_s = session.trouble_since_s
+        return since_s is not None and now_s - max(since_s, self._store_well_since_s) > TROUBLE_S
 
     async def _fail_over(self, lost: list[Incarnation]) -> None:
         started_s = self.clock.monotonic()

@@ -929,15 +929,16 @@ class Engine:
             InvalidError: OFFSET_OUT_OF_RANGE. RetryError: not known here: another broker may lead the partition by now.
         """
         if offset > partition.high_watermark:
-            await self._confirm(partition)
+            await self.confirm()
+            self._check_lead(partition)
         if not partition.log_start <= offset <= partition.high_watermark:
             raise self._out_of_range(partition, offset)
 
-    async def _confirm(self, partition: PartitionLog) -> None:
-        """Make sure that this broker leads a partition.
+    async def confirm(self) -> None:
+        """Make sure that nobody has taken over from this broker: until it is fenced, no other can lead in its place.
 
-        A reader that has read on at the next lead and then asks one which does not know yet that it was replaced must not hear that
-        the log ends below: it would begin anew, or skip to the end. Nobody can lead in the place of one that is not fenced.
+        A reader that has read on at the next lead, and then asks one which does not know yet that it was replaced, must not hear that
+        the log or an epoch ends below: it would begin anew, or skip to the end.
 
         Raises RetryError.
         """
@@ -948,7 +949,11 @@ class Engine:
                 raise
         else:
             self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
-        if self.failed is not None or partition.refusal is not None:
+        if self.failed is not None:
+            raise RetryError(Reason.NOT_LEADER, "other brokers lead its partitions by now")
+
+    def _check_lead(self, partition: PartitionLog) -> None:
+        if partition.refusal is not None:
             raise RetryError(
                 Reason.NOT_LEADER,
                 f"another broker leads the partition by now. topic=`{partition.topic.name}` partition=`{partition.number}`",
@@ -970,5 +975,5 @@ class Engine:
         return await lookup.max_timestamp(self._reader, partition)
 
     def epoch_end(self, partition: PartitionLog, leader_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) as OffsetForLeaderEpoch answers (KIP-101); (-1, -1) where it is unknown."""
+        """(epoch, end offset) as OffsetForLeaderEpoch answers (KIP-101); (-1, -1) where it is unknown. After `confirm`."""
         return partition.epoch_end(leader_epoch)

@@ -36,6 +36,7 @@ class MemberSession:
         self.seen_s = now_s
         self.load = BrokerLoad(incarnation_id=incarnation.id, broker_id=incarnation.broker_id)
         self.trouble = ""
+        self.trouble_since_s: float | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue: asyncio.Queue[control_pb2.JoinResponse] = asyncio.Queue()
         self._leader = leader
@@ -137,6 +138,10 @@ class MemberSession:
             kind = message.WhichOneof("message")
             if kind == "report":
                 self.trouble = message.report.trouble
+                if not self.trouble:
+                    self.trouble_since_s = None
+                elif self.trouble_since_s is None:
+                    self.trouble_since_s = self.seen_s
                 self.load = broker_load(self.incarnation, message.report)
                 self._leader.reported(self)
             elif kind == "result":

@@ -231,11 +231,15 @@ class Broker:
         self._spawn(read())
 
     def epoch_end(self, reply: Reply, topic_id: bytes, partition: int, epoch: int) -> None:
-        try:
-            log = self._log(topic_id, partition)
-            reply(self.engine.epoch_end(log, epoch))
-        except HeadgateError as error:
-            reply(error)
+        async def work() -> None:
+            try:
+                log = self._log(topic_id, partition)
+                await self.engine.confirm()
+                reply(self.engine.epoch_end(log, epoch))
+            except HeadgateError as error:
+                reply(error)
+
+        self._spawn(work())
 
     def change(self, reply: Reply, what: str, name: str, number: int) -> None:
         """Create, delete or change a topic; the answer is its id."""

@@ -111,6 +111,7 @@ def _environment(random: Random, patches: Mapping[str, object]) -> dict[str, obj
         "broker.control.load.memory_bytes": lambda: 0,
         "broker.engine.engine.AppendWal": SteppedWal,
         "broker.cluster.capacity.DOWN_AFTER_MS": 2_000,
+        "broker.control.leader.TROUBLE_S": 3.0,
         "broker.engine.fold.FANOUT": random.choice((2, 3, 8)),
         "broker.store.journal.SNAPSHOT_BYTES_MIN": random.choice((2_000, 8_000, 64_000)),
         "broker.cluster.manifest.CHAIN_SEGMENTS_MAX": random.choice((2, 64)),

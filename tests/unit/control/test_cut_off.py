@@ -10,6 +10,8 @@ from broker.control.leader import Leader, Session
 from broker.server.grpc.control_service import MemberSession
 from tests.unit.control.world import Broker, World, until
 
+VERY_LONG_S = 100.0
+
 
 class Silent(MemberSession):
     """One that was last heard long ago, whatever comes."""
@@ -77,3 +79,33 @@ async def test_who_hears_some_replaces_the_others(world: World) -> None:
         if broker.failures:
             assert broker.engine.incarnation_id == silent.incarnation.id
             await broker.crash()
+
+
+async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
+    leader = world.leader
+    term = leader.cluster.leader
+    assert term is not None
+    term._store_well_since_s -= VERY_LONG_S
+    cut, other = term.sessions.values()
+    cut.trouble, cut.trouble_since_s = "the store does not answer", cut.seen_s - VERY_LONG_S
+    await until(lambda: cut.incarnation.id not in incarnations(world))
+    assert other.incarnation.id in incarnations(world) and leader.cluster.leader is term
+    await until(lambda: any(broker.failures for broker in world.brokers))
+    for broker in world.brokers:
+        if broker.failures:
+            assert broker.engine.incarnation_id == cut.incarnation.id
+            await broker.crash()
+
+
+async def test_nobody_is_replaced_because_the_store_was_away(world: World) -> None:
+    """The leader's store is back a moment before the others'."""
+    term = world.leader.cluster.leader
+    assert term is not None
+    for session in term.sessions.values():
+        session.trouble, session.trouble_since_s = "the store does not answer", session.seen_s - VERY_LONG_S
+        assert not term._is_cut_from_store(session, session.seen_s)
+    term._store_well_since_s = float("inf")
+    await term.write_lease()
+    now_s = term.clock.monotonic()
+    assert not any(term._is_cut_from_store(session, now_s) for session in term.sessions.values())
+    assert all(term._is_cut_from_store(session, now_s + VERY_LONG_S) for session in term.sessions.values())

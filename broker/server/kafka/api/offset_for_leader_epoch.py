@@ -6,7 +6,7 @@ offset -1, which is not an error.
 
 from __future__ import annotations
 
-from broker.runtime.errors import HeadgateError
+from broker.runtime.errors import HeadgateError, RetryError
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import error_code
 from broker.server.kafka.shared import check_leader_epoch
@@ -20,19 +20,28 @@ from broker.wire.kafka.messages.offset_for_leader_epoch import (
 
 
 async def handle(request: OffsetForLeaderEpochRequest, context: Context) -> OffsetForLeaderEpochResponse:
+    refusal: HeadgateError | None = None
+    try:
+        await context.engine.confirm()
+    except RetryError as error:
+        refusal = error
     return OffsetForLeaderEpochResponse(
         topics=[
-            OffsetForLeaderTopicResult(topic=topic.topic, partitions=[_end(topic.topic, one, context) for one in topic.partitions])
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_end(topic.topic, one, context, refusal) for one in topic.partitions]
+            )
             for topic in request.topics
         ]
     )
 
 
-def _end(topic: str, one: OffsetForLeaderPartition, context: Context) -> EpochEndOffset:
+def _end(topic: str, one: OffsetForLeaderPartition, context: Context, refusal: HeadgateError | None) -> EpochEndOffset:
     engine = context.engine
     try:
         log = engine.partition(engine.topic(topic), one.partition)
         check_leader_epoch(log, one.current_leader_epoch)
+        if refusal is not None:
+            raise refusal
     except HeadgateError as error:
         return EpochEndOffset(partition=one.partition, error_code=error_code(error))
     epoch, end_offset = engine.epoch_end(log, one.leader_epoch)
