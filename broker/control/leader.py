@@ -596,8 +596,8 @@ class Leader:
         return lost
 
     def _is_cut_from_store(self, session: Session, now_s: float) -> bool:
-        """Whether a broker alone has trouble with the store. This broker's own renewals must have worked meanwhile: where the store was
-        away from all, it comes back to the leader first, and nobody is to be replaced for that."""
+        """Whether a broker alone has trouble with the store. This broker's own renewals must have worked meanwhile: where the store
+        was away from all, it comes back to the leader first, and nobody is to be replaced for that."""
         since_s = session.trouble_since_s
         return since_s is not None and now_s - max(since_s, self._store_well_since_s) > TROUBLE_S
 

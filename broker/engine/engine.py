@@ -937,8 +937,8 @@ class Engine:
     async def confirm(self) -> None:
         """Make sure that nobody has taken over from this broker: until it is fenced, no other can lead in its place.
 
-        A reader that has read on at the next lead, and then asks one which does not know yet that it was replaced, must not hear that
-        the log or an epoch ends below: it would begin anew, or skip to the end.
+        A reader that has read on at the next lead, and then asks one which does not know yet that it was replaced, must not hear
+        that the log or an epoch ends below: it would begin anew, or skip to the end.
 
         Raises RetryError.
         """

@@ -260,7 +260,7 @@ class Scenario:
                     break  # deleted, as somebody had asked
                 records: dict[int, bytes] = {}
                 offset = log.log_start
-                while offset < log.high_watermark:
+                while offset < log.high_watermark and log.closed is None:
                     # (A deletion that somebody asked for may come late.)
                     offset = max(offset, log.log_start)
                     try:
@@ -283,7 +283,8 @@ class Scenario:
                                 if value is not None:
                                     records[at] = value
                                 offset = at + 1
-                final[topic.id.bytes, number] = (log.log_start, records)
+                if log.closed is None:  # else deleted meanwhile: a deletion that somebody asked for may come late
+                    final[topic.id.bytes, number] = (log.log_start, records)
 
     def _check_manifests(self) -> None:
         for broker in self.fleet.alive():
