@@ -123,11 +123,14 @@ def test_a_static_member_that_restarts_does_not_disturb_the_others(make_group: M
     group = make_group(session_ms=30_000)
     feed = Feed(group)
     feed.write(20)
-    members = [group.start(client, instance=f"i{number}") for number in range(2)]
+    # The one that stays leads. kafka-python joins twice when its poll's time is over just before the answer comes, and a leader
+    # that joins again makes any group rebalance.
+    stays = group.start(client, instance="i0")
+    group.wait_shared(PARTITIONS)
+    goes = group.start(client, instance="i1")
     group.wait_shared(PARTITIONS)
     feed.write(20)
     group.wait_processed(feed.ends)
-    stays, goes = members
     owned = goes.owns
     before = len(stays.of("assigned"))
     goes.kill()
