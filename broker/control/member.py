@@ -27,6 +27,8 @@ REPORT_S = 0.5
 """Pause between two words to the leader. It waits for four of them."""
 JOIN_TIMEOUT_S = 15.0
 """The leader commits before it welcomes anybody, which takes as long as the store takes."""
+CONNECT_TIMEOUT_S = 5.0
+"""Then the connection is made anew: one that a cut network swallowed is never answered."""
 COMMIT_TIMEOUT_S = 12.0
 """Longer than the leader itself tries."""
 
@@ -79,7 +81,7 @@ class Membership:
             version=self.version,
             cluster_id=self._engine.cluster_id,
         )
-        await self._send(control_pb2.JoinRequest(hello=hello))
+        await self._send(control_pb2.JoinRequest(hello=hello), CONNECT_TIMEOUT_S)
         welcome = (await self._read(JOIN_TIMEOUT_S)).welcome
         self.leader_broker_id = welcome.leader_broker_id
         if welcome.snapshot:
@@ -124,9 +126,9 @@ class Membership:
 
     # -- the stream
 
-    async def _send(self, message: control_pb2.JoinRequest) -> None:
+    async def _send(self, message: control_pb2.JoinRequest, timeout_s: float | None = None) -> None:
         assert self._stream is not None
-        await self._stream.write(message.SerializeToString())
+        await self._stream.write(message.SerializeToString(), timeout_s)
 
     async def _read(self, timeout_s: float) -> control_pb2.JoinResponse:
         assert self._stream is not None

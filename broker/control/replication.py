@@ -29,7 +29,7 @@ LOOK_S = 0.5
 """Pause between two looks for a follower where there is none."""
 PROBE_S = 0.5
 ASK_S = 5.0
-"""How long a follower may take to give its copies away."""
+"""How long a follower that gives its copies away may be silent."""
 PATIENCE_S = 20.0
 """How long a follower is asked of which nobody knows whether it is alive. Lead and follower are lost both then: two failures."""
 
@@ -74,11 +74,7 @@ class Replication:
         tasks: list[asyncio.Task[None]] = []
         try:
             hello = control_pb2.ReplicaHello(incarnation_id=self._engine.incarnation_id, stream=number)
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    await stream.write(control_pb2.ReplicateRequest(hello=hello).SerializeToString())
-            except TimeoutError as error:
-                raise RetryError(Reason.TIMED_OUT, f"the other broker is silent. address=`{address}`") from error
+            await stream.write(control_pb2.ReplicateRequest(hello=hello).SerializeToString(), SILENCE_S)
             sending = asyncio.create_task(self._send(stream, peer), name="replicate")
             hearing = asyncio.create_task(self._hear(stream), name="replicated")
             registering = asyncio.create_task(self._register(number, peer), name="register-follower")
@@ -160,13 +156,10 @@ class Surrenders:
         )
         copies: list[Copy] = []
         try:
-            async with asyncio.timeout(ASK_S):
-                await stream.write(request.SerializeToString())
-                # An empty message is the last one.
-                while more := control_pb2.SurrenderResponse.FromString(await stream.read(ASK_S)).copies:
-                    copies += map(copy_of, more)
-        except TimeoutError as error:
-            raise RetryError(Reason.TIMED_OUT, f"the other broker is silent. address=`{address}`") from error
+            await stream.write(request.SerializeToString(), ASK_S)
+            # An empty message is the last one.
+            while more := control_pb2.SurrenderResponse.FromString(await stream.read(ASK_S)).copies:
+                copies += map(copy_of, more)
         finally:
             stream.cancel()
             await channel.close()

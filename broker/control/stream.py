@@ -39,11 +39,14 @@ class Stream:
         self._call: Any = channel.stream_stream(path)()
         self._sending = asyncio.Lock()
 
-    async def write(self, message: bytes) -> None:
-        """Send a message; returns when the transport took it."""
+    async def write(self, message: bytes, timeout_s: float | None = None) -> None:
+        """Send a message; returns when the transport took it. The first one waits for the connection, which may never come."""
         async with self._sending:
             try:
-                await self._call.write(message)
+                async with asyncio.timeout(timeout_s):
+                    await self._call.write(message)
+            except TimeoutError as error:
+                raise RetryError(Reason.TIMED_OUT, f"the other broker is not reached. address=`{self._address}`") from error
             except asyncio.InvalidStateError as error:
                 raise RetryError(Reason.NOT_LEADER, f"the other broker ended the stream. address=`{self._address}`") from error
             except grpc.aio.AioRpcError as error:
