@@ -9,6 +9,8 @@ history, or that brokers are paid for that nobody uses.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,26 +56,46 @@ def test_two_days_through_spark(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_store_without_credentials(tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The brokers have credentials for the topic's bucket; who runs Spark has none."""
-    for name in s3_server.environment.keys() - {"AWS_EC2_METADATA_DISABLED"}:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+def test_a_store_without_credentials(tmp_path: Path, s3_server: S3Server) -> None:
+    """The brokers have credentials for the topic's bucket; who runs Spark has none. A process of its own: a Spark that other tests
+    have started would have theirs."""
     store = f"s3://{s3_server.bucket()}/floods?endpoint={s3_server.endpoint}&region=us-east-1"
     with (
         flood_world(tmp_path) as world,
         BrokerProcess(store, tmp_path / "broker.log", env=s3_server.environment) as broker,
-        dg.DagsterInstance.ephemeral() as instance,
     ):
         world.make_flights(brokers=1)
         broker.start()
         cluster = ClusterResource(address=f"127.0.0.1:{broker.grpc_port}")
-        job = flood_definitions(load(str(tmp_path / "floods.yaml")), cluster=cluster).resolve_job_def("flights_flood")
-        run = job.execute_in_process(instance=instance, partition_key="2013-06-10", raise_on_error=False)
-        (failed,) = [event.step_failure_data for event in run.all_events if event.is_step_failure]
-        assert failed.user_failure_data is not None, failed.error_display_string
-        assert "no credentials were found" in str(failed.user_failure_data.description)
+        home = tmp_path / "home"
+        home.mkdir()
+        arguments = [
+            "job",
+            "execute",
+            "-m",
+            "assets.definitions",
+            "-j",
+            "flights_flood",
+            "--tags",
+            '{"dagster/partition": "2013-06-10"}',
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "dagster", *arguments],
+            env={
+                **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
+                "AWS_EC2_METADATA_DISABLED": "true",
+                "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+                "DAGSTER_HOME": str(home),
+                "HEADGATE_CLUSTER": cluster.address,
+                "HEADGATE_FLOODS": str(tmp_path / "floods.yaml"),
+                "HEADGATE_SPARK_MASTER": "local[1]",
+            },
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+        assert done.returncode != 0 and "no credentials were found" in done.stderr + done.stdout, done.stderr[-3000:]
         assert not cluster.reservations()
         assert {str(gate.state) for gate in cluster.gates(TOPIC).values()} <= {"released"}
         broker.kill()
