@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker.wire.grpc.headgate.v1 import control_pb2
@@ -185,6 +186,8 @@ class Clients:
             writer.stop()
         for writer in self.writers:
             writer.join(PATIENCE_S)
+        # With `ack=replicated` what is acked can be read only once it is in the store.
+        eventually(self._readable, "everything that was acked can be read")
         shown = CLIENTS["confluent"].consume(self._brokers.bootstrap, self.topic, range(self.partitions))
         log = {partition: [(read.offset, read.value or b"") for read in reads] for partition, reads in shown.items()}
         for reader in self.readers:
@@ -195,6 +198,20 @@ class Clients:
         for reader in self.readers:
             wrong += check_reader(type(reader).__name__, reader.seen, log)
         return wrong
+
+    def _readable(self) -> bool:
+        consumer = Consumer({"bootstrap.servers": self._brokers.bootstrap, "group.id": "unused", "log_level": 0})
+        try:
+            places = [TopicPartition(self.topic, partition) for partition in range(self.partitions)]
+            ends = {place.partition: consumer.get_watermark_offsets(place, timeout=30)[1] for place in places}
+        finally:
+            consumer.close()
+        return all(
+            offset < ends[partition]
+            for writer in self.writers
+            for partition, acks in writer.sent.acks.items()
+            for _, offset in acks
+        )
 
 
 class Trouble:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -196,7 +197,10 @@ async def test_a_follower_that_may_be_alive_is_waited_for(world: World, monkeypa
     """Its address is held by somebody who does not answer."""
 
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(60)
+        with suppress(OSError):
+            while await reader.read(1000):
+                pass
+        writer.close()
 
     monkeypatch.setattr(replication, "ASK_S", 0.05)
     monkeypatch.setattr(replication, "PATIENCE_S", 0.3)
@@ -215,6 +219,7 @@ async def test_a_follower_that_may_be_alive_is_waited_for(world: World, monkeypa
             waited += 1
     assert waited > 0
     server.close()
+    await server.wait_closed()
     another = Follower(incarnation_id="e" * 32, host="127.0.0.1", grpc_port=world.brokers[2].port, stream=1)
     assert await surrenders.ask(lead, another) == [], "another run of the process: at once"
 
