@@ -74,7 +74,7 @@ def test_every_command_at_any_broker(make_broker: BrokerFactory, tmp_path: Path,
         assert "3 brokers" in headgate(door, "top", "-n", "1")
     assert described[0] == described[1] == described[2]
     listed = json.loads(headgate(doors[1], "segment", "list", "--json"))
-    led_by_3 = {one["topic"] for one in listed if one["lead"] == "broker 3"}
+    led_by_3 = {one["topic"] for one in listed if one["broker_id"] == 3}
     assert "t" in led_by_3
     assert "broker 3 drained" in headgate(doors[1], "drain", "3")
     eventually(lambda: 3 not in brokers.leads("t").values(), "the others lead everything")
