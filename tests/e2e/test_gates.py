@@ -29,6 +29,7 @@ from tests.support.clients.all import CLIENTS
 from tests.support.history import check_writer
 from tests.support.history_files import FIRST_MS, expected, upload
 from tests.support.places import READERS, PlacedReader
+from tests.support.records import Record
 from tests.support.writers import ConfluentWriter
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
@@ -142,6 +143,33 @@ async def test_history_comes_before_what_is_live(make_broker: BrokerFactory) -> 
         history_offsets = {partition: {offset for offset, _ in rows} for partition, rows in history.items()}
         live = {partition: [one for one in log if one[0] not in history_offsets[partition]] for partition, log in whole.items()}
         assert check_writer(writer.sent, live) == []
+
+
+async def test_the_end_of_a_quiet_topic(make_broker: BrokerFactory) -> None:
+    """Nobody writes while a gate is open: whoever was at the end is shown what is live afterwards, and no history."""
+    broker = make_broker()
+    await asyncio.to_thread(broker.start)
+
+    def produce() -> None:
+        records = [Record(partition=number, key=None, value=b"live", timestamp_ms=FIRST_MS) for number in range(PARTITIONS)]
+        CLIENTS["confluent"].produce(broker.bootstrap, "t", records * 3)
+
+    async with Admin(address(broker)) as admin, GateAdmin(address(broker)) as gates:
+        await admin.create_topic("t", PARTITIONS)
+        await asyncio.to_thread(produce)
+        at_end = start_readers(broker, "t", "earliest")
+        await eventually(lambda: all(reader.count == 6 for reader in at_end), "they come to the end")
+        gate = await gates.open("t", [40, 30], gate_id="flood")
+        await eventually(lambda: all(reader.ends == {0: 43, 1: 33} for reader in at_end), "they go on behind the window")
+        await gates.fill("t", "flood", await asyncio.to_thread(upload, gate))
+        await asyncio.to_thread(produce)
+        await eventually(lambda: all(reader.count >= 12 for reader in at_end), "they are shown what is live")
+        await stop(*at_end)
+    for reader in at_end:
+        assert {partition: [offset for offset, _ in shown] for partition, shown in reader.seen.items()} == {
+            partition: [0, 1, 2, *range(3 + rows, 6 + rows)] for partition, rows in enumerate((40, 30))
+        }, reader
+    assert [len(log) for log in read_all(broker, "t").values()] == [46, 36], "whoever begins now is shown all of it"
 
 
 async def test_a_topic_is_empty_at_first(make_broker: BrokerFactory) -> None:

@@ -388,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._parked.popleft()
             server.requests["produce"] += 1
-            self._fill_when_durable(slot, [response] if acks else [], appended=failed != produce.ALL_FAILED)
+            self._fill_when_acked(slot, [response] if acks else [], appended=failed != produce.ALL_FAILED)
 
     @staticmethod
     def _respond_fetch(engine: Engine, request: fetch.FetchRequest, correlation_id: int) -> list[bytes | memoryview]:
@@ -414,9 +414,9 @@ class Connection(asyncio.BufferedProtocol):
         produced, self._produced, self._unanswered = self._produced, [], 0
         appended, self._appended = self._appended, False
         self._server.requests["produce"] += len(produced)
-        self._fill_when_durable(self._open_slot(cost), produced, appended=appended)
+        self._fill_when_acked(self._open_slot(cost), produced, appended=appended)
 
-    def _fill_when_durable(self, slot: Slot, produced: list[bytes], *, appended: bool) -> None:
+    def _fill_when_acked(self, slot: Slot, produced: list[bytes], *, appended: bool) -> None:
         if not appended:
             # Errors do not wait: what came before may never become durable, and that may be what they tell.
             self.fill(slot, [b"".join(produced)])
