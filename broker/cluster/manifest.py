@@ -17,7 +17,7 @@ An incarnation that is open here may have chunks that are not listed yet: its un
 after the incarnation was fenced. Once it is sealed, the list here is all there is; nobody scans it again. The same holds for the
 partitions of a segment: when it is sealed, every record that was ever acked in it is listed.
 
-One broker, the leader, writes the journal; `check` says which edits it takes, from itself and from others.
+One broker, the leader, writes the journal; `admission.py` says which edits it takes, from itself and from others.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import TypeVar
 
 import msgspec
 
-from broker.cluster.capacity import Reservation, check_reservation
-from broker.cluster.gates import GATES_MAX, OPEN_GATES_MAX, Gate, GateWindow, ParquetExtent
+from broker.cluster.capacity import Reservation
+from broker.cluster.gates import GATES_MAX, Gate, GateWindow, ParquetExtent
 from broker.cluster.segments import SealedSegment, SegmentInfo
-from broker.runtime.errors import CorruptError, FencedError, InvalidError, Reason, RetryError
+from broker.runtime.errors import CorruptError, Reason
 
 FORMAT_VERSION = 2
 """Of the snapshots and edits. A broker refuses any other."""
@@ -766,147 +766,6 @@ class Manifest:
 
 _NO_STARTS: Mapping[int, int] = {}
 _NO_GATES: Mapping[str, Gate] = {}
-
-
-def check(manifest: Manifest, edit: Edit, by: str) -> None:
-    """Whether the leader takes an edit. What it takes has the effect that its author expects.
-
-    Args:
-        by: the incarnation that asks for it.
-
-    Raises:
-        FencedError: that incarnation is over, or the edit is about a segment or chunks of one that is: it must stop.
-        InvalidError: the edit does not fit the state (any more).
-    """
-    asking = manifest.incarnations.get(by)
-    if asking is not None and asking.sealed:
-        raise FencedError(Reason.FENCED, f"another broker took over from this one. incarnation=`{by}`")
-    match edit:
-        case CreateTopic(topic):
-            if topic.name in manifest.topics:
-                raise InvalidError(Reason.TOPIC_EXISTS, f"topic exists already. topic=`{topic.name}`")
-        case DeleteTopic(topic_id) | SetTopicConfig(topic_id, _):
-            _check_topic(manifest, topic_id)
-        case SetPartitions(topic_id, partitions):
-            topic = _check_topic(manifest, topic_id)
-            if partitions <= topic.partitions:
-                raise InvalidError(
-                    Reason.INVALID_PARTITIONS,
-                    f"a topic's number of partitions can only grow. topic=`{topic.name}` has=`{topic.partitions}` "
-                    f"asked=`{partitions}`",
-                )
-        case AddChunks(incarnation_id, _, _) | SetFollower(incarnation_id, _) | SealIncarnation(incarnation_id):
-            incarnation = manifest.incarnations.get(incarnation_id)
-            if incarnation is None or incarnation.sealed:
-                raise FencedError(Reason.FENCED, f"incarnation is sealed. incarnation=`{incarnation_id}`")
-        case OpenIncarnation(incarnation):
-            if incarnation.id in manifest.incarnations:
-                raise FencedError(Reason.FENCED, f"incarnation was opened before. incarnation=`{incarnation.id}`")
-        case FoldChunks(incarnation_id, numbers, _) | RemoveChunks(incarnation_id, numbers):
-            if not manifest.chunks.get(incarnation_id, {}).keys() >= set(numbers):
-                raise InvalidError(
-                    Reason.INVALID_REQUEST, f"chunks are gone. incarnation=`{incarnation_id}` numbers=`{numbers[0]}..{numbers[-1]}`"
-                )
-            # Another broker may have folded its chunks meanwhile: what has the number now is not what was looked at.
-            listed = manifest.chunks[incarnation_id]
-            if isinstance(edit, RemoveChunks) and any(manifest.needs(listed[number]) for number in numbers):
-                raise InvalidError(Reason.INVALID_REQUEST, f"a chunk is needed. incarnation=`{incarnation_id}` numbers=`{numbers}`")
-        case SealSegment(segment_id, ends, _):
-            segment = manifest.segments.get(segment_id)
-            if segment is None:
-                raise InvalidError(Reason.INVALID_REQUEST, f"segment is not open. segment=`{segment_id}`")
-            assert len(ends) == len(segment.partitions), "one end for each partition"
-        case PutReservation(reservation):
-            check_reservation(reservation, manifest.reservations)
-        case SetLogStart(topic_id, offsets, True):
-            for gate in manifest.gates.get(topic_id, _NO_GATES).values():
-                if gate.state == "open" and any(
-                    offsets.get(one.partition, 0) > one.base_offset for one in gate.windows if one.rows
-                ):
-                    raise RetryError(Reason.NOT_READY, f"retention must not pass an open gate. gate=`{gate.id}`")
-        case OpenGate(gate, segments):
-            _check_open_gate(manifest, gate, segments)
-        case FillGate(topic_id, gate_id, extents, _, _):
-            gate = _check_gate(manifest, topic_id, gate_id)
-            if gate.state != "open":
-                raise InvalidError(Reason.GATE_CONFLICT, f"the gate is not open any more. gate=`{gate_id}` state=`{gate.state}`")
-            _check_paths(manifest, extents)
-        case RenewGate(topic_id, gate_id, _) | ReleaseGate(topic_id, gate_id, _):
-            gate = _check_gate(manifest, topic_id, gate_id)
-            if gate.state != "open":
-                raise InvalidError(Reason.GATE_CONFLICT, f"the gate is not open any more. gate=`{gate_id}` state=`{gate.state}`")
-        case CondemnFiles(paths):
-            condemned = set(paths)
-            for gates in manifest.gates.values():
-                for gate in gates.values():
-                    if any(one.path in condemned for one in gate.extents):
-                        raise InvalidError(Reason.GATE_CONFLICT, f"a file is in use. gate=`{gate.id}`")
-
-
-def _check_open_gate(manifest: Manifest, gate: Gate, segments: list[int]) -> None:
-    topic = _check_topic(manifest, gate.topic_id)
-    gates = manifest.gates.get(gate.topic_id, _NO_GATES)
-    before = gates.get(gate.id)
-    if before is not None and before.state != "released":
-        raise InvalidError(Reason.GATE_CONFLICT, f"the gate is there already. gate=`{gate.id}` state=`{before.state}`")
-    if sum(one.state == "open" for one in gates.values()) >= OPEN_GATES_MAX:
-        raise InvalidError(
-            Reason.GATE_CONFLICT, f"too many gates are open. topic=`{topic.name}` open=`{OPEN_GATES_MAX}` max=`{OPEN_GATES_MAX}`"
-        )
-    _check_paths(manifest, gate.extents)
-    if len(gate.windows) != topic.partitions:
-        raise RetryError(Reason.NOT_READY, f"the topic got more partitions meanwhile. topic=`{topic.name}`")
-    leads = manifest.leads[gate.topic_id]
-    for window in gate.windows:
-        if gate.place == "front":
-            if window.rows and window.end_offset > manifest.front(gate.topic_id, window.partition):
-                raise RetryError(Reason.NOT_READY, f"another gate was opened in front meanwhile. gate=`{gate.id}`")
-        else:
-            lead = leads[window.partition]
-            if lead is None or lead.id != segments[window.partition]:
-                raise RetryError(
-                    Reason.NOT_LEADER, f"the partition got another lead meanwhile. gate=`{gate.id}` partition=`{window.partition}`"
-                )
-            assert window.base_offset >= manifest.window_end(gate.topic_id, window.partition), "leads begin behind all windows"
-
-
-def _check_gate(manifest: Manifest, topic_id: uuid.UUID, gate_id: str) -> Gate:
-    topic = _check_topic(manifest, topic_id)
-    gate = manifest.gates.get(topic_id, _NO_GATES).get(gate_id)
-    if gate is None:
-        raise InvalidError(Reason.UNKNOWN_GATE, f"the topic has no such gate. topic=`{topic.name}` gate=`{gate_id}`")
-    return gate
-
-
-def _check_paths(manifest: Manifest, extents: Iterable[ParquetExtent]) -> None:
-    for one in extents:
-        if one.path in manifest.condemned:
-            raise InvalidError(
-                Reason.INVALID_REFERENCE,
-                f"the file is too old: nobody named it for long, and it is being deleted. path=`{one.path}`",
-            )
-
-
-def check_together(manifest: Manifest, edits: Iterable[Edit]) -> None:
-    """Whether edits that are right one by one are so together. Raises InvalidError.
-
-    An incarnation is sealed with all of its segments, also with those that were given to it a moment ago: nobody would look for a
-    lead of what stays open.
-    """
-    edits = list(edits)
-    over = {edit.incarnation_id for edit in edits if isinstance(edit, SealIncarnation)}
-    if over:
-        sealed = {edit.segment_id for edit in edits if isinstance(edit, SealSegment)}
-        left = [key for key, segment in manifest.segments.items() if segment.incarnation_id in over and key not in sealed]
-        if left:
-            raise InvalidError(Reason.INVALID_REQUEST, f"the incarnation has other segments by now. segments=`{left}`")
-
-
-def _check_topic(manifest: Manifest, topic_id: uuid.UUID) -> Topic:
-    topic = manifest.topics_by_id.get(topic_id)
-    if topic is None:
-        raise InvalidError(Reason.UNKNOWN_TOPIC_ID, f"no topic has this id. topic_id=`{topic_id}`")
-    return topic
 
 
 def encode_edits(edits: list[Edit]) -> bytes:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Protocol, TypeAlias
 
-from broker.cluster.manifest import Committed, Edit, Manifest, check, check_together, decode_edits, encode_edits
+from broker.cluster.admission import check, check_together
+from broker.cluster.manifest import Committed, Edit, Manifest, decode_edits, encode_edits
 from broker.engine import keys
 from broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, Reason, RetryError
 from broker.store.interface import Store

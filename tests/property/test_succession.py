@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.cluster.admission import check
 from broker.cluster.manifest import (
     AddChunks,
     CloseIncarnation,
@@ -31,7 +32,6 @@ from broker.cluster.manifest import (
     SetLeader,
     SetPartitions,
     Topic,
-    check,
     decode_edits,
     encode_edits,
 )

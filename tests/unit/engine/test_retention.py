@@ -10,6 +10,7 @@ import uuid
 
 import pytest
 
+from broker.cluster.admission import check
 from broker.cluster.manifest import (
     AddChunks,
     Chunk,
@@ -24,7 +25,6 @@ from broker.cluster.manifest import (
     SealIncarnation,
     SetLogStart,
     Topic,
-    check,
 )
 from broker.engine.retention import sweep_edits
 from broker.runtime.clock import ManualClock

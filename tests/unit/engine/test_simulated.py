@@ -11,7 +11,8 @@ import threading
 
 import pytest
 
-from broker.cluster.manifest import SealIncarnation, check_together
+from broker.cluster.admission import check_together
+from broker.cluster.manifest import SealIncarnation
 from broker.runtime.errors import InvalidError
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import gates_of
