@@ -66,6 +66,14 @@ async def test_who_let_others_lead_may_do_so_again(world: World) -> None:
     assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
 
 
+async def fails_alone(world: World, incarnation_id: str) -> None:
+    """A broker finds out that it was replaced, and no other fails."""
+    await until(lambda: any(broker.failures for broker in world.brokers))
+    (failed,) = (broker for broker in world.brokers if broker.failures)
+    assert failed.engine.incarnation_id == incarnation_id
+    await failed.crash()
+
+
 async def test_who_hears_some_replaces_the_others(world: World) -> None:
     leader = world.leader
     term = leader.cluster.leader
@@ -74,11 +82,7 @@ async def test_who_hears_some_replaces_the_others(world: World) -> None:
     silence(silent)
     await until(lambda: silent.incarnation.id not in incarnations(world))
     assert leader.cluster.leader is term
-    await until(lambda: any(broker.failures for broker in world.brokers))
-    for broker in world.brokers:
-        if broker.failures:
-            assert broker.engine.incarnation_id == silent.incarnation.id
-            await broker.crash()
+    await fails_alone(world, silent.incarnation.id)
 
 
 async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
@@ -90,11 +94,7 @@ async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
     cut.trouble, cut.trouble_since_s = "the store does not answer", cut.seen_s - VERY_LONG_S
     await until(lambda: cut.incarnation.id not in incarnations(world))
     assert other.incarnation.id in incarnations(world) and leader.cluster.leader is term
-    await until(lambda: any(broker.failures for broker in world.brokers))
-    for broker in world.brokers:
-        if broker.failures:
-            assert broker.engine.incarnation_id == cut.incarnation.id
-            await broker.crash()
+    await fails_alone(world, cut.incarnation.id)
 
 
 async def test_nobody_is_replaced_because_the_store_was_away(world: World) -> None:
