@@ -178,7 +178,12 @@ class Clients:
             now = self.counts()
             return all(now[key] >= count + more for key, count in before.items())
 
-        eventually(more_came, "every partition acks again", timeout_s)
+        try:
+            eventually(more_came, "every partition acks again", timeout_s)
+        except AssertionError as error:
+            now = self.counts()
+            stuck = [key for key, count in before.items() if now[key] < count + more]
+            raise AssertionError(f"{error}. (writer, partition) without acks=`{stuck}`") from None
 
     def judge(self) -> list[str]:
         """Stop everything, read the whole topic, and say what is wrong."""

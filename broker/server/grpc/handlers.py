@@ -149,9 +149,9 @@ def _stream(
 async def _abort(method: Method, context: Context, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    if context.cancelled():
-        # The client is gone; what failed is most likely the attempt to answer it.
-        raise asyncio.CancelledError
+    if context.cancelled() or (isinstance(error, grpc.aio.BaseError) and not isinstance(error, grpc.aio.UsageError)):
+        # The client is gone, or this server has stopped; what failed is most likely the attempt to hear it or to answer it.
+        raise asyncio.CancelledError from error
     if not isinstance(error, HeadgateError):
         log.exception("grpc_call_failed", error, method=method.path)
         error = HeadgateError(Reason.INTERNAL, "unexpected error, see the broker's log")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import grpc
 import pytest
 
 from broker import __version__
 from broker.cluster.topic_config import KEYS
 from broker.runtime.metrics import Metrics
+from broker.server.grpc import handlers
 from broker.wire.grpc.headgate.v1 import admin_pb2 as pb
 from broker.wire.grpc.headgate.v1 import log_pb2
+from broker.wire.grpc.methods import methods
 from tests.unit.grpc.conftest import Served, Start, batch, status_of, until
 
 
@@ -208,6 +213,23 @@ async def test_an_error_nobody_foresaw_tells_nothing_and_is_logged(
     assert (code, reason) == (grpc.StatusCode.INTERNAL, "internal")
     assert "secret" not in details
     assert "grpc_call_failed" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+async def test_a_server_that_has_stopped_is_no_error_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    """A process that was paused finds itself replaced: its handlers read on from a server that is gone."""
+
+    async def broken(_: object) -> None:
+        raise grpc.aio.InternalError("Server already stopped")
+
+    class Context:
+        def cancelled(self) -> bool:
+            return False
+
+    method = methods(log_pb2.DESCRIPTOR.services_by_name["Log"])["Publish"]
+    handle: Any = handlers._stream(method, broken, handlers.CallCounts())
+    with pytest.raises(asyncio.CancelledError):
+        await handle(None, Context())
+    assert "grpc_call_failed" not in caplog.text
 
 
 async def test_calls_are_counted(served: Served) -> None:
