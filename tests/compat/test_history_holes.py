@@ -193,6 +193,34 @@ async def check_lag(holes: Holes, group: str) -> None:
     assert {position.lag_records for position in description.positions} == {0}
 
 
+async def test_a_librdkafka_group_is_not_behind(holes: Holes) -> None:
+    group = fresh("group")
+
+    def read() -> None:
+        consumer = Consumer(
+            {"bootstrap.servers": holes.broker.bootstrap, "group.id": group, "enable.partition.eof": True, "log_level": 0}
+        )
+        try:
+            consumer.assign([TopicPartition(holes.topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+            ended: set[int | None] = set()
+            deadline = Deadline("librdkafka")
+            while len(ended) < PARTITIONS:
+                deadline.check()
+                message = consumer.poll(0.1)
+                if message is not None and (error := message.error()) is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    ended.add(message.partition())
+            consumer.commit(asynchronous=False)
+        finally:
+            consumer.close()
+
+    await asyncio.to_thread(read)
+    async with GroupAdmin(holes.cluster) as groups:
+        description = await groups.describe_group(group)
+    assert {position.partition: position.offset for position in description.positions} == holes.ends
+    assert {position.lag_records for position in description.positions} == {0}
+
+
 async def test_own_client_stands_at_the_end(holes: Holes) -> None:
     found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
     parts = {OwnPartition(holes.topic, number): end for number, end in holes.ends.items()}
