@@ -100,6 +100,8 @@ def consume(port: str, topic: str, records: str) -> dict[str, Any]:
             "group.id": "bench",
             "enable.auto.commit": False,
             "queued.min.messages": 1_000_000,
+            # A client that is slower than the broker fills its queue, and by default looks again a second later.
+            "fetch.queue.backoff.ms": 1,
             "fetch.message.max.bytes": 1 << 20,
         }
     )
