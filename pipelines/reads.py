@@ -171,13 +171,15 @@ def read(work: Work, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """The rows of one task, with the columns that are wanted. Raises HeadgateError."""
     repeated = Repeated()
     with asyncio.Runner() as runner:
-        files = ExtentReader(runner, work.store_url) if any(piece.file is not None for piece in work.pieces) else None
+        # Not `Runner.run`: around each call it swaps signal handlers, and that spells out the result, megabytes of bytes.
+        loop = runner.get_loop()
+        files = ExtentReader(loop, work.store_url) if any(piece.file is not None for piece in work.pieces) else None
         try:
             for piece in work.pieces:
                 if piece.file is not None and files is not None:
                     batches = files.read(piece, wanted)
                 else:
-                    batches = fetched(runner, piece, wanted)
+                    batches = fetched(loop, piece, wanted)
                 for offsets, rows in batches:
                     for part in range(0, rows.num_rows, ROWS_MAX):
                         yield shaped(piece, offsets + part, rows.slice(part, ROWS_MAX), wanted.columns, repeated)
@@ -189,15 +191,15 @@ def read(work: Work, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 class ExtentReader:
     """Reads pieces of extents from one store."""
 
-    def __init__(self, runner: asyncio.Runner, store_url: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, store_url: str) -> None:
         from broker.store.open import open_store
 
-        self._runner = runner
-        self._store = runner.run(_opened(open_store, store_url))
+        self._loop = loop
+        self._store = loop.run_until_complete(_opened(open_store, store_url))
 
     def close(self) -> None:
         """Give back threads and sockets."""
-        self._runner.run(self._store.close())
+        self._loop.run_until_complete(self._store.close())
 
     def read(self, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
         """(offset of the first row, rows without the column `offset`) by row group."""
@@ -227,7 +229,7 @@ class ExtentReader:
                 low += batch.num_rows
 
     def _get(self, file: FileRef, start: int, length: int) -> bytes:
-        data: bytes = self._runner.run(self._store.get_range(file.path, start, length))
+        data: bytes = self._loop.run_until_complete(self._store.get_range(file.path, start, length))
         return data
 
 
@@ -250,7 +252,7 @@ def _rows_only(count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(count)], names=["_"])
 
 
-def fetched(runner: asyncio.Runner, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
+def fetched(loop: asyncio.AbstractEventLoop, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Records from the brokers, with the column `offset`: they may have gaps."""
     from broker.client.fetcher import Fetcher
 
@@ -260,15 +262,15 @@ def fetched(runner: asyncio.Runner, piece: Piece, wanted: Wanted) -> Iterator[tu
     async def following(batches: Any) -> Any:
         return await anext(batches, None)
 
-    fetcher = runner.run(opened())
+    fetcher = loop.run_until_complete(opened())
     batches: Any = fetcher.read(piece.topic, piece.partition, piece.start, piece.end)
     try:
-        while (rows := runner.run(following(batches))) is not None:
+        while (rows := loop.run_until_complete(following(batches))) is not None:
             if rows.num_rows:
                 yield 0, rows
     finally:
-        runner.run(batches.aclose())
-        runner.run(fetcher.close())
+        loop.run_until_complete(batches.aclose())
+        loop.run_until_complete(fetcher.close())
 
 
 class Repeated:
