@@ -38,8 +38,11 @@ Pending: TypeAlias = tuple[PartitionLog, memoryview, int, int, int]
 
 GROUP_BYTES_MAX = 16 << 20
 """What one commit writes at the most, but for a single larger batch: bounds the staging buffer and the wait of the first."""
-FIRST_CHUNK_BYTES = 16 << 20
-"""The first chunk of an incarnation is small, so that a start does not wait for zeros to be written."""
+FIRST_CHUNK_BYTES = 4 << 20
+"""The first chunk of an incarnation is small, so that a start does not wait for zeros to be written, and an end does not wait for a
+disk to free them: that may take a millisecond for each MiB, in which nobody's writes are durable."""
+CHUNK_GROWTH = 4
+"""How much larger the next chunk is made ready, each time that one was filled."""
 RETRY_MS_MIN = 20
 RETRY_MS_MAX = 1000
 
@@ -106,13 +109,16 @@ class GroupWriter:
         self._sequence = 0
         self._staging: memoryview | None = None
         """With O_DIRECT: page-aligned; begins with what is in the file from the last block boundary on."""
+        self._next_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes)
         self._prepared: AppendFile | None = None
-        self._prepared_bytes = chunk_bytes
+        self._prepared_bytes = 0
         self._preparing: threading.Thread | None = None
+        self._uncut: _Cut | None = None
+        """The chunk before, as long as nothing was written behind it."""
 
     def open(self) -> None:
         """Begin the first chunk. Raises FatalError, ClosedError."""
-        self._roll()
+        self._begin()
 
     def write(self, queue: list[Pending]) -> None:
         """Make batches durable, in one or more groups. Raises FencedError, FatalError, ClosedError."""
@@ -133,9 +139,12 @@ class GroupWriter:
         if self._position == CHUNK_HEADER_BYTES:
             # However long an empty chunk was waiting, the next group goes into it: recovery takes the first one for the WAL's end.
             self._begun_ms = now_ms
-        elif self._position >= self._limit or now_ms - self._begun_ms >= self._chunk_ms:
-            self.seal()
-            self._roll()
+        elif self._position >= self._limit:
+            self._roll(self._next_bytes * CHUNK_GROWTH)
+        elif now_ms - self._begun_ms >= self._chunk_ms:
+            self._roll(FIRST_CHUNK_BYTES)
+        if self._synced and self._position == CHUNK_HEADER_BYTES:
+            self._begin_prepare()
         file = self._file
         assert file is not None
         streams = [pending[0].stream for pending in group]
@@ -206,46 +215,47 @@ class GroupWriter:
         """Complete the chunk if it has a group, and begin the next. Raises FencedError, FatalError, ClosedError."""
         if self._position > CHUNK_HEADER_BYTES:
             # Who asks for a roll may soon ask again: what is prepared now is to be ready by then.
-            self._roll(self._complete(), prepare_bytes=FIRST_CHUNK_BYTES)
+            self._roll(FIRST_CHUNK_BYTES)
 
     def seal(self) -> None:
-        """Complete the chunk: cut it to what was written and report it. One without a group is not reported."""
+        """Complete the chunk. One without a group is not reported."""
+        assert self._file is not None
+        if self._position > CHUNK_HEADER_BYTES:
+            self._complete()
+        else:
+            self._file.close()
+            self._file = None
+
+    def _complete(self) -> None:
+        """Report the chunk. Where its room was made ready, what is left of it is given back later: that takes a disk its time."""
         file, size = self._file, self._position
         assert file is not None
-        if size > CHUNK_HEADER_BYTES:
-            self._retry(lambda: file.truncate(size))
-            self._check_fence()
-            self.on_rolled(self._number, size, self._appended_ms)
-        file.close()
-        self._file = None
-
-    def _complete(self) -> _Cut | None:
-        """As `seal`. Returns the file, if it is still to be cut: freeing most of a large file takes a disk its time."""
         if not self._synced:
-            self.seal()
-            return None
-        file, size = self._file, self._position
-        assert file is not None and size > CHUNK_HEADER_BYTES
+            self._retry(lambda: file.truncate(size))
         self._check_fence()
         self.on_rolled(self._number, size, self._appended_ms)
         self._file = None
-        return _Cut(file, size)
+        if self._synced:
+            self._uncut = _Cut(file, size)
+        else:
+            file.close()
 
-    def _roll(self, before: _Cut | None = None, *, prepare_bytes: int | None = None) -> None:
-        """Begin the next chunk. The one before is cut meanwhile and the one after it is prepared, so that no roll waits for a disk
-        to free blocks or to write zeros."""
-        if self._preparing is not None:
-            self._preparing.join()
-            self._preparing = None
+    def _roll(self, next_bytes: int) -> None:
+        """Complete the chunk and begin the next one. `next_bytes`: what the one after that is to have room for."""
+        self._complete()
+        self._next_bytes = min(next_bytes, self._chunk_bytes)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin a chunk, in the file that was prepared if there is one."""
+        self._join()
         self._number += 1
         file, self._prepared = self._prepared, None
-        self._limit = self._chunk_bytes if file is None else self._prepared_bytes
+        size = self._prepared_bytes
         if file is None:
-            first = self._number == 0
             size = min(FIRST_CHUNK_BYTES, self._chunk_bytes) if self._synced else 0
-            if first and self._synced:
-                self._limit = size
             file = self._retry(lambda: self._appender.create(keys.chunk(self._incarnation_id, self._number), size))
+        self._limit = size or self._chunk_bytes
         self._file = file
         self._alignment = file.alignment_bytes
         self._begun_ms = self._clock.now_ms()
@@ -255,25 +265,35 @@ class GroupWriter:
             self._retry(lambda: file.write(0, [header]))
         else:
             self._stage(0, header, [], len(header))
-        if self._synced:
-            size = min(prepare_bytes or self._chunk_bytes, self._chunk_bytes)
-            self._preparing = threading.Thread(target=self._prepare, args=(before, size), name="wal-prepare", daemon=True)
-            self._preparing.start()
 
-    def _prepare(self, before: _Cut | None, size_bytes: int) -> None:
+    def _begin_prepare(self) -> None:
+        """Make the next chunk's file ready meanwhile, and cut the one before, so that no roll waits for a disk to free blocks or to
+        write zeros. Not before something is written to this one: a broker that is about to go writes nothing more."""
+        before, self._uncut = self._uncut, None
+        arguments = before, self._number + 1, self._next_bytes
+        self._preparing = threading.Thread(target=self._prepare, args=arguments, name="wal-prepare", daemon=True)
+        self._preparing.start()
+
+    def _prepare(self, before: _Cut | None, number: int, size_bytes: int) -> None:
         if before is not None:
             before.cut()
         self._prepared_bytes = size_bytes
         try:
-            self._prepared = self._appender.create(keys.chunk(self._incarnation_id, self._number + 1), size_bytes)
+            self._prepared = self._appender.create(keys.chunk(self._incarnation_id, number), size_bytes)
         except HeadgateError:
-            # `_roll` creates the chunk itself then, and says what is wrong if it still is.
+            # `_begin` creates the chunk itself then, and says what is wrong if it still is.
             self._prepared = None
+
+    def _join(self) -> None:
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
 
     def release(self) -> None:
         """Close what is open. The WAL is not usable afterwards."""
-        if self._preparing is not None:
-            self._preparing.join()
+        self._join()
+        if self._uncut is not None:
+            self._uncut.cut()
         for file in (self._file, self._prepared):
             if file is not None:
                 file.close()

@@ -441,6 +441,11 @@ class Chunks:
         self.writer.seal()
         self.writer.release()
 
+    def files(self) -> list[int]:
+        """Their sizes in the store, in bytes; with those that nothing was written to yet."""
+        with self.objects.lock:
+            return [one.size_bytes for one in self.objects.listing(keys.chunk(INCARNATION, 0).rpartition("/")[0], "", 1000)]
+
 
 @pytest.mark.parametrize("alignment_bytes", [1, 512, 4096])
 @pytest.mark.parametrize("seed", range(4))
@@ -564,21 +569,36 @@ def test_a_chunk_that_could_not_be_prepared_is_made_when_it_is_needed(clock: Man
     chunks.judge.check(pending)
 
 
-def test_the_first_chunk_is_small(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_grow_with_what_is_written(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room is made ready for as much as a broker seems to need: it costs a disk its time, and giving it back costs more."""
     monkeypatch.setattr("broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
     chunks = Chunks(4096, clock, chunk_bytes=65_536)
-    data = chunks.objects.find(keys.chunk(INCARNATION, 0))
-    assert data is not None
-    assert len(data) == 8_192
-    pending = batches(90, sizes=(900,))
+    assert chunks.files() == [8_192], "nothing is made ready for a broker that nobody writes to"
+    pending = batches(300, sizes=(900,))
     for one in pending:
         chunks.writer.write([one])
     chunks.end()
     sizes = [size for _, size in chunks.judge.rolled]
-    assert 8_192 <= sizes[0] < 10_000
-    assert sizes[1] >= 65_536
+    for size, room in zip(sizes[:-1], (8_192, 8_192, 32_768, 65_536, 65_536), strict=False):
+        assert room <= size < room + 2_000
+    assert len(sizes) >= 5
     chunks.judge.check(pending)
     assert min(sizes) > CHUNK_HEADER_BYTES
+
+
+def test_chunks_that_are_not_filled_stay_small(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
+    chunks = Chunks(4096, clock, chunk_bytes=65_536, chunk_ms=1_000)
+    pending = batches(12, sizes=(900,))
+    for number, one in enumerate(pending):
+        if number % 4 == 3:
+            clock.advance(1_500)
+        chunks.writer.write([one])
+    assert max(chunks.files()) == 8_192
+    chunks.end()
+    assert len(chunks.judge.rolled) == 4
+    assert sum(chunks.files()) == sum(size for _, size in chunks.judge.rolled) + 8_192, "what is left of a file is given back"
+    chunks.judge.check(pending)
 
 
 def test_who_asks_for_a_roll_does_not_wait_for_the_disk(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
