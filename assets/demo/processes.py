@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 class Processes:
-    """Starts processes, and ends them all, the last one first. Their output is kept in files.
+    """Starts processes, and ends them all, the last one first. Their output is kept in files. Enter it on the main thread.
 
     Args:
         directory: for the files.
@@ -48,6 +48,10 @@ class Processes:
         self.running: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
 
     def __enter__(self) -> Self:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # A shell has started us in the background. Dagster would inherit that, and it is SIGINT that ends it. (Not by a
+            # `preexec_fn`: Python would have to fork for it, and a fork beside gRPC's threads crashes now and then.)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -70,8 +74,6 @@ class Processes:
             cwd=self._directory,
             text=True,
             start_new_session=True,
-            # A shell may have started us in the background, with SIGINT ignored; Dagster would inherit that.
-            preexec_fn=_before,
         )
         self.running.append((name, process, log))
         return process
@@ -132,11 +134,6 @@ def wait_for(what: str, ready: Callable[[], bool], until_s: float, check: Callab
         if time.monotonic() > deadline:
             raise FatalError(Reason.TIMED_OUT, f"{what} did not come in time. waited_s=`{until_s:g}`")
         time.sleep(0.2)
-
-
-def _before() -> None:
-    """In the new process."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _kill_session(leader: int) -> None:
