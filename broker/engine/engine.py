@@ -905,7 +905,7 @@ class Engine:
         if in_files:
             return None
         slices = partition.tail.read(begin, end, max_bytes)
-        return partition.over(offset, reader) if slices == [] else slices
+        return partition.over(offset) if slices == [] else slices
 
     async def read(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview]:
         """Whole batches, from memory or store; the first one contains `offset` (or follows it, where there is a gap).

@@ -319,17 +319,16 @@ class PartitionLog:
             offset = window.end_offset
         return offset, max(self.high_watermark, offset), False
 
-    def over(self, offset: int, reader: int) -> list[memoryview]:
-        """What takes a reader at `offset` over offsets that have no record for it, now or later, where none stands behind them.
+    def over(self, offset: int) -> list[memoryview]:
+        """What takes a reader at `offset` over offsets that never had and never will have a record, where none stands behind them.
 
         A reader goes on behind the last record that it was given; here it would stand still, below the high watermark. So it is
-        given a batch that shows no record, at the last of these offsets. Who is let past an open window thereby is past it, and
-        not shown its history later, however quiet the topic is.
+        given a batch that shows no record, at the last of these offsets.
 
         Returns:
             One batch; [] where there are records to be read, or to be waited for.
         """
-        begin, end, _ = self.reach(offset, reader)
+        begin, end, _ = self.reach(offset)
         begin, end = min(begin, self.high_watermark), min(end, self.high_watermark)
         if begin == offset or begin < end:
             return []

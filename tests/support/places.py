@@ -16,18 +16,12 @@ Place = Literal["earliest", "latest"]
 
 
 class PlacedReader(Running):
-    """Reads all partitions of a topic from a place until it is stopped.
-
-    Attributes:
-        seen: (offset, value) in the order shown.
-        ends: where the library last said that it had come to the end, by partition; -1: nowhere yet.
-    """
+    """Reads all partitions of a topic from a place until it is stopped. `seen`: (offset, value) in the order shown."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, place: Place) -> None:
         super().__init__(f"{type(self).__name__}-{place}")
         self.bootstrap, self.topic, self.place = bootstrap, topic, place
         self.seen: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in range(partitions)}
-        self.ends = dict.fromkeys(self.seen, -1)
 
     @property
     def count(self) -> int:
@@ -43,7 +37,6 @@ class ConfluentPlaced(PlacedReader):
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "check.crcs": True,
-                "enable.partition.eof": True,
                 "log_level": 0,
                 **QUICK_RECONNECT,
             }
@@ -53,14 +46,11 @@ class ConfluentPlaced(PlacedReader):
             consumer.assign([TopicPartition(self.topic, partition, start) for partition in self.seen])
             while not self._stopping.is_set():
                 for message in consumer.consume(500, 0.1):
-                    error, partition, offset = message.error(), message.partition(), message.offset()
+                    error = message.error()
                     if error is None:
-                        value = message.value()
+                        partition, offset, value = message.partition(), message.offset(), message.value()
                         assert partition is not None and offset is not None and isinstance(value, bytes)
                         self.seen[partition].append((offset, value))
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        assert partition is not None and offset is not None
-                        self.ends[partition] = offset
                     elif error.code() not in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT) and not error.retriable():
                         raise KafkaException(error)
         finally:
@@ -83,8 +73,6 @@ class AiokafkaPlaced(PlacedReader):
             while not self._stopping.is_set():
                 for part, messages in (await consumer.getmany(timeout_ms=100)).items():
                     self.seen[part.partition].extend((message.offset, message.value) for message in messages)
-                for part in assigned:
-                    self.ends[part.partition] = await consumer.position(part)
         finally:
             await consumer.stop()
 
@@ -101,8 +89,6 @@ class PythonPlaced(PlacedReader):
             while not self._stopping.is_set():
                 for part, messages in consumer.poll(timeout_ms=100).items():
                     self.seen[part.partition].extend((message.offset, message.value) for message in messages)
-                for part in assigned:
-                    self.ends[part.partition] = consumer.position(part)
         finally:
             consumer.close()
 

@@ -194,7 +194,7 @@ def collect(engine: Engine, request: FetchRequest, max_bytes: int, reader: int) 
                 cold.append(wanted)
                 continue
             if not slices and wanted.offset < log.windows_end:
-                slices = log.over(wanted.offset, reader)
+                slices = log.over(wanted.offset)
             if slices:
                 size = sum([len(part) for part in slices])
                 if total > 0 and size > room:
