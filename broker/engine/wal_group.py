@@ -67,7 +67,7 @@ class GroupWriter:
     Args:
         synced: every write is durable when it returns (`wal.fsync=always`); then files are made ready with zeros, because a
             synchronous write into a block that was never written costs twice as much.
-        chunk_bytes: a chunk is complete when it has grown to this.
+        chunk_bytes: a chunk is complete when it has grown to this, or, while its broker has written little, to less.
         chunk_ms: ... or when its first group was written this long ago, so that retention can free it.
     """
 
@@ -109,9 +109,9 @@ class GroupWriter:
         self._sequence = 0
         self._staging: memoryview | None = None
         """With O_DIRECT: page-aligned; begins with what is in the file from the last block boundary on."""
-        self._next_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes)
-        self._prepared: AppendFile | None = None
-        self._prepared_bytes = 0
+        self._first_bytes = self._next_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes) if synced else 0
+        self._prepared: tuple[AppendFile, int] | None = None
+        """The next chunk's file, and the room in it."""
         self._preparing: threading.Thread | None = None
         self._uncut: _Cut | None = None
         """The chunk before, as long as nothing was written behind it."""
@@ -136,15 +136,14 @@ class GroupWriter:
 
     def _write_group(self, group: list[Pending]) -> None:
         self._appended_ms = now_ms = self._clock.now_ms()
-        if self._position == CHUNK_HEADER_BYTES:
+        if self._position >= self._limit:
+            self._roll(min(self._next_bytes * CHUNK_GROWTH, self._chunk_bytes))
+        elif self._position > CHUNK_HEADER_BYTES and now_ms - self._begun_ms >= self._chunk_ms:
+            self._roll(self._first_bytes)
+        is_first = self._position == CHUNK_HEADER_BYTES
+        if is_first:
             # However long an empty chunk was waiting, the next group goes into it: recovery takes the first one for the WAL's end.
             self._begun_ms = now_ms
-        elif self._position >= self._limit:
-            self._roll(self._next_bytes * CHUNK_GROWTH)
-        elif now_ms - self._begun_ms >= self._chunk_ms:
-            self._roll(FIRST_CHUNK_BYTES)
-        if self._synced and self._position == CHUNK_HEADER_BYTES:
-            self._begin_prepare()
         file = self._file
         assert file is not None
         streams = [pending[0].stream for pending in group]
@@ -164,6 +163,8 @@ class GroupWriter:
         self._position = position + size
         self._sequence += 1
         self.on_group(group, self._number, position + data_at)
+        if is_first and self._synced:
+            self._begin_prepare()
 
     def _stage(self, before: int, header: bytes, batches: list[memoryview], size: int) -> memoryview:
         """The group as whole blocks, behind the `before` bytes of the block that it continues."""
@@ -215,7 +216,7 @@ class GroupWriter:
         """Complete the chunk if it has a group, and begin the next. Raises FencedError, FatalError, ClosedError."""
         if self._position > CHUNK_HEADER_BYTES:
             # Who asks for a roll may soon ask again: what is prepared now is to be ready by then.
-            self._roll(FIRST_CHUNK_BYTES)
+            self._roll(self._first_bytes)
 
     def seal(self) -> None:
         """Complete the chunk. One without a group is not reported."""
@@ -243,23 +244,23 @@ class GroupWriter:
     def _roll(self, next_bytes: int) -> None:
         """Complete the chunk and begin the next one. `next_bytes`: what the one after that is to have room for."""
         self._complete()
-        self._next_bytes = min(next_bytes, self._chunk_bytes)
+        self._next_bytes = next_bytes
         self._begin()
 
     def _begin(self) -> None:
         """Begin a chunk, in the file that was prepared if there is one."""
         self._join()
         self._number += 1
-        file, self._prepared = self._prepared, None
-        size = self._prepared_bytes
-        if file is None:
-            size = min(FIRST_CHUNK_BYTES, self._chunk_bytes) if self._synced else 0
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            size = self._first_bytes
             file = self._retry(lambda: self._appender.create(keys.chunk(self._incarnation_id, self._number), size))
+        else:
+            file, size = prepared
         self._limit = size or self._chunk_bytes
         self._file = file
         self._alignment = file.alignment_bytes
-        self._begun_ms = self._clock.now_ms()
-        header = chunk_header(self._incarnation, self._number, self._begun_ms, FLAG_SYNCED if self._synced else 0)
+        header = chunk_header(self._incarnation, self._number, self._clock.now_ms(), FLAG_SYNCED if self._synced else 0)
         self._position = len(header)
         if self._alignment == 1:
             self._retry(lambda: file.write(0, [header]))
@@ -277,12 +278,9 @@ class GroupWriter:
     def _prepare(self, before: _Cut | None, number: int, size_bytes: int) -> None:
         if before is not None:
             before.cut()
-        self._prepared_bytes = size_bytes
-        try:
-            self._prepared = self._appender.create(keys.chunk(self._incarnation_id, number), size_bytes)
-        except HeadgateError:
-            # `_begin` creates the chunk itself then, and says what is wrong if it still is.
-            self._prepared = None
+        # Where it fails `_begin` creates the chunk itself, and says what is wrong if it still is.
+        with suppress(HeadgateError):
+            self._prepared = self._appender.create(keys.chunk(self._incarnation_id, number), size_bytes), size_bytes
 
     def _join(self) -> None:
         if self._preparing is not None:
@@ -294,7 +292,7 @@ class GroupWriter:
         self._join()
         if self._uncut is not None:
             self._uncut.cut()
-        for file in (self._file, self._prepared):
+        for file in (self._file, self._prepared and self._prepared[0]):
             if file is not None:
                 file.close()
         self._file = self._prepared = None

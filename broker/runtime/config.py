@@ -149,7 +149,12 @@ class Settings:
     wal_flush_interval_ms: int = _duration(250, 1, 60 * SECOND_MS, "S3 store: longest wait before what came in is put")
     wal_flush_bytes: int = _size(8 * MIB, 64 * KIB, GIB, "S3 store: put at once when this much waits")
     wal_inflight_puts_max: int = _count(4, 1, 64, "S3 store: PUTs of the write-ahead log in flight")
-    wal_chunk_bytes: int = _size(128 * MIB, MIB, 4 * GIB, "local store: a chunk file of this size is closed and the next one begun")
+    wal_chunk_bytes: int = _size(
+        128 * MIB,
+        MIB,
+        4 * GIB,
+        "local store: a chunk file of this size is closed and the next one begun; a broker's first ones are smaller",
+    )
     wal_checkpoint_chunks: int = _count(64, 1, 10_000, "sealed chunks after which the manifest lists them; bounds recovery")
     wal_checkpoint_interval_ms: int = _duration(
         30 * SECOND_MS, 10, DAY_MS, "longest time that a sealed chunk waits before the manifest lists it; bounds recovery"
