@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from broker.cluster.capacity import check_reservation
 from broker.cluster.gates import OPEN_GATES_MAX, Gate, ParquetExtent
@@ -31,8 +31,6 @@ from broker.cluster.manifest import (
     Topic,
 )
 from broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
-
-_NO_GATES: Mapping[str, Gate] = {}
 
 
 def check(manifest: Manifest, edit: Edit, by: str) -> None:
@@ -86,7 +84,7 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
         case PutReservation(reservation):
             check_reservation(reservation, manifest.reservations)
         case SetLogStart(topic_id, offsets, True):
-            for gate in manifest.gates.get(topic_id, _NO_GATES).values():
+            for gate in manifest.gates.get(topic_id, {}).values():
                 if gate.state == "open" and any(
                     offsets.get(one.partition, 0) > one.base_offset for one in gate.windows if one.rows
                 ):
@@ -112,7 +110,7 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
 
 def _check_open_gate(manifest: Manifest, gate: Gate, segments: list[int]) -> None:
     topic = _check_topic(manifest, gate.topic_id)
-    gates = manifest.gates.get(gate.topic_id, _NO_GATES)
+    gates = manifest.gates.get(gate.topic_id, {})
     before = gates.get(gate.id)
     if before is not None and before.state != "released":
         raise InvalidError(Reason.GATE_CONFLICT, f"the gate is there already. gate=`{gate.id}` state=`{before.state}`")
@@ -139,7 +137,7 @@ def _check_open_gate(manifest: Manifest, gate: Gate, segments: list[int]) -> Non
 
 def _check_gate(manifest: Manifest, topic_id: uuid.UUID, gate_id: str) -> Gate:
     topic = _check_topic(manifest, topic_id)
-    gate = manifest.gates.get(topic_id, _NO_GATES).get(gate_id)
+    gate = manifest.gates.get(topic_id, {}).get(gate_id)
     if gate is None:
         raise InvalidError(Reason.UNKNOWN_GATE, f"the topic has no such gate. topic=`{topic.name}` gate=`{gate_id}`")
     return gate

@@ -105,45 +105,52 @@ def test_every_record_to_the_end(holes: Holes, reader: str) -> None:
 
 
 @pytest.mark.parametrize("start", ["earliest", "inside"])
-def test_librdkafka_says_where_the_end_is(holes: Holes, start: str) -> None:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": holes.broker.bootstrap,
-            "group.id": f"ends-{start}",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "check.crcs": True,
-            "fetch.wait.max.ms": 10,
-        }
-    )
+async def test_librdkafka_says_where_the_end_is(holes: Holes, start: str) -> None:
+    group = f"ends-{start}"
     found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
     ends: dict[int, int] = {}
-    deadline = Deadline("librdkafka")
-    try:
-        consumer.assign(
-            [
-                TopicPartition(holes.topic, number, OFFSET_BEGINNING if start == "earliest" else end - 2)
-                for number, end in holes.ends.items()
-            ]
+
+    def read() -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": holes.broker.bootstrap,
+                "group.id": group,
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+                "fetch.wait.max.ms": 10,
+            }
         )
-        while ends.keys() != found.keys():
-            deadline.check(ends)
-            for message in consumer.consume(1000, 0.1):
-                error, partition, offset = message.error(), message.partition(), message.offset()
-                assert partition is not None and offset is not None
-                if error is None:
-                    found[partition].append(offset)
-                else:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    ends[partition] = offset
-    finally:
-        consumer.close()
+        deadline = Deadline("librdkafka")
+        try:
+            consumer.assign(
+                [
+                    TopicPartition(holes.topic, number, OFFSET_BEGINNING if start == "earliest" else end - 2)
+                    for number, end in holes.ends.items()
+                ]
+            )
+            while ends.keys() != found.keys():
+                deadline.check(ends)
+                for message in consumer.consume(1000, 0.1):
+                    error, partition, offset = message.error(), message.partition(), message.offset()
+                    assert partition is not None and offset is not None
+                    if error is None:
+                        found[partition].append(offset)
+                    else:
+                        assert error.code() == KafkaError._PARTITION_EOF, error
+                        ends[partition] = offset
+            consumer.commit(asynchronous=False)
+        finally:
+            consumer.close()
+
+    await asyncio.to_thread(read)
     assert ends == holes.ends
     assert found == {
         number: [offset for offset in offsets if start == "earliest" or offset >= holes.ends[number] - 2]
         for number, offsets in holes.wanted.items()
     }
+    await check_lag(holes, group)
 
 
 async def test_aiokafka_stands_at_the_end(holes: Holes) -> None:
@@ -187,34 +194,6 @@ async def test_kafka_python_stands_at_the_end(holes: Holes) -> None:
 
 
 async def check_lag(holes: Holes, group: str) -> None:
-    async with GroupAdmin(holes.cluster) as groups:
-        description = await groups.describe_group(group)
-    assert {position.partition: position.offset for position in description.positions} == holes.ends
-    assert {position.lag_records for position in description.positions} == {0}
-
-
-async def test_a_librdkafka_group_is_not_behind(holes: Holes) -> None:
-    group = fresh("group")
-
-    def read() -> None:
-        consumer = Consumer(
-            {"bootstrap.servers": holes.broker.bootstrap, "group.id": group, "enable.partition.eof": True, "log_level": 0}
-        )
-        try:
-            consumer.assign([TopicPartition(holes.topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
-            ended: set[int | None] = set()
-            deadline = Deadline("librdkafka")
-            while len(ended) < PARTITIONS:
-                deadline.check()
-                message = consumer.poll(0.1)
-                if message is not None and (error := message.error()) is not None:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    ended.add(message.partition())
-            consumer.commit(asynchronous=False)
-        finally:
-            consumer.close()
-
-    await asyncio.to_thread(read)
     async with GroupAdmin(holes.cluster) as groups:
         description = await groups.describe_group(group)
     assert {position.partition: position.offset for position in description.positions} == holes.ends

@@ -36,11 +36,11 @@ SHUTDOWN_MS = 100_000
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 
 
-def eventually(question: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Ask until it is true."""
+def eventually(question: Callable[[], bool], what: str | Callable[[], str], timeout_s: float = PATIENCE_S) -> None:
+    """Ask until it is true. `what` it is: a text, or who says it when it does not come true."""
     deadline = time.monotonic() + timeout_s
     while not question():
-        assert time.monotonic() < deadline, f"it does not come true: {what}"
+        assert time.monotonic() < deadline, f"it does not come true: {what if isinstance(what, str) else what()}"
         time.sleep(0.05)
 
 
@@ -175,15 +175,13 @@ class Clients:
             self.check()
             if revive:
                 self._brokers.revive()
-            now = self.counts()
-            return all(now[key] >= count + more for key, count in before.items())
+            return not stuck()
 
-        try:
-            eventually(more_came, "every partition acks again", timeout_s)
-        except AssertionError as error:
+        def stuck() -> list[tuple[int, int]]:
             now = self.counts()
-            stuck = [key for key, count in before.items() if now[key] < count + more]
-            raise AssertionError(f"{error}. (writer, partition) without acks=`{stuck}`") from None
+            return [key for key, count in before.items() if now[key] < count + more]
+
+        eventually(more_came, lambda: f"every partition acks again. (writer, partition) without acks=`{stuck()}`", timeout_s)
 
     def judge(self) -> list[str]:
         """Stop everything, read the whole topic, and say what is wrong."""
