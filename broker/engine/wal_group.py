@@ -41,6 +41,9 @@ GROUP_BYTES_MAX = 16 << 20
 FIRST_CHUNK_BYTES = 4 << 20
 """The first chunk of an incarnation is small, so that a start does not wait for zeros to be written, and an end does not wait for a
 disk to free them: that may take a millisecond for each MiB, in which nobody's writes are durable."""
+FILLED_GROUP_BYTES_MAX = 64 << 10
+"""Where groups are larger on average, the next chunk's room is not filled with zeros: they cost the disk as much again as the
+groups do, and save a large one little."""
 CHUNK_GROWTH = 4
 """How much larger the next chunk is made ready, each time that one was filled."""
 RETRY_MS_MIN = 20
@@ -65,8 +68,8 @@ class GroupWriter:
     """Chunks of one incarnation. `open`, then `write` any number of times, then `seal`, then `release`.
 
     Args:
-        synced: every write is durable when it returns (`wal.fsync=always`); then files are made ready with zeros, because a
-            synchronous write into a block that was never written costs twice as much.
+        synced: every write is durable when it returns (`wal.fsync=always`); then room is made ready, and filled with zeros while
+            groups are small: a small synchronous write into a block that was never written takes twice as long.
         chunk_bytes: a chunk is complete when it has grown to this, or, while its broker has written little, to less.
         chunk_ms: ... or when its first group was written this long ago, so that retention can free it.
     """
@@ -107,6 +110,10 @@ class GroupWriter:
         self._begun_ms = 0
         self._appended_ms = 0
         self._sequence = 0
+        self._groups = 0
+        """Of this chunk."""
+        self._filled = True
+        """Whether the next chunk's room is to be filled."""
         self._staging: memoryview | None = None
         """With O_DIRECT: page-aligned; begins with what is in the file from the last block boundary on."""
         self._first_bytes = self._next_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes) if synced else 0
@@ -162,6 +169,7 @@ class GroupWriter:
         self._check_fence()
         self._position = position + size
         self._sequence += 1
+        self._groups += 1
         self.on_group(group, self._number, position + data_at)
         if is_first and self._synced:
             self._begin_prepare()
@@ -231,6 +239,8 @@ class GroupWriter:
         """Report the chunk. Where its room was made ready, what is left of it is given back later: that takes a disk its time."""
         file, size = self._file, self._position
         assert file is not None
+        self._filled = size <= FILLED_GROUP_BYTES_MAX * self._groups
+        self._groups = 0
         if not self._synced:
             self._retry(lambda: file.truncate(size))
         self._check_fence()
@@ -271,16 +281,17 @@ class GroupWriter:
         """Make the next chunk's file ready meanwhile, and cut the one before, so that no roll waits for a disk to free blocks or to
         write zeros. Not before something is written to this one: a broker that is about to go writes nothing more."""
         before, self._uncut = self._uncut, None
-        arguments = before, self._number + 1, self._next_bytes
+        arguments = before, self._number + 1, self._next_bytes, self._filled
         self._preparing = threading.Thread(target=self._prepare, args=arguments, name="wal-prepare", daemon=True)
         self._preparing.start()
 
-    def _prepare(self, before: _Cut | None, number: int, size_bytes: int) -> None:
+    def _prepare(self, before: _Cut | None, number: int, size_bytes: int, filled: bool) -> None:
         if before is not None:
             before.cut()
         # Where it fails `_begin` creates the chunk itself, and says what is wrong if it still is.
         with suppress(HeadgateError):
-            self._prepared = self._appender.create(keys.chunk(self._incarnation_id, number), size_bytes), size_bytes
+            file = self._appender.create(keys.chunk(self._incarnation_id, number), size_bytes, filled=filled)
+            self._prepared = file, size_bytes
 
     def _join(self) -> None:
         if self._preparing is not None:

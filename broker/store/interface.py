@@ -100,10 +100,11 @@ class Readable(Protocol):
 class Appender(Protocol):
     """Files that grow in place: the fast path of a local WAL. Every call blocks; call it from a thread of your own."""
 
-    def create(self, key: str, size_bytes: int) -> AppendFile:
-        """A new file under `key`, pre-initialised with `size_bytes` zero bytes and itself durable (name and length).
+    def create(self, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
+        """A new file under `key` of `size_bytes` zero bytes, and itself durable (name and length).
 
-        The size is rounded up to the file's alignment. The file may be written past it, which is slower. Raises
+        With `filled` zeros are written, which makes small writes quicker; without it the room is only allocated. The size is
+        rounded up to the file's alignment. The file may be written past it, which is slower. Raises
         RetryError(STORE_FULL | STORE_UNAVAILABLE), FatalError(STORE_MISCONFIGURED), InvalidError if it exists.
         """
         ...

@@ -14,8 +14,9 @@ never     to the page cache; the kernel writes back when it likes         of the
 Whatever it is, a file's name and length are durable when `create` returns, and its content when `truncate` does: what a manifest
 names is on the disk.
 
-A new file is filled with zeros, not only allocated: the first write to a merely allocated block must also change the file's extent
-tree, which doubles the time of a synchronous write. (Measured: 0.24 ms against 0.12 ms for 4 KiB.)
+A new file is filled with zeros, or only allocated: the first write to a block that nobody wrote must also change the file's extent
+tree, which doubles the time of a small synchronous write (0.16 ms against 0.09 ms for 20 KiB). The zeros are as much for the disk
+to write as the data, too dear for large writes (1 MiB at a time: 650 MB/s, the zeros' own time included, against 910 without).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class LocalAppender:
         self._direct = fsync == "always" and _has_direct(files)
         self._syncer = _Syncer(interval_ms) if fsync == "interval" else None
 
-    def create(self, key: str, size_bytes: int) -> AppendFile:
+    def create(self, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
         """See Appender."""
         check_key(key)
         assert size_bytes >= 0, size_bytes
@@ -71,7 +72,7 @@ class LocalAppender:
         try:
             temp, fd = self._files.create_temp(flags)
             try:
-                self._fill(fd, size_bytes)
+                self._make_room(fd, size_bytes, filled=filled)
                 self._link(temp, key)
             except BaseException:
                 os.close(fd)
@@ -94,7 +95,7 @@ class LocalAppender:
         if self._syncer is not None:
             self._syncer.close()
 
-    def _fill(self, fd: int, size_bytes: int) -> None:
+    def _make_room(self, fd: int, size_bytes: int, *, filled: bool) -> None:
         if size_bytes == 0:
             os.fsync(fd)
             return
@@ -107,6 +108,8 @@ class LocalAppender:
             os.ftruncate(fd, size_bytes)
         # Without `always` the zeros may stay in memory, but the length must not. Nothing else is dirty yet, so this is quick.
         os.fsync(fd)
+        if not filled:
+            return
         with mmap.mmap(-1, min(size_bytes, ZERO_STEP_BYTES)) as zeros, memoryview(zeros) as view:
             position = 0
             while position < size_bytes:

@@ -148,7 +148,7 @@ class _MemoryAppender:
         self._objects = objects
         self._alignment_bytes = alignment_bytes
 
-    def create(self, key: str, size_bytes: int) -> AppendFile:
+    def create(self, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
         check_key(key)
         assert size_bytes >= 0, size_bytes
         size_bytes += -size_bytes % self._alignment_bytes

@@ -21,7 +21,7 @@ class NullStore(MemoryStore):
 
 
 class _NullAppender:
-    def create(self, key: str, size_bytes: int) -> AppendFile:
+    def create(self, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
         return _NullAppendFile()
 
     def exists(self, key: str) -> bool:

@@ -195,11 +195,11 @@ class _FaultAppender:
         self._owner = owner
         self._appender = appender
 
-    def create(self, key: str, size_bytes: int) -> AppendFile:
+    def create(self, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
         fault = self._owner.next_fault("appender.create")
         if fault is not None:
             raise error_of(fault, "appender.create", key)
-        return _FaultAppendFile(self._owner, self._appender.create(key, size_bytes), key)
+        return _FaultAppendFile(self._owner, self._appender.create(key, size_bytes, filled=filled), key)
 
     def exists(self, key: str) -> bool:
         fault = self._owner.next_fault("appender.exists")

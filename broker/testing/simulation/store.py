@@ -232,11 +232,11 @@ class _Appender:
         elif medium.random.random() < medium.weather.slow_rate:
             block(medium.loop, self._view._process, medium.random.random() * medium.weather.slow_s)
 
-    def create(self, key: str, size_bytes: int) -> AppendFile:
+    def create(self, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
         failed = self.pass_("append.create", key)
         if failed:
             raise RetryError(Reason.STORE_UNAVAILABLE, f"a fault was made on purpose. call=`create {key}`")
-        return _AppendFile(self, key, self._appender.create(key, size_bytes))
+        return _AppendFile(self, key, self._appender.create(key, size_bytes, filled=filled))
 
     def exists(self, key: str) -> bool:
         if self.pass_("append.exists", key):

@@ -310,8 +310,8 @@ class _Steps:
         self.may_write = threading.Semaphore(0)
         self.writing = threading.Semaphore(0)
 
-    def create(self, key: str, size_bytes: int) -> AppendFile:
-        return _SteppedFile(self, self._appender.create(key, size_bytes))
+    def create(self, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
+        return _SteppedFile(self, self._appender.create(key, size_bytes, filled=filled))
 
     def exists(self, key: str) -> bool:
         return self._appender.exists(key)
@@ -584,6 +584,29 @@ def test_chunks_grow_with_what_is_written(clock: ManualClock, monkeypatch: pytes
     assert len(sizes) >= 5
     chunks.judge.check(pending)
     assert min(sizes) > CHUNK_HEADER_BYTES
+
+
+def test_room_is_filled_with_zeros_while_groups_are_small(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = Chunks(4096, clock, chunk_bytes=300_000)
+    made: list[bool] = []
+    create = chunks.writer._appender.create
+
+    def record(key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
+        made.append(filled)
+        return create(key, size_bytes, filled=filled)
+
+    monkeypatch.setattr(chunks.writer._appender, "create", record)
+    small, large = batches(700, sizes=(900,)), batches(24, sizes=(30_000,))
+    for one in small:
+        chunks.writer.write([one])
+    assert len(made) == 3 and all(made), "two chunks are full, and the next one is ready"
+    for at in range(0, len(large), 4):
+        chunks.writer.write(large[at : at + 4])
+    assert made == [True, True, True, True, False], "the third one has groups of both kinds, the fourth one of the large kind"
+    for one in batches(350, sizes=(900,)):
+        chunks.writer.write([one])
+    assert made[-1], "small ones again"
+    chunks.end()
 
 
 def test_chunks_that_are_not_filled_stay_small(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,9 +137,9 @@ class _MortalAppender:
         self._owner = owner
         self._appender = appender
 
-    def create(self, key: str, size_bytes: int) -> AppendFile:
+    def create(self, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
         self._owner.passed_by_thread("appender.create")
-        return _MortalFile(self._owner, self._appender.create(key, size_bytes))
+        return _MortalFile(self._owner, self._appender.create(key, size_bytes, filled=filled))
 
     def exists(self, key: str) -> bool:
         self._owner.passed_by_thread("appender.exists")

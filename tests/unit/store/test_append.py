@@ -38,9 +38,9 @@ def pattern(blocks: int, seed: int) -> bytes:
     return b"".join(bytes([(seed + number) % 251]) * BLOCK for number in range(blocks))
 
 
-def create(store: Store, key: str, size_bytes: int) -> AppendFile:
+def create(store: Store, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
     assert store.appender is not None
-    return store.appender.create(key, size_bytes)
+    return store.appender.create(key, size_bytes, filled=filled)
 
 
 def exists(store: Store, key: str) -> bool:
@@ -72,10 +72,11 @@ def test_every_setting_is_tested() -> None:
     assert set(get_args(Fsync)) <= set(OPENERS)
 
 
-async def test_a_new_file_is_zeros_and_is_an_object(store: Store) -> None:
+@pytest.mark.parametrize("filled", [True, False])
+async def test_a_new_file_is_zeros_and_is_an_object(store: Store, filled: bool) -> None:
     size = ZERO_STEP_BYTES + 5 * BLOCK
     assert not exists(store, "wal/1")
-    file = create(store, "wal/1", size)
+    file = create(store, "wal/1", size, filled=filled)
     assert exists(store, "wal/1")
     assert [(row.key, row.size_bytes) for row in await store.list("wal/")] == [("wal/1", size)]
     assert await store.get("wal/1") == bytes(size)
@@ -84,8 +85,9 @@ async def test_a_new_file_is_zeros_and_is_an_object(store: Store) -> None:
     assert await store.get_range("wal/1", size - 3, 9) == bytes(3)
 
 
-async def test_writes_are_read_back(store: Store) -> None:
-    file = create(store, "wal/1", 64 * BLOCK)
+@pytest.mark.parametrize("filled", [True, False])
+async def test_writes_are_read_back(store: Store, filled: bool) -> None:
+    file = create(store, "wal/1", 64 * BLOCK, filled=filled)
     assert file.alignment_bytes in (1, BLOCK)
     expected = bytearray(64 * BLOCK)
     for position, blocks in ((0, 1), (BLOCK, 8), (5 * BLOCK, 1), (60 * BLOCK, 4), (0, 2)):
