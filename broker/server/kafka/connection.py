@@ -39,6 +39,10 @@ log = get_logger("kafka")
 
 CARRY_BYTES_MAX = 32 << 10
 """A partial frame up to this size is carried as bytes; a larger one gets its own buffer."""
+LARGE_FRAME_BYTES = 256 << 10
+"""Behind a frame of this size another one is expected, and only its beginning is read into the landing buffer: what lands there has
+to be copied."""
+BEGINNING_BYTES = 4 << 10
 SLOTS_MAX = 2000
 """Unanswered requests of one connection; more are left in the socket."""
 WRITE_BUFFER_BYTES = 256 << 10
@@ -80,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_appended",
+        "_behind_large",
         "_carry",
         "_cold",
         "_cold_task",
@@ -120,6 +125,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_view: memoryview | None = None
         self._filled = 0
         self._carry = b""
+        self._behind_large = False
+        """Whether the last frame was a large one."""
         self._slots: deque[Slot] = deque()
         self._produced: list[bytes] = []
         self._unanswered = 0
@@ -200,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         if carry:
             landing[: len(carry)] = carry
             return landing[len(carry) :]
-        return landing
+        return landing[:BEGINNING_BYTES] if self._behind_large else landing
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active_at = self._server.now()
@@ -237,6 +244,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._server.waiting_for_room.append(self)
                 break
             position = start + size
+            self._behind_large = False
             self._handle(landing, start, position, None)
         if position == end:
             self._carry = b""
@@ -263,6 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         engine = self._server.engine
         self._frame = bytearray(size) if engine is None else engine.pool.take(size)
         self._frame_view = memoryview(self._frame)[:size]
+        self._behind_large = size >= LARGE_FRAME_BYTES
         self._filled = len(received)
         self._frame_view[: self._filled] = received
         self.frame_since = self.active_at
