@@ -22,6 +22,7 @@ from typing import Protocol, TypeAlias
 from broker.engine.partition import PartitionLog
 from broker.engine.wal_group import GroupWriter, Pending
 from broker.runtime.errors import ClosedError, HeadgateError, Reason
+from broker.runtime.scheduling import take_short_turns
 
 DurableCallback: TypeAlias = Callable[[HeadgateError | None], None]
 
@@ -224,6 +225,7 @@ class AppendWal:
         self._loop.call_soon_threadsafe(callback, *args)
 
     def _run(self) -> None:
+        take_short_turns()
         try:
             self._writer.open()
             while self._serve():

@@ -19,6 +19,7 @@ from types import FrameType
 
 from broker.runtime.config import Settings
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.scheduling import take_short_turns
 from broker.server import ports
 
 EXIT_OK = 0
@@ -93,6 +94,7 @@ async def _main(settings: Settings, kafka: socket.socket, http: socket.socket) -
 
 
 def _ready(line: str) -> None:
+    take_short_turns()
     gc.freeze()
     gc.enable()
     sys.stdout.write(line + "\n")

@@ -1,0 +1,67 @@
+"""What the kernel says of a thread that was given short turns."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+import threading
+
+import pytest
+
+from broker.runtime.scheduling import TURN_NS, take_short_turns
+
+GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux"
+    or os.uname().machine not in GET_ATTRIBUTES
+    or tuple(int(part) for part in os.uname().release.split(".")[:2]) < (6, 12),
+    reason="turns of different lengths came with Linux 6.12",
+)
+
+
+def seen() -> tuple[int, int, int]:
+    """(policy, nice, length of a turn in ns) of this thread."""
+    answer = ctypes.create_string_buffer(48)
+    number = ctypes.c_long(GET_ATTRIBUTES[os.uname().machine])
+    assert ctypes.CDLL(None).syscall(number, 0, answer, len(answer), 0) == 0
+    _, policy, _, nice, _, turn_ns, _, _ = struct.unpack("=IIQiIQQQ", answer.raw)
+    return policy, nice, turn_ns
+
+
+def in_a_thread(more_nice: int = 0, policy: int = os.SCHED_OTHER) -> tuple[bool, list[tuple[int, int, int]]]:
+    """What `take_short_turns` said, and what was seen: before, after, and in a thread that was begun afterwards."""
+    taken: list[bool] = []
+    found: list[tuple[int, int, int]] = []
+
+    def run() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + more_nice)
+        os.sched_setscheduler(0, policy, os.sched_param(0))
+        found.append(seen())
+        taken.append(take_short_turns())
+        found.append(seen())
+        child = threading.Thread(target=lambda: found.append(seen()))
+        child.start()
+        child.join()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return taken[0], found
+
+
+@pytest.mark.parametrize("more_nice", [0, 3])
+def test_only_the_thread_that_asks_has_short_turns_and_stays_as_nice_as_it_was(more_nice: int) -> None:
+    taken, (before, after, child) = in_a_thread(more_nice)
+    assert taken
+    assert before[2] != TURN_NS
+    assert after == (os.SCHED_OTHER, before[1], TURN_NS)
+    assert child == before
+
+
+def test_another_policy_is_left_alone() -> None:
+    taken, (before, after, _) = in_a_thread(policy=os.SCHED_BATCH)
+    assert not taken
+    assert after == before
