@@ -4,7 +4,7 @@ A file is opened once: its footer is read, checked against the reference, and ke
 store and turned into batches by a thread of a small pool, so that the event loop only ever hands over memory. Encoded row groups
 are cached by bytes; readers of the same row group share one encoding; while one is being sent the next is made.
 
-pyarrow is imported by the first file, in the pool: a broker without history never pays for it.
+pyarrow is imported by the first file, in a thread: a broker without history never pays for it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from broker.cluster.gates import ParquetExtent
@@ -337,6 +338,12 @@ class HistoryReader:
 
 
 # What runs in the threads. They import pyarrow.
+
+
+def load_encoder() -> None:
+    """Import what encoding needs, some tenths of a second: whoever commits the first file does it before its readers come."""
+    for name in ("pyarrow.compute", "broker.log.columns", "broker.log.parquet"):
+        import_module(name)
 
 
 def _first_read() -> int:

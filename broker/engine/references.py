@@ -146,8 +146,10 @@ def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from broker.engine.history import load_encoder
     from broker.log.parquet import read_footer
 
+    load_encoder()
     try:
         parquet: Any = pq.ParquetFile(pa.BufferReader(MAGIC + footer))
         schema, metadata = parquet.schema_arrow, parquet.metadata

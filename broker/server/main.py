@@ -42,6 +42,8 @@ def run(settings: Settings) -> int:
     """Run a broker until it is told to stop. Returns the exit code of the process; errors went to stderr, one line each."""
     gc.disable()  # the start only makes what stays; collecting in between is wasted
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # pyarrow would import it with the first history that is read, where it is installed: half a second in which all others wait.
+    sys.modules["pandas"] = None  # type: ignore[assignment]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_early)
     try:

@@ -13,6 +13,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +103,10 @@ def test_every_record_to_the_end(holes: Holes, reader: str) -> None:
     """Each library until it says itself that it has come to the end."""
     shown = CLIENTS[reader].consume(holes.broker.bootstrap, holes.topic, range(PARTITIONS))
     assert {number: [read.offset for read in reads] for number, reads in shown.items()} == holes.wanted
+    if sys.platform == "linux":
+        loaded = Path(f"/proc/{holes.broker.pid}/maps").read_text()
+        assert "/pyarrow/" in loaded
+        assert "/pandas/" not in loaded, "pyarrow imports it with what it is first asked for, and live producers wait half a second"
 
 
 @pytest.mark.parametrize("start", ["earliest", "inside"])
