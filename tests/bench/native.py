@@ -159,10 +159,10 @@ class Native:
         finally:
             frames.unlink()
 
-    def rawdisk(self, directory: Path, block_bytes: int, *, seconds: float, file_bytes: int = 256 << 20) -> Disk:
-        """Streams durable writes of `block_bytes` (a multiple of 4096) into `directory`."""
-        command = [str(self._directory / "rawdisk"), str(directory), str(block_bytes), str(file_bytes), f"{seconds:.3f}"]
-        return Disk(**json.loads(self._run(command, "rawdisk")))
+    def rawdisk(self, directory: Path, block_bytes: int, *, seconds: float, file_bytes: int = 256 << 20, pause_us: int = 0) -> Disk:
+        """Streams durable writes of `block_bytes` (a multiple of 4096) into `directory`, with a pause before each."""
+        arguments = [str(directory), str(block_bytes), str(file_bytes), f"{seconds:.3f}", str(pause_us)]
+        return Disk(**json.loads(self._run([str(self._directory / "rawdisk"), *arguments], "rawdisk")))
 
     @contextlib.contextmanager
     def ceiling(

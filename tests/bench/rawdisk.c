@@ -1,9 +1,9 @@
 /* The disk's ceiling: a stream of writes that are each durable when they return, and nothing else.
  *
- *   rawdisk DIRECTORY BLOCK_BYTES FILE_BYTES SECONDS
+ *   rawdisk DIRECTORY BLOCK_BYTES FILE_BYTES SECONDS PAUSE_US
  *
  * Pre-initialises a file of zeros in DIRECTORY, then writes blocks of BLOCK_BYTES one after the other from its beginning, again and
- * again, through O_DIRECT|O_DSYNC (O_DSYNC alone where the file system has no O_DIRECT). The file is unlinked at once. BLOCK_BYTES
+ * again, each after a pause, as a disk has between the requests of an idle client; through O_DIRECT|O_DSYNC (O_DSYNC alone where the file system has no O_DIRECT). The file is unlinked at once. BLOCK_BYTES
  * must be a multiple of 4096. Prints one JSON object.
  */
 #define _GNU_SOURCE
@@ -33,12 +33,13 @@ static int by_value(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) {
-        fprintf(stderr, "usage: rawdisk DIRECTORY BLOCK_BYTES FILE_BYTES SECONDS\n");
+    if (argc != 6) {
+        fprintf(stderr, "usage: rawdisk DIRECTORY BLOCK_BYTES FILE_BYTES SECONDS PAUSE_US\n");
         return 2;
     }
     size_t block = (size_t)atol(argv[2]), file_bytes = (size_t)atol(argv[3]);
     double limit = atof(argv[4]);
+    useconds_t pause_us = (useconds_t)atol(argv[5]);
     char path[4096];
     snprintf(path, sizeof path, "%s/rawdisk.%d", argv[1], (int)getpid());
     int direct = 1, fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_DSYNC, 0600);
@@ -60,6 +61,10 @@ int main(int argc, char **argv) {
     double *each = calloc(room, sizeof *each), start = now(), last = start;
     for (size_t at = 0; last - start < limit && count < room; count++) {
         if (at + block > file_bytes) at = 0;
+        if (pause_us) {
+            usleep(pause_us);
+            last = now();
+        }
         if (pwrite(fd, data, block, (off_t)at) != (ssize_t)block) die("pwrite");
         at += block;
         double t = now();
