@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from assets.demo.play import BROKERS_MAX, Demo, Facts, Options, choose_ports, environment
@@ -17,12 +16,6 @@ from broker.runtime.errors import HeadgateError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """Once: another SIGTERM must not end what stops the demo's processes. `timeout` and a terminal's group send two."""
-    signal.signal(number, signal.SIG_IGN)
-    sys.exit(128 + number)
 
 
 def main(arguments: list[str]) -> int:
@@ -37,7 +30,7 @@ def main(arguments: list[str]) -> int:
     if not (1 <= given.days <= 20 and 1 <= given.grown <= 1000 and 1 <= given.rate <= 5000 and 1 <= given.quiet <= 600):
         parser.error("days: 1 to 20, grown: 1 to 1000, rate: 1 to 5000, quiet: 1 to 600")
     options = Options(days=given.days, grown=given.grown, rate=given.rate, quiet_s=given.quiet, keep=given.keep)
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     from rich.console import Console
 
     console = Console(highlight=False)

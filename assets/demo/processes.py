@@ -55,8 +55,14 @@ class Processes:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for name, _, _ in reversed(list(self.running)):
-            self.stop(name)
+        # Who asks again (`timeout` after make, another Ctrl-C) must not end what ends them; STOP_S bounds the wait.
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for name, _, _ in reversed(list(self.running)):
+                self.stop(name)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def start(self, name: str, module: str, *arguments: str, talk: bool = False) -> subprocess.Popen[str]:
         """Start a Python module.

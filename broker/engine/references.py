@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from broker.cluster.gates import ParquetExtent, data_prefix, is_url
+from broker.engine.history import load_encoder
 from broker.runtime.errors import FatalError, InvalidError, Reason
 from broker.store.interface import Readable, Store
 from broker.store.keys import check_key
@@ -146,7 +147,6 @@ def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from broker.engine.history import load_encoder
     from broker.log.parquet import read_footer
 
     load_encoder()

@@ -3,8 +3,8 @@
  *   rawdisk DIRECTORY BLOCK_BYTES FILE_BYTES SECONDS PAUSE_US
  *
  * Pre-initialises a file of zeros in DIRECTORY, then writes blocks of BLOCK_BYTES one after the other from its beginning, again and
- * again, each after a pause, as a disk has between the requests of an idle client; through O_DIRECT|O_DSYNC (O_DSYNC alone where the file system has no O_DIRECT). The file is unlinked at once. BLOCK_BYTES
- * must be a multiple of 4096. Prints one JSON object.
+ * again, each after a pause, as a disk has between the requests of an idle client; through O_DIRECT|O_DSYNC (O_DSYNC alone where the
+ * file system has no O_DIRECT). The file is unlinked at once. BLOCK_BYTES must be a multiple of 4096. Prints one JSON object.
  */
 #define _GNU_SOURCE
 #include <errno.h>

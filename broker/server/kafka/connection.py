@@ -43,6 +43,7 @@ LARGE_FRAME_BYTES = 256 << 10
 """Behind a frame of this size another one is expected, and only its beginning is read into the landing buffer: what lands there has
 to be copied."""
 BEGINNING_BYTES = 4 << 10
+"""What is read then: enough for a frame's size, and little to copy."""
 SLOTS_MAX = 2000
 """Unanswered requests of one connection; more are left in the socket."""
 WRITE_BUFFER_BYTES = 256 << 10
@@ -244,8 +245,9 @@ class Connection(asyncio.BufferedProtocol):
                     self._server.waiting_for_room.append(self)
                 break
             position = start + size
-            self._behind_large = False
             self._handle(landing, start, position, None)
+        if position:
+            self._behind_large = False
         if position == end:
             self._carry = b""
             self.frame_since = None

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from assets.demo import flights
 from assets.demo.play import Facts
-from assets.demo.processes import Processes, free_port
+from assets.demo.processes import Processes, free_port, wait_for
 from assets.demo.reader import Checker
 from assets.recorder import Sample
 from broker.runtime.errors import FatalError
@@ -79,6 +81,30 @@ def test_a_process_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
             processes.check()
         assert "no_such_module_at_all" in processes.tail("gone")
     assert 10_000 <= free_port() < 30_000
+
+
+def test_a_signal_during_the_end_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(7)))\n"
+        "pathlib.Path(f'ready-{os.getpid()}').touch()\n"
+        "time.sleep(60)\n"
+    )
+    asked: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    try:
+        with Processes(tmp_path, {}) as processes:
+            ended = [processes.start("slow", "slow"), processes.start("other", "slow")]
+            wait_for("the processes", lambda: len(list(tmp_path.glob("ready-*"))) == 2, 60, processes.check)
+            again = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+            again.start()
+        again.join()
+        assert [process.returncode for process in ended] == [7, 7]
+        assert asked == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked == [signal.SIGTERM], "what a signal does is as it was"
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="niceness of others' threads is Linux's")
