@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from broker.client.backoff import Backoff
 from broker.client.cluster import LOG, Cluster
 from broker.runtime.errors import Reason, RetryError
+from broker.runtime.tasks import end_tasks
 from broker.wire.grpc.headgate.v1 import log_pb2
 
 if TYPE_CHECKING:
@@ -105,8 +106,7 @@ class Fetcher:
                 yield await asyncio.to_thread(decode_batches, [batches], start=first, end=end)
         finally:
             if coming is not None:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+                await end_tasks((coming,))
 
 
 def last_offset(batches: memoryview) -> int:

@@ -17,6 +17,7 @@ from broker.client.cluster import LOG, Cluster, Link, Stream
 from broker.client.errors import from_message
 from broker.client.types import TopicPartition
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.tasks import end_tasks
 from broker.wire.grpc import payload
 from broker.wire.grpc.headgate.v1 import log_pb2
 
@@ -336,9 +337,8 @@ class Source:
                 self._wake.clear()
                 await self._wake.wait()
         finally:
-            listening.cancel()
             stream.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            await end_tasks((listening,))
 
     def _request(self, first: bool) -> log_pb2.SubscribeRequest | None:
         """What the broker must be told now, if anything."""

@@ -21,6 +21,7 @@ from broker.client.types import Delivery, TopicPartition
 from broker.log.compression import Codec
 from broker.log.records import Record, encode_batch
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.tasks import end_tasks
 from broker.wire.grpc import payload
 from broker.wire.grpc.headgate.v1 import log_pb2
 
@@ -418,9 +419,8 @@ class PublishStream:
         try:
             await self._send(stream, listening)
         finally:
-            listening.cancel()
             stream.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            await end_tasks((listening,))
 
     async def _send(self, stream: Stream, listening: asyncio.Task[None]) -> None:
         loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ from broker.engine.engine import Engine
 from broker.engine.replicas import Copy
 from broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import end_tasks
 from broker.wire.grpc.headgate.v1 import control_pb2
 from broker.wire.grpc.methods import methods
 
@@ -71,22 +72,20 @@ class Replication:
         address = _address(peer)
         channel = connect(address)
         stream = Stream(channel, METHODS["Replicate"].path, address)
-        tasks: list[asyncio.Task[None]] = []
+        work: list[asyncio.Task[None]] = []
         try:
             hello = control_pb2.ReplicaHello(incarnation_id=self._engine.incarnation_id, stream=number)
             await stream.write(control_pb2.ReplicateRequest(hello=hello).SerializeToString(), SILENCE_S)
             sending = asyncio.create_task(self._send(stream, peer), name="replicate")
             hearing = asyncio.create_task(self._hear(stream), name="replicated")
             registering = asyncio.create_task(self._register(number, peer), name="register-follower")
-            tasks = [sending, hearing, registering]
-            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
+            work = [sending, hearing, registering]
+            await asyncio.wait(work[:2], return_when=asyncio.FIRST_COMPLETED)
+            for task in work:
                 if task.done():
                     task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(work)
             stream.cancel()
             await channel.close()
 

@@ -79,6 +79,8 @@ TAKE_OVER_TRIES = 20
 """Edits that a broker which is being replaced may still make, between its fence and its next write."""
 SEAL_TRIES = 10
 """How often a broker that ends tries to seal what it has."""
+SWEEP_S = 2.0
+"""How long a broker that ends sweeps up behind itself; whoever leads next sweeps up what is left."""
 STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
 CHECKPOINT_BYTES_MAX = 64 << 20
@@ -427,7 +429,11 @@ class Engine:
             await self._seal_all()
             if self.sweeps:
                 # Where another broker leads, it may be folding these chunks already, and only it knows what it has just made.
-                await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
+                try:
+                    async with asyncio.timeout(SWEEP_S):
+                        await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
+                except (TimeoutError, RetryError) as error:
+                    log.info("leftovers_kept", error=str(error) or f"more than {SWEEP_S:g} s of work")
         for task in self._resigning:
             task.cancel()
         mine = self.manifest.incarnations.get(self.incarnation_id)  # None: others have swept up behind it already

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -53,6 +54,9 @@ def run(settings: Settings) -> int:
     gc.disable()  # the start only makes what stays; collecting in between is wasted
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     sys.meta_path.insert(0, _WithoutPandas())
+    # A shell's soft limit, often 1,024, is there for programs that use select(2): nothing here does.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_early)
     try:

@@ -22,6 +22,8 @@ from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
+PATIENCE_S = 90.0
+"""Ends a hang, on however busy a machine; nothing is judged by it."""
 
 _BAD_OUTPUT = re.compile(
     r"Traceback \(most recent call last\)"
@@ -106,7 +108,7 @@ class BrokerProcess:
                 start_new_session=True,
             )
 
-    def wait_serving(self, timeout_s: float = 30.0) -> None:
+    def wait_serving(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until ApiVersions and Metadata are answered. Raises BrokerDied with the log's end when the process ends first."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -120,7 +122,7 @@ class BrokerProcess:
                     raise AssertionError(f"the broker does not serve. waited_s=`{timeout_s}`\n{self.log_tail()}") from None
                 time.sleep(0.005)
 
-    def start(self, timeout_s: float = 30.0) -> float:
+    def start(self, timeout_s: float = PATIENCE_S) -> float:
         """Start and wait until it serves. Returns the seconds from spawn to the first answered Metadata."""
         began = time.monotonic()
         self.spawn()
@@ -139,7 +141,7 @@ class BrokerProcess:
             self._process.kill()
             self._process.wait(30)
 
-    def terminate(self, timeout_s: float = 30.0) -> int:
+    def terminate(self, timeout_s: float = PATIENCE_S) -> int:
         """SIGTERM and wait for the end. Returns the exit code."""
         assert self._process is not None, "the broker was not started"
         self._process.send_signal(signal.SIGTERM)
@@ -148,7 +150,7 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the broker ignores SIGTERM. waited_s=`{timeout_s}`\n{self.log_tail()}") from None
 
-    def wait_exit(self, timeout_s: float = 30.0) -> int:
+    def wait_exit(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait until it ends by itself. Returns the exit code."""
         assert self._process is not None, "the broker was not started"
         return self._process.wait(timeout_s)

@@ -20,6 +20,7 @@ from broker.control.replication import copy_of, surrender_messages
 from broker.control.wire import incarnation_of, member_message
 from broker.engine.engine import Held
 from broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.tasks import end_tasks
 from broker.server.grpc.handlers import Call, Context, decode
 from broker.wire.grpc.headgate.v1 import control_pb2
 
@@ -110,15 +111,13 @@ class MemberSession:
 
     async def serve(self, call: Call) -> None:
         """Until the stream ends. Raises what `end` was told."""
-        tasks = [asyncio.ensure_future(work) for work in (self._write(call), self._read(call), self._wait_end())]
+        work = [asyncio.create_task(part) for part in (self._write(call), self._read(call), self._wait_end())]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(work)
             for order in self._orders.values():
                 if not order.done():
                     order.set_result(control_pb2.OrderResult(error="the broker left"))

@@ -22,6 +22,7 @@ from broker.cluster.topic_config import is_internal
 from broker.engine.engine import ADOPT_BYTES_MIN
 from broker.engine.partition import Appended, PartitionLog
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.tasks import end_tasks
 from broker.server.grpc.errors import error_message
 from broker.server.grpc.handlers import Call, StalledError, decode
 from broker.server.grpc.shared import Budget, Shared
@@ -80,10 +81,10 @@ class Publisher:
         reading = asyncio.create_task(self._read(), name="publish-read")
         writing = asyncio.create_task(self._write(), name="publish-write")
         stopping = asyncio.create_task(self._stop.wait(), name="publish-stop")
-        tasks = (reading, writing, stopping)
+        work = (reading, writing, stopping)
         self._shared.on_stop(self._stop.set)
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             error: BaseException | None = None
             if reading.done():
                 error = reading.exception()
@@ -99,9 +100,7 @@ class Publisher:
             self._shared.forget(self._stop.set)
             if self._timer is not None:
                 self._timer.cancel()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(work)
             for batch in (*self._undecided, *self._decided):
                 self._shared.budget.give(batch.shared_bytes)
             self._undecided.clear()

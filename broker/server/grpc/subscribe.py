@@ -20,6 +20,7 @@ from broker.engine.partition import PartitionLog
 from broker.engine.windows import new_reader
 from broker.log.batch import parse_header, split
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
+from broker.runtime.tasks import end_tasks
 from broker.server.grpc.errors import error_message
 from broker.server.grpc.handlers import Call, StalledError, decode
 from broker.server.grpc.positions import resolve
@@ -79,9 +80,7 @@ class Subscriber:
                 task.result()
         finally:
             self._shared.forget(self.wake.set)
-            for task in (reading, sending):
-                task.cancel()
-            await asyncio.gather(reading, sending, return_exceptions=True)
+            await end_tasks((reading, sending))
             for subscription in list(self._subscriptions.values()):
                 self._remove(subscription)
 

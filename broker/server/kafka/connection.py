@@ -169,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.active_at = self._server.now()
-        if not self._server.admit(self):
+        if not self._server.admit(self, transport.get_extra_info("socket").fileno()):
             transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:

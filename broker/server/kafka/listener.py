@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections import deque
 from typing import TYPE_CHECKING, cast
@@ -30,6 +31,8 @@ FULL_PATIENCE_S = 1.0
 """Producers wait this long for a full store. Then their connection ends: when they try again they are told why."""
 STALL_PATIENCE_S = 25.0
 """The same for a store that does not answer; clients themselves give up after 30 s."""
+DESCRIPTORS_KEPT = 32
+"""File descriptors that connections never take: without one no chunk of the WAL can be begun, and no module be loaded."""
 CLOSE_S = 1.0
 """How long clients have to take their last answers when the broker closes."""
 
@@ -58,6 +61,8 @@ class KafkaServer:
         self.connections: set[Connection] = set()
         self.requests: dict[str, int] = {"produce": 0, "fetch": 0, "other": 0}
         self.connections_refused = 0
+        self._out_of_descriptors = False
+        """Somebody was refused for that since the last sweep."""
         self._advertised = advertised
         self._ready = asyncio.Event()
         self._all_gone = asyncio.Event()
@@ -98,8 +103,14 @@ class KafkaServer:
 
     # -- connections
 
-    def admit(self, connection: Connection) -> bool:
-        if len(self.connections) >= self.settings.connections_max:
+    def admit(self, connection: Connection, descriptor: int) -> bool:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # The lowest free number is given out, so this many are in use, at least.
+        scarce = descriptor >= limit - DESCRIPTORS_KEPT
+        if scarce and not self._out_of_descriptors:
+            log.warning("out_of_file_descriptors", limit=limit, connections=len(self.connections), hint="raise ulimit -n")
+        self._out_of_descriptors |= scarce
+        if scarce or len(self.connections) >= self.settings.connections_max:
             self.connections_refused += 1
             return False
         self.connections.add(connection)
@@ -128,6 +139,7 @@ class KafkaServer:
 
     def _on_sweep(self) -> None:
         self._sweep = self.loop.call_later(SWEEP_S, self._on_sweep)
+        self._out_of_descriptors = False
         now = self.now()
         idle_s = self.settings.connection_idle_ms / 1000
         frame_s = self.settings.frame_timeout_ms / 1000

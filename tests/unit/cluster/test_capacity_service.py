@@ -28,7 +28,7 @@ from broker.server.grpc.shared import Shared
 from broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
 from broker.wire.grpc.methods import Method
 
-WAIT_S = 20
+WAIT_S = 90
 
 
 class PaperControl:

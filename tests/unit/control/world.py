@@ -26,7 +26,7 @@ from tests.support.ports import free_port
 from tests.unit.engine.world import MortalStore
 
 HOST = "127.0.0.1"
-WAIT_S = 20.0
+WAIT_S = 90.0
 """Ends a hang; nothing is judged by it."""
 
 METHODS = {

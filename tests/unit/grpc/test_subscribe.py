@@ -10,6 +10,7 @@ import pytest
 
 from broker.log.batch import split
 from broker.log.records import iter_records
+from broker.server.grpc.subscribe import Subscriber
 from broker.wire.grpc.headgate.v1 import log_pb2 as pb
 from tests.unit.grpc.conftest import RawStream, Served, Start, batch, until
 
@@ -201,6 +202,37 @@ async def test_a_client_that_goes_away_leaves_nothing(served: Served) -> None:
     stream.call.cancel()
     await until(lambda: not log.waiters)
     await until(lambda: served.server._shared.budget.used_bytes == 0)
+
+
+class SilentCall:
+    """A client that sends one message and never another one."""
+
+    def __init__(self, first: pb.SubscribeRequest) -> None:
+        self._first = [first.SerializeToString()]
+        self.written = asyncio.Event()
+
+    async def read(self) -> Any:
+        if not self._first:
+            await asyncio.Event().wait()
+        return self._first.pop()
+
+    async def write(self, message: bytes) -> None:
+        self.written.set()
+
+
+async def test_a_call_that_is_cancelled_while_it_ends(served: Served) -> None:
+    """gRPC does so where the client goes away: first the stream ends, then the call is cancelled."""
+    await served.create("a")
+    log = served.engine.partition(served.engine.topic("a"), 0)
+    call = SilentCall(pb.SubscribeRequest(add=[add(1)], credit_bytes=1 << 20))
+    running = asyncio.create_task(Subscriber(served.server._shared, call).run())
+    await call.written.wait()
+    await until(lambda: log.waiters)
+    running.cancel()
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait((running,))
+    assert not log.waiters
 
 
 async def test_a_client_that_gives_credit_and_does_not_read(start: Start) -> None:
