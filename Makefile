@@ -40,7 +40,7 @@ ui: $(STAMP) ## Dagster's web page and daemon for your floods, until Ctrl-C; its
 	@DAGSTER_HOME=$(CURDIR)/.dagster $(BIN)/dagster dev --workspace workspace.yaml $(UI_FLAGS)
 
 test: $(STAMP) ## every test, some files at a time
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(TEST_FLAGS)
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
 
 soak: $(STAMP) ## the long tests: rounds of kills, pauses and cuts, for one broker and for clusters, on every store
 	@$(BIN)/python -m pytest -m slow $(TEST_FLAGS)

@@ -1,9 +1,8 @@
-"""RecordBatch v2 to columns, with no Python per row but for one jump from record to record.
+"""RecordBatch v2 to columns, with no Python per row.
 
-Where a record begins is known only from the length of the one before it. That chain is followed first: for many batches at once
-in lock-step by numpy, for few batches in Python, one step per record. Then all records are parsed together, field by field: eight
-bytes are gathered at each record's position, and varints are taken out of these words. Keys and values leave as binary views into
-the batches, which one cast copies together.
+First it is found out where each record begins (column_chain.py). Then all records are parsed together, field by field: a byte or
+two are gathered at each record's position; where a varint is longer, eight, and it is taken out of that word. Keys and values leave
+as binary views into the batches, which one cast copies together.
 
 What does not look as expected anywhere (a varint of nine bytes, lengths that contradict each other) sends the batches to
 `records.iter_records`, which is the judge of what is corrupt.
@@ -30,6 +29,7 @@ from broker.log.batch import (
     split,
     unpack_header,
 )
+from broker.log.column_chain import find_records
 from broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, Int64s, to_arrow
 from broker.log.compression import Codec, decompress
 from broker.log.records import DECOMPRESSED_BYTES_MAX, Record, iter_records
@@ -41,11 +41,6 @@ GROUP_BYTES = 4 << 20
 """Bytes that are put together and taken apart in one go, but for a single larger batch: within reach of a core's caches."""
 IN_PLACE_BYTES = 16 << 20
 """The same of what is taken apart where it stands: numpy's own costs are shared by more rows."""
-LOCK_STEP_BATCHES_MIN = 300
-"""From so many batches on, one step of numpy over all of them costs less than as many steps of Python."""
-
-WALK_BYTES_MIN = IN_PLACE_BYTES // LOCK_STEP_BATCHES_MIN
-"""Of larger batches there are never enough in a group for lock-step."""
 POSITION_MAX = (1 << 31) - 1
 """As far as a binary view can refer."""
 
@@ -54,8 +49,6 @@ _RECORD_BYTES_MIN = 7
 _IN_PLACE_BYTES = 12
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
-_ADVANCE = [((byte & 0x7F) >> 1) + 2 for byte in range(256)]
-"""Behind a record whose length has two bytes, without the second byte's part of it."""
 _ONE = np.uint64(1)
 _32 = np.uint64(32)
 
@@ -68,8 +61,6 @@ class _Batch(NamedTuple):
     within: bytes | None
     """Where the records stand, at `position`; None: they were compressed, or stand in something else than bytes."""
     position: int
-    starts: Int64s | None
-    """Where each record begins in `within`, if that was looked for already."""
 
 
 class _UnusualError(Exception):
@@ -145,41 +136,7 @@ def _open(
     records: Buffer = whole[HEADER_BYTES:]
     if codec:
         records, within = decompress(Codec(codec), whole[HEADER_BYTES:], decompressed_bytes_max), None
-    starts = None
-    if within is not None and len(records) > WALK_BYTES_MIN and 0 < count <= len(records) // _RECORD_BYTES_MIN:
-        # Now, while they are in the core's cache.
-        starts = _walk(within, position + HEADER_BYTES, count)
-    return _Batch(header, whole, records, within, position + HEADER_BYTES, starts)
-
-
-def _walk(data: Buffer, position: int, count: int) -> Int64s:
-    """Where each of `count` records begins, the first one at `position`; where one is cut off, fewer."""
-    advance = _ADVANCE
-    starts: list[int] = []
-    note = starts.append
-    try:
-        for _ in range(count):
-            note(position)
-            first = data[position]
-            second = data[position + 1]
-            if first > 0x7F and second < 0x80:
-                # The usual case, in as few steps of the interpreter as can be: this loop is half of the cost of decoding.
-                position += advance[first] + (second << 6)
-            elif first < 0x80:
-                position += (first >> 1) + 1
-            else:
-                size, shift, position = first & 0x7F | (second & 0x7F) << 7, 14, position + 2
-                while True:
-                    byte = data[position]
-                    position += 1
-                    size |= (byte & 0x7F) << shift
-                    if byte < 0x80:
-                        break
-                    shift += 7
-                position += size >> 1
-    except IndexError:
-        starts.pop()
-    return np.array(starts, np.int64)
+    return _Batch(header, whole, records, within, position + HEADER_BYTES)
 
 
 def _decode_group(group: list[_Batch], low: int, high: int, decompressed_bytes_max: int) -> list[ArrowArray]:
@@ -217,11 +174,9 @@ class _Group:
     def __init__(self, group: list[_Batch]) -> None:
         sizes = np.array([len(batch.records) for batch in group], np.int64)
         within = group[0].within
-        self._known_starts: list[Int64s | None] = [None] * len(group)
         if within is not None and all(batch.within is within for batch in group) and len(within) <= POSITION_MAX:
             # They are read where they stand; else they are put together first.
             self._data = within
-            self._known_starts = [batch.starts for batch in group]
             self._batch_starts = np.array([batch.position for batch in group], np.int64)
             self._batch_ends = self._batch_starts + sizes
         else:
@@ -231,6 +186,7 @@ class _Group:
         # Eight bytes from every position; gathering from it is what makes the rest fast.
         self._last_word = len(self._data) - _WORD_BYTES
         self._words: Uint64s = np.ndarray((self._last_word + 1,), "<u8", self._data, 0, (1,))
+        self._octets = np.frombuffer(self._data, np.uint8)
         base_offset, _, _, _, _, attributes, last_delta, base_time, max_time, _, _, _, count = zip(
             *(batch.header for batch in group), strict=True
         )
@@ -245,7 +201,9 @@ class _Group:
 
     def decode(self, low: int, high: int) -> list[ArrowArray]:
         """The columns of `SCHEMA`, keys and values as views."""
-        starts = self._chain()
+        starts = find_records(self._data, self._batch_starts, self._batch_ends, self._counts)
+        if starts is None:
+            raise _UnusualError("a record is cut off")
         first_rows = np.cumsum(self._counts) - self._counts
         size, body = self._varint(starts)
         ends = body + size
@@ -304,49 +262,6 @@ class _Group:
             times = np.where(np.repeat(appended, self._counts), np.repeat(self._max_times, self._counts), times)
         return times
 
-    def _chain(self) -> Int64s:
-        """Where each record begins."""
-        starts = np.empty(int(self._counts.sum()), np.int64)
-        rows = np.cumsum(self._counts) - self._counts
-        positions = self._batch_starts.copy()
-        done = 0
-        order = np.argsort(-self._counts, kind="stable")
-        left = self._counts[order]
-        if len(order) >= LOCK_STEP_BATCHES_MIN:
-            done = self._lock_step(starts, rows, positions, order, left)
-        for batch in order[left > done].tolist():
-            first = int(rows[batch]) + done
-            count = int(self._counts[batch]) - done
-            known = self._known_starts[batch]
-            found = _walk(self._data, int(positions[batch]), count) if known is None else known[done:]
-            if len(found) < count:
-                raise _UnusualError("a record is cut off")
-            starts[first : first + count] = found
-        return starts
-
-    def _lock_step(self, starts: Int64s, rows: Int64s, positions: Int64s, order: Int64s, left: Int64s) -> int:
-        """Go on in all batches at once while enough of them have records left; returns the records done in each."""
-        at, row = positions[order], rows[order]
-        done = 0
-        while True:
-            active = int(np.searchsorted(-left, -done, side="left"))
-            if active < LOCK_STEP_BATCHES_MIN:
-                break
-            # All of these have at least as many records left as the last one.
-            steps = int(left[active - 1]) - done
-            current, target = at[:active], row[:active] + done
-            for _ in range(steps):
-                starts[target] = current
-                size, body = self._varint(current)
-                if int(size.min()) < 0:
-                    raise _UnusualError("a length is negative")
-                current = body + size
-                target += 1
-            at[:active] = current
-            done += steps
-        positions[order] = at
-        return done
-
     def _gather(self, positions: Int64s) -> Uint64s:
         """Eight bytes from each position on; 0 where there are none any more."""
         words = self._words[np.minimum(positions, self._last_word)]
@@ -358,6 +273,22 @@ class _Group:
 
     def _varint(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """The zigzag varints at some positions, and the positions behind them."""
+        # (What lies behind the end is found out later: a record's end is checked.)
+        first = self._octets.take(positions, mode="clip")
+        more = first >= 0x80
+        if not more.any():
+            zigzag = first.astype(np.int64)
+            behind = positions + 1
+        else:
+            second = self._octets.take(positions + 1, mode="clip")
+            if int((first & second).max()) >= 0x80:
+                return self._long_varint(positions)
+            zigzag = (first & 0x7F).astype(np.int64) | (second * more).astype(np.int64) << 7
+            behind = positions + 1 + more
+        return (zigzag >> 1) ^ -(zigzag & 1), behind
+
+    def _long_varint(self, positions: Int64s) -> tuple[Int64s, Int64s]:
+        """The same, where some have more than two bytes."""
         words = self._gather(positions)
         stops = ~words & _HIGH_BITS
         lowest = stops & (~stops + _ONE)

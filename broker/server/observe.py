@@ -114,7 +114,7 @@ def _register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
     """The Kafka door."""
     gauge, counter = metrics.gauge, metrics.counter
     gauge("headgate_kafka_open_connections", "open connections of Kafka clients", lambda: len(kafka.connections))
-    counter("headgate_kafka_refused_connections", "connections closed at once: too many, or too few file descriptors", lambda: kafka.connections_refused)
+    counter("headgate_kafka_refused_connections", "connections closed at once for want of room", lambda: kafka.connections_refused)
     counter("headgate_kafka_requests", "requests by kind", lambda: {(kind,): n for kind, n in kafka.requests.items()}, ("kind",))
     gauge("headgate_kafka_inflight_bytes", "requests received and not answered", lambda: kafka.inflight_bytes)
     gauge("headgate_kafka_outgoing_bytes", "answers that clients have not taken", lambda: kafka.outgoing_bytes)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log import column_decoder
+from broker.log import column_chain, column_decoder
 from broker.log.batch import HEADER_BYTES, crc_matches, parse_header, stamp
 from broker.log.columns import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, checksum, decode_batches, encode_batches
 from broker.log.compression import Codec
@@ -138,13 +138,11 @@ def test_an_uncompressed_batch_is_what_a_producer_sends(rows: list[Row]) -> None
 @given(
     parts=st.lists(sources, min_size=1, max_size=5),
     codecs=st.lists(st.sampled_from(CODECS), min_size=5, max_size=5),
-    lock_step=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-@pytest.mark.usefixtures("walk_bytes_min")
-def test_batches_of_any_producer_are_decoded_together(parts: list[list[Row]], codecs: list[Codec], lock_step: bool) -> None:
+@pytest.mark.usefixtures("lanes")
+def test_batches_of_any_producer_are_decoded_together(parts: list[list[Row]], codecs: list[Codec]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(column_decoder, "LOCK_STEP_BATCHES_MIN", 2 if lock_step else 1000)
         patch.setattr(column_decoder, "GROUP_BYTES", 20_000)
         patch.setattr(column_decoder, "IN_PLACE_BYTES", 30_000)
         expected: list[Record] = []
@@ -159,15 +157,18 @@ def test_batches_of_any_producer_are_decoded_together(parts: list[list[Row]], co
         assert as_records(decode_batches([b"".join(buffers)])) == expected
 
 
-@pytest.fixture(scope="module", params=[0, 1 << 30])
-def walk_bytes_min(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whether records are looked for batch by batch."""
+@pytest.fixture(scope="module", params=[False, True])
+def lanes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whether even a few records are looked for in lanes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(column_decoder, "WALK_BYTES_MIN", request.param)
+        if request.param:
+            patch.setattr(column_chain, "ROWS_MIN", 1)
+            patch.setattr(column_chain, "LANE_ROWS_MIN", 2)
+            patch.setattr(column_chain, "STEP_ROWS_MIN", 1)
         yield
 
 
-@pytest.mark.usefixtures("walk_bytes_min")
+@pytest.mark.usefixtures("lanes")
 @given(rows=sources, at=st.integers(0, 1 << 30), byte=st.integers(0, 255), codec=st.sampled_from(CODECS), cut=st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_spoiled_bytes_are_refused_or_read_as_the_record_codec_does(

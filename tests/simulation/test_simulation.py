@@ -16,7 +16,7 @@ import sys
 
 import pytest
 
-SEEDS = 1000
+SEEDS = 400
 SEEDS_LONG = 4_000
 CANARY_SEEDS = 500
 
