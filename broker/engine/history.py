@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from broker.cluster.gates import ParquetExtent
 from broker.log.compression import Codec
+from broker.log.crc import crc32c
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
 from broker.runtime.logging import get_logger
 from broker.store.interface import Readable
@@ -362,8 +363,6 @@ def _footer_size(extent: ParquetExtent, tail: bytes) -> int:
 
 
 def _parse_footer(extent: ParquetExtent, tail: bytes, size: int) -> ExtentFile:
-    from crc32c import crc32c
-
     from broker.log.parquet import read_footer
 
     footer = memoryview(tail)[len(tail) - size :]

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from broker.cluster.gates import ParquetExtent, data_prefix, is_url
 from broker.engine.history import load_encoder
+from broker.log.crc import crc32c
 from broker.runtime.errors import FatalError, InvalidError, Reason
 from broker.store.interface import Readable, Store
 from broker.store.keys import check_key
@@ -110,8 +111,6 @@ class References:
 
     async def _footer(self, one: ParquetExtent) -> bytes:
         """The file's metadata and what is behind it; checks size and checksum."""
-        import crc32c
-
         store, key = self.locate(one.path)
         start = max(0, one.size_bytes - GUESS_BYTES)
         try:
@@ -133,7 +132,7 @@ class References:
                 raise
             raise _bad(one, f"the file cannot be read, is it a symbolic link? {error.message}") from error
         footer = data[-length:]
-        if crc32c.crc32c(footer) != one.footer_crc32c:
+        if crc32c(footer) != one.footer_crc32c:
             raise _bad(one, "the file's footer has another checksum than stated")
         return footer
 

@@ -28,10 +28,9 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from broker.engine.wal import DurableCallback, Wal
 from broker.log.batch import CRC_START, LENGTH_OVERHEAD_BYTES, parse
+from broker.log.crc import crc32c
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 
 STREAM_BYTES_MAX = 64 << 20

@@ -23,8 +23,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
+from broker.log.crc import crc32c
 from broker.runtime.errors import InvalidError, Reason
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

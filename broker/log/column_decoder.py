@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from crc32c import crc32c
 
 from broker.log.batch import (
     CODEC_MASK,
@@ -32,6 +31,7 @@ from broker.log.batch import (
 from broker.log.column_chain import find_records
 from broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, Int64s, to_arrow
 from broker.log.compression import Codec, decompress
+from broker.log.crc import crc32c
 from broker.log.records import DECOMPRESSED_BYTES_MAX, Record, iter_records
 from broker.runtime.errors import InvalidError, Reason
 

@@ -15,9 +15,9 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from crc32c import crc32c
 
 from broker.log.column_schema import HEADERS_TYPE, SCHEMA, check_columns, lengths, take_apart
+from broker.log.crc import crc32c
 from broker.runtime.errors import InvalidError, Reason
 
 MAGIC = b"PAR1"

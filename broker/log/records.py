@@ -13,8 +13,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from crc32c import crc32c
-
 from broker.log.batch import (
     CODEC_MASK,
     CODEC_MAX,
@@ -28,6 +26,7 @@ from broker.log.batch import (
     parse_header,
 )
 from broker.log.compression import Codec, compress, decompress
+from broker.log.crc import crc32c
 from broker.runtime.errors import InvalidError, Reason
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
