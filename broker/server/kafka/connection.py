@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from broker.engine.windows import new_reader
+from broker.log.batch import Buffer
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
@@ -74,7 +75,7 @@ class Slot:
     __slots__ = ("cost", "data", "size", "written_at")
 
     def __init__(self, cost: int) -> None:
-        self.data: list[bytes | memoryview] | None = None
+        self.data: list[Buffer] | None = None
         self.cost = cost
         self.size = 0
         self.written_at: float | None = None
@@ -402,9 +403,9 @@ class Connection(asyncio.BufferedProtocol):
             self._fill_when_acked(slot, [response] if acks else [], appended=failed != produce.ALL_FAILED)
 
     @staticmethod
-    def _respond_fetch(engine: Engine, request: fetch.FetchRequest, correlation_id: int) -> list[bytes | memoryview]:
+    def _respond_fetch(engine: Engine, request: fetch.FetchRequest, correlation_id: int, failed: bool) -> list[Buffer]:
         buffers = fetch.respond(request, correlation_id)
-        if request.version < fetch.HINTS or all(wanted.code not in fetch.HINTED for wanted in request.wanted()):
+        if not failed or request.version < fetch.HINTS or all(wanted.code not in fetch.HINTED for wanted in request.wanted()):
             return buffers
         from broker.server.kafka.hints import hint_fetch
 
@@ -454,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
         if max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
             total, failed, cold = fetch.collect(engine, request, max_bytes, self.reader)
             if not cold and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
-                self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id))
+                self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id, failed))
                 return
         task = server.loop.create_task(self.fetch_later(request, correlation_id, slot))
         self._tasks.add(task)
@@ -465,6 +466,7 @@ class Connection(asyncio.BufferedProtocol):
         engine = server.engine
         assert engine is not None
         deadline = server.now() + min(request.max_wait_ms, server.settings.fetch_wait_max_ms) / 1000
+        failed = False
         while True:
             max_bytes = self._answer_room(request, slot)
             if max_bytes is None:
@@ -485,7 +487,7 @@ class Connection(asyncio.BufferedProtocol):
             fetch.note_waiting(request, self.reader, engine.clock.monotonic())
             poll = fetch.Poll(request, self.reader, server.loop)
             await poll.wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
-        self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id))
+        self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id, failed))
         self._wake_fetch()
 
     async def _collect_cold(self, cold: list[fetch.Wanted], total: int, max_bytes: int) -> tuple[int, bool]:
@@ -511,13 +513,14 @@ class Connection(asyncio.BufferedProtocol):
             return None
         return min(request.max_bytes, self._server.fetch_room())
 
-    def _fill_fetch(self, slot: Slot, data: list[bytes | memoryview]) -> None:
+    def _fill_fetch(self, slot: Slot, data: list[Buffer]) -> None:
         if self._transport is None:
             return
         slot.size = 4 + int.from_bytes(data[0][:4], "big")  # a frame tells its size
         self._held += slot.size
         self.fill(slot, data)
-        self.count_outgoing()
+        if self._held:  # else it has left, and was counted then
+            self.count_outgoing()
 
     def _wake_fetch(self) -> None:
         """There may be room for an answer: the one that is next in turn looks first, else the one that has waited longest."""
@@ -554,10 +557,11 @@ class Connection(asyncio.BufferedProtocol):
     def _open_slot(self, cost: int) -> Slot:
         slot = Slot(cost)
         self._slots.append(slot)
-        self._reserve(cost)
+        if cost:
+            self._reserve(cost)
         return slot
 
-    def fill(self, slot: Slot, data: list[bytes | memoryview]) -> None:
+    def fill(self, slot: Slot, data: list[Buffer]) -> None:
         slot.data = data
         if slot.cost:
             self._release(slot.cost)
@@ -576,7 +580,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             return
         slots = self._slots
-        buffers: list[bytes | memoryview] = []
+        buffers: list[Buffer] = []
         while slots:
             data = slots[0].data
             if data is None:

@@ -12,6 +12,7 @@ import struct
 import uuid
 from typing import TYPE_CHECKING
 
+from broker.log.batch import Buffer
 from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.server.kafka.produce import Malformed, encode_unsigned_varint, read_name, skip_tags, unsigned_varint
 
@@ -44,7 +45,7 @@ _ROW_4 = struct.Struct(">ihqqi")
 _ROW_5 = struct.Struct(">ihqqqi")
 _ROW_11 = struct.Struct(">ihqqqii")
 _ROW_12 = struct.Struct(">ihqqqBi")
-_HEAD = struct.Struct(">ii").pack
+_HEAD = struct.Struct(">ii").pack_into
 _SIZE = struct.Struct(">i").pack
 
 NO_LEADER_EPOCH = -1
@@ -130,15 +131,18 @@ def parse(engine: Engine, frame: memoryview, position: int, version: int) -> Fet
             log = logs[number] if logs is not None and exists else None
             wanted.append(Wanted(log, exists, number, epoch, offset, max(fields[-1], 0)))
             if flexible:
-                position = skip_tags(frame, position)
+                position = skip_tags(frame, position) if frame[position] else position + 1
         if flexible:
-            position = skip_tags(frame, position)
+            position = skip_tags(frame, position) if frame[position] else position + 1
         request.topics.append((name, wanted))
     return request
 
 
 def _count(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     if flexible:
+        byte = frame[position]
+        if byte < 0x80:
+            return byte - 1, position + 1
         count, position = unsigned_varint(frame, position)
         return count - 1, position
     (count,) = _I32(frame, position)
@@ -258,16 +262,17 @@ def _code(error: HeadgateError) -> int:
     return error_code(error)
 
 
-def respond(request: FetchRequest, correlation_id: int) -> list[bytes | memoryview]:
+def respond(request: FetchRequest, correlation_id: int) -> list[Buffer]:
     """The response, with its length prefix, as buffers to be written one after another. Records are not copied."""
     version = request.version
     flexible = version >= FLEXIBLE
-    out: list[bytes | memoryview] = []
-    head = bytearray(b"\0\0\0\0\0" if flexible else b"\0\0\0\0")  # [tagged fields of the header,] throttle time
+    out: list[Buffer] = []
+    # Length, correlation id, [tagged fields of the header,] throttle time
+    head = first = bytearray(13 if flexible else 12)
     if version >= 7:
         head += request.error.to_bytes(2, "big") + b"\0\0\0\0"
     head += encode_unsigned_varint(len(request.topics) + 1) if flexible else len(request.topics).to_bytes(4, "big")
-    records = 0
+    size = -4
     for name, partitions in request.topics:
         if version >= TOPIC_IDS:
             head += name
@@ -299,19 +304,18 @@ def respond(request: FetchRequest, correlation_id: int) -> list[bytes | memoryvi
                     head += _ROW_4.pack(wanted.number, wanted.code, end, end, 0)
                 head += _SIZE(wanted.bytes)
             if wanted.bytes:
-                out.append(bytes(head))
-                out.extend(wanted.slices)
-                records += wanted.bytes
-                head.clear()
+                out.append(head)
+                out += wanted.slices
+                size += len(head) + wanted.bytes
+                head = bytearray()
             if flexible:
                 head += b"\0"
         if flexible:
             head += b"\0"
     if flexible:
         head += b"\0"
-    out.append(bytes(head))
-    size = 4 + records + sum([len(part) for part in out]) - records
-    out.insert(0, _HEAD(size, correlation_id))
+    out.append(head)
+    _HEAD(first, 0, size + len(head), correlation_id)
     return out
 
 

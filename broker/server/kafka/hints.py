@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+from broker.log.batch import Buffer
 from broker.server.kafka.fetch import FENCED_LEADER_EPOCH, HINTED, NOT_LEADER_OR_FOLLOWER
 from broker.server.kafka.produce import FLEXIBLE
 from broker.wire.kafka.messages import fetch, produce
@@ -59,7 +60,7 @@ def is_on_its_way(engine: Engine, response: bytes, version: int) -> bool:
     return waits
 
 
-def hint_fetch(engine: Engine, buffers: list[bytes | memoryview], version: int) -> list[bytes | memoryview]:
+def hint_fetch(engine: Engine, buffers: list[Buffer], version: int) -> list[Buffer]:
     """A Fetch response, as buffers with the length prefix in front, with the leads filled in where this broker is not one."""
     response = b"".join(buffers)
     message, _ = fetch.FetchResponse.decode(response, HEAD_BYTES, version)

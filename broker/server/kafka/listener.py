@@ -8,6 +8,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
+from broker.log.batch import Buffer
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, Reason
@@ -230,5 +231,5 @@ class KafkaServer:
         )
 
 
-def _framed(body: bytes) -> list[bytes | memoryview]:
+def _framed(body: bytes) -> list[Buffer]:
     return [len(body).to_bytes(4, "big"), body]

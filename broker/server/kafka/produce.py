@@ -89,7 +89,12 @@ def read_name(buffer: memoryview, position: int, size: int) -> bytes:
     return bytes(buffer[position : position + size])
 
 
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+
+
 def encode_unsigned_varint(value: int) -> bytes:
+    if value < 0x80:
+        return _ONE_BYTE[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
