@@ -119,6 +119,23 @@ def check(header: tuple[int, ...], buffer: memoryview, position: int, available:
     Raises:
         InvalidError: with the Reason that names the fault. Nothing was changed.
     """
+    _, length, _, magic, crc, attributes, last_delta, _, _, producer_id, producer_epoch, sequence, count = header
+    size = length + LENGTH_OVERHEAD_BYTES
+    if (
+        magic == 2
+        and HEADER_BYTES <= size <= available
+        and size <= size_bytes_max
+        and crc32c(buffer[position + CRC_START : position + size]) == crc
+        and 0 <= attributes <= CODEC_MAX
+        and last_delta == count - 1 >= 0
+        and (producer_id < 0 or (producer_epoch >= 0 and sequence >= 0))
+    ):
+        return
+    _check_slowly(header, buffer, position, available, size_bytes_max)
+
+
+def _check_slowly(header: tuple[int, ...], buffer: memoryview, position: int, available: int, size_bytes_max: int) -> None:
+    """The same, one after the other: it may be fine even so, as bits that nobody knows are."""
     size = header[1] + LENGTH_OVERHEAD_BYTES
     if header[3] != 2:
         if 0 <= header[3] < 2:
