@@ -150,7 +150,7 @@ def test_acks(bootstrap: str, writer: str, acks: int) -> None:
 
 def wait_for_offsets(bootstrap: str, topic: str, ends: Mapping[int, int]) -> None:
     """Wait until unacknowledged records have arrived: consumers end at the high watermark that they find first."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         shown = CLIENTS["confluent"].consume(bootstrap, topic, list(ends))
         if {partition: len(reads) for partition, reads in shown.items()} == dict(ends):

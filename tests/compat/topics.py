@@ -14,11 +14,11 @@ Answer = TypeVar("Answer")
 
 
 def eventually(question: Callable[[], Answer], wanted: Callable[[Answer], bool]) -> Answer:
-    """Ask until the answer is as wanted and return it; the last answer after 10 seconds, for the caller's assertion to show.
+    """Ask until the answer is as wanted and return it; the last answer after a minute, for the caller's assertion to show.
 
     Headgate needs one question. Apache Kafka acknowledges changes a moment before its brokers show them.
     """
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not wanted(answer := question()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return answer
@@ -37,7 +37,7 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
     )
     future[name].result(30)
     # Apache Kafka answers CreateTopics before the partitions serve, and clients then write a whole request twice.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     wanted = {TopicPartition(name, partition): OffsetSpec.latest() for partition in range(partitions)}
     while True:
         try:

@@ -13,7 +13,7 @@ from tests.support.wire import RawConnection
 MIB = 1 << 20
 
 
-def connect(broker: BrokerProcess, timeout_s: float = 20.0) -> RawConnection:
+def connect(broker: BrokerProcess, timeout_s: float = 60.0) -> RawConnection:
     return RawConnection(HOST, broker.kafka_port, timeout_s=timeout_s)
 
 

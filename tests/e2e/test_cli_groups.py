@@ -67,7 +67,7 @@ def commit(broker: BrokerProcess, group: str, topic: str, offset: int) -> None:
 def committed(broker: BrokerProcess, group: str, topic: str = "a", partition: int = 0) -> int:
     """The position that the client sees; -1001 where there is none."""
     client = consumer(broker, group)
-    (place,) = client.committed([TopicPartition(topic, partition)], timeout=10)
+    (place,) = client.committed([TopicPartition(topic, partition)], timeout=60)
     client.close()
     return int(place.offset)
 

@@ -64,7 +64,7 @@ class Brokers:
         return ",".join(broker.bootstrap for broker in self.all)
 
     def metadata(self, bootstrap: str | None = None) -> Any:
-        return AdminClient({"bootstrap.servers": bootstrap or self.bootstrap, "log_level": 0}).list_topics(timeout=10)
+        return AdminClient({"bootstrap.servers": bootstrap or self.bootstrap, "log_level": 0}).list_topics(timeout=60)
 
     def leader(self) -> BrokerProcess:
         return self.all[self.metadata().controller_id - 1]

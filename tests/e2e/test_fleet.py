@@ -73,7 +73,7 @@ class Fleet:
 
     def leads(self) -> dict[int, int]:
         """The lead of every partition of the topic `t`."""
-        topic = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=10).topics["t"]
+        topic = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=60).topics["t"]
         return {number: partition.leader for number, partition in topic.partitions.items()}
 
     def call(self, ask: Callable[[Control], Any]) -> Any:
@@ -154,7 +154,7 @@ def test_a_reservation_survives_the_leader_and_ends_by_itself(spawn: Spawn, tmp_
     running = spawn("up", "--brokers", "2", "--max-brokers", "2", "--store", str(tmp_path / "store"))
     fleet = Fleet(running)
     fleet.call(lambda control: control.open_reservation(2, 5_000, owner="test", reservation_id="r"))
-    leader = AdminClient({"bootstrap.servers": fleet.bootstrap, "log_level": 0}).list_topics(timeout=10).controller_id
+    leader = AdminClient({"bootstrap.servers": fleet.bootstrap, "log_level": 0}).list_topics(timeout=60).controller_id
     os.kill(brokers_of(running)[leader], signal.SIGKILL)
     running.wait_for(f"broker {leader} serves again", in_errors=True)
     (kept,) = fleet.call(lambda control: control.reservations())
@@ -164,16 +164,16 @@ def test_a_reservation_survives_the_leader_and_ends_by_itself(spawn: Spawn, tmp_
 
     # A broker that was replaced while it slept finds that out, ends, and is started again.
     doors = dict(zip((1, 2), re.findall(r"[\d.]+:\d+", running.out.split()[2]), strict=True))
-    leader = AdminClient({"bootstrap.servers": doors[1], "log_level": 0}).list_topics(timeout=10).controller_id
+    leader = AdminClient({"bootstrap.servers": doors[1], "log_level": 0}).list_topics(timeout=60).controller_id
     sleeper = 3 - leader
     others = AdminClient({"bootstrap.servers": doors[leader], "log_level": 0})
     pid = brokers_of(running)[sleeper]
     os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: sleeper not in others.list_topics(timeout=10).brokers, "it was replaced", running)
+    eventually(lambda: sleeper not in others.list_topics(timeout=60).brokers, "it was replaced", running)
     os.kill(pid, signal.SIGCONT)
     running.wait_for(f"broker {sleeper} ended: .*it starts again", in_errors=True)
     eventually(lambda: running.err.count(" serves again\n") == 2, "it is back", running)
-    assert sleeper in others.list_topics(timeout=10).brokers
+    assert sleeper in others.list_topics(timeout=60).brokers
 
     # KEDA asks any broker, and hears the same number.
     for address in re.findall(r"[\d.]+:\d+", running.out.split()[3]):

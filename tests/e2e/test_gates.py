@@ -60,7 +60,7 @@ def watermarks(broker: BrokerProcess, topic: str, partition: int) -> tuple[int, 
     """(first offset, end) as librdkafka is told."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20, cached=False)  # type: ignore[misc]
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60, cached=False)  # type: ignore[misc]
         return low, high
     finally:
         consumer.close()
@@ -70,7 +70,7 @@ def offset_at(broker: BrokerProcess, topic: str, partition: int, timestamp_ms: i
     """The first offset at or after a time, as librdkafka is told; -1: there is none."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
     try:
-        return int(consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=20)[0].offset)
+        return int(consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=60)[0].offset)
     finally:
         consumer.close()
 

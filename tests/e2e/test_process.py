@@ -31,7 +31,7 @@ from tests.support.s3_server import S3Server, s3_server
 
 __all__ = ["s3_server"]
 
-START_S = 30.0
+START_S = 90.0
 Spawn = Callable[..., "Running"]
 
 
@@ -349,7 +349,7 @@ def consume(port: int, topic: str) -> list[int]:
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 30)
         keys: list[int] = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(keys) < end and time.monotonic() < deadline:
             keys += [int(message.key() or b"-1") for message in consumer.consume(1000, 0.2) if not message.error()]
         return keys
@@ -358,7 +358,7 @@ def consume(port: int, topic: str) -> list[int]:
 
 
 def get(broker: BrokerProcess, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(HOST, broker.http_port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, broker.http_port, timeout=60)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

@@ -91,7 +91,7 @@ class Brokers:
         return ",".join(broker.bootstrap for broker in self.all if broker is not victim)
 
     def metadata(self, bootstrap: str | None = None) -> Any:
-        return AdminClient({"bootstrap.servers": bootstrap or self.bootstrap, "log_level": 0}).list_topics(timeout=10)
+        return AdminClient({"bootstrap.servers": bootstrap or self.bootstrap, "log_level": 0}).list_topics(timeout=60)
 
     def leader(self) -> BrokerProcess:
         return self.all[self.metadata().controller_id - 1]

@@ -44,7 +44,7 @@ class RawConnection:
         receive_buffer_bytes: SO_RCVBUF, for readers that are meant to be slow.
     """
 
-    def __init__(self, host: str, port: int, *, timeout_s: float = 15.0, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(self, host: str, port: int, *, timeout_s: float = 60.0, receive_buffer_bytes: int | None = None) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.settimeout(timeout_s)
         if receive_buffer_bytes is not None:
@@ -123,7 +123,7 @@ class RawConnection:
         return True
 
 
-def api_versions(host: str, port: int, *, timeout_s: float = 15.0) -> dict[int, tuple[int, int]]:
+def api_versions(host: str, port: int, *, timeout_s: float = 60.0) -> dict[int, tuple[int, int]]:
     """Ask ApiVersions v0: {api key: (lowest, highest) version}. Raises OSError or ClosedByPeer when the broker does not serve."""
     with RawConnection(host, port, timeout_s=timeout_s) as connection:
         body = connection.call(API_VERSIONS, 0, b"")
@@ -133,7 +133,7 @@ def api_versions(host: str, port: int, *, timeout_s: float = 15.0) -> dict[int, 
     return {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", body[6:])}
 
 
-def metadata_answers(host: str, port: int, *, timeout_s: float = 15.0) -> bool:
+def metadata_answers(host: str, port: int, *, timeout_s: float = 60.0) -> bool:
     """True when Metadata v1 for no topics is answered with at least one broker."""
     with RawConnection(host, port, timeout_s=timeout_s) as connection:
         body = connection.call(METADATA, 1, struct.pack(">i", 0))

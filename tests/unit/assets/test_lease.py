@@ -24,7 +24,7 @@ from broker.runtime.errors import Reason, RetryError
 from tests.support.stand_in import StandInCluster, book
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
-PATIENCE_S = 30
+PATIENCE_S = 90
 
 
 class Clusters:

@@ -223,7 +223,7 @@ async def test_loading_is_tried_again_when_the_store_does_not_answer(broker: Bro
         return await read(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(broker.engine, "read", flaky)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await broker.groups.loaded()
     assert [value.offset for _, _, value in broker.groups.positions("g")] == [1]
     assert next(failures, None) is None and not broker.failures

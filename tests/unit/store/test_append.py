@@ -326,7 +326,7 @@ async def test_interval_syncs_by_itself(tmp_path: Path, monkeypatch: pytest.Monk
     for file in (first, second, first):
         synced.clear()
         file.write(0, [memoryview(b"x")])
-        assert seen.acquire(timeout=30)
+        assert seen.acquire(timeout=90)
         assert synced == [descriptor(file)], "only what was written to is synced"
     first.close()
     second.close()
@@ -346,7 +346,7 @@ async def test_a_failed_sync_stops_the_writer(tmp_path: Path, monkeypatch: pytes
     store = local_store(tmp_path / "store", "interval")
     file = create(store, "wal/1", BLOCK)
     file.write(0, [memoryview(b"x")])
-    assert tried.wait(timeout=30)
+    assert tried.wait(timeout=90)
     # The thread raises after `tried` is set: wait until it has kept the error.
     assert isinstance(file, LocalAppendFile)
     with file.sync_lock:
