@@ -29,13 +29,14 @@ BATCH_ROWS_MAX = 1 << 13
 """So that the number of a row in its batch is a varint of two bytes; more rows would save nothing."""
 GROUP_ROWS = 32 << 10
 """Rows that are encoded in one go: as many as keep numpy busy and its arrays within the cache of a core."""
-GROUP_BYTES = 16 << 20
+GROUP_BYTES = GROUP_ROWS << 10
+"""The same of rows that are larger than a kilobyte: bounds what is copied together."""
 RECORD_BYTES_MAX = 1 << 30
 """A record's own bytes at the most. Arrow's positions are 31 bits."""
 
 _IN_PLACE_BYTES = 12
 _THREE = np.uint64(3)
-_SEVEN = np.uint64(0x7F)
+_ALL_BITS = (1 << 64) - 1
 _32 = np.uint64(32)
 _64 = np.uint64(64)
 
@@ -156,7 +157,7 @@ class _Records:
         # The first one's views are taken as they are.
         self.value_views = None if _no_bytes(self.value_lengths) else self.sources.views(columns.value, self.value_lengths)
         self.key_views = None if _no_bytes(self.key_lengths) else self.sources.views(columns.key, self.key_lengths)
-        self.payload = np.maximum(self.key_lengths, 0) + np.maximum(self.value_lengths, 0)
+        self.payload = _bytes_of(self.key_lengths) + _bytes_of(self.value_lengths)
         self.header_counts: Int64s | None = None
         self.header_lengths: Int64s | None = None
         self.header_views: Views | None = None
@@ -179,6 +180,11 @@ class _Records:
         if self.header_counts is not None:
             overhead += _width(2 * int(self.header_counts.max()))
         return self.payload + overhead
+
+
+def _bytes_of(sizes: Int64s) -> Int64s:
+    """Lengths where null is nothing."""
+    return sizes if int(sizes.min()) >= 0 else np.maximum(sizes, 0)
 
 
 def _no_bytes(sizes: Int64s) -> bool:
@@ -216,7 +222,7 @@ def _split(sizes: Int64s, bytes_max: int, rows_max: int) -> list[int]:
     count = len(sizes)
     start, before = 0, 0
     while start < count:
-        end = int(np.searchsorted(ends, before + bytes_max, side="right"))
+        end = int(ends.searchsorted(before + bytes_max, side="right"))
         end = min(max(end, start + 1), start + rows_max, count)
         bounds.append(end)
         start, before = end, int(ends[end - 1])
@@ -225,6 +231,9 @@ def _split(sizes: Int64s, bytes_max: int, rows_max: int) -> list[int]:
 
 def _groups(bounds: list[int], payload: Int64s) -> Iterator[list[int]]:
     """Runs of whole batches that are encoded in one go; each a list of bounds."""
+    if len(payload) <= GROUP_ROWS and int(payload.sum()) <= GROUP_BYTES:
+        yield bounds
+        return
     total = np.zeros(len(payload) + 1, np.int64)
     np.cumsum(payload, out=total[1:])
     first = 0
@@ -248,6 +257,7 @@ def _encode_group(
     columns = [views.view(np.complex128)[:, 0] for views in _lay_out(record, start, end, firsts, counts)]
     width = len(columns)
     laid = np.empty(((end - start) * width + 2 * len(counts), 2), np.uint64)
+    flat = laid.view(np.complex128)[:, 0]
     position = 0
     bare = record.header_counts is None
     # Each record brings the empty header list of the one before it, so that it needs no view of its own. The first of a batch does
@@ -258,7 +268,7 @@ def _encode_group(
         marks[number] = position
         laid[position] = record.room
         stop = position + 1 + count * width
-        target = laid[position + 1 : stop].view(np.complex128).reshape(count, width)
+        target = flat[position + 1 : stop].reshape(count, width)
         for column, views in enumerate(columns):
             target[:, column] = views[first : first + count]
         if bare:
@@ -378,27 +388,20 @@ class _Varint:
         self.words: Uint64s = zigzag
         if self.width_max == 1:
             return
-        words = zigzag & _SEVEN
+        words = zigzag
+        for index in range(1, self.width_max):
+            # What lies above the byte before makes room for that byte's highest bit: a number plus itself is one bit further up.
+            words = words + (words & np.uint64(-1 << 8 * index - 1 & _ALL_BITS))
         if low >= 0 and _width(2 * low) == self.width_max:
-            for index in range(1, self.width_max):
-                part = zigzag >> np.uint64(7 * index)
-                if index < self.width_max - 1:
-                    part &= _SEVEN
-                part <<= np.uint64(8 * index)
-                words |= part
             words |= np.uint64(0x80808080808080 & (1 << 8 * (self.width_max - 1)) - 1)
             self.words = words
             return
         widths: Int64s | None = None
         for index in range(1, self.width_max):
-            part = zigzag >> np.uint64(7 * index)
-            more = (part != 0).astype(np.uint64)
-            if index < self.width_max - 1:
-                part &= _SEVEN
-            part <<= np.uint64(8 * index)
-            words |= part
-            words |= more << np.uint64(8 * index - 1)
+            more = (zigzag >= np.uint64(1 << 7 * index)).astype(np.uint64)
             widths = more.view(np.int64) + 1 if widths is None else widths + more.view(np.int64)
+            more <<= np.uint64(8 * index - 1)
+            words |= more
         assert widths is not None
         self.words, self.widths = words, widths
 
@@ -441,14 +444,14 @@ class _Entries:
         self._size = self._size + 1
 
     def add(self, varint: _Varint) -> None:
-        """One varint per row."""
+        """One varint per row. Its words are these entries' from now on."""
         self._make_room(varint.width_max)
         crosses = _IN_PLACE_BYTES - self._room > 8
         words = varint.words
         high: Uint64s | None = None
         if isinstance(self._size, int):
             bits = 8 * self._size
-            low = words << np.uint64(bits) if bits < 64 else np.zeros_like(words)
+            low = words if not bits else words << np.uint64(bits) if bits < 64 else np.zeros_like(words)
             if crosses:
                 high = words >> np.uint64(64 - bits) if 0 < bits < 64 else words << np.uint64(bits - 64)
         else:
