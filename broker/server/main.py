@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 
+from broker.runtime import descriptors
 from broker.runtime.config import Settings
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.scheduling import take_short_turns
@@ -54,9 +54,7 @@ def run(settings: Settings) -> int:
     gc.disable()  # the start only makes what stays; collecting in between is wasted
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     sys.meta_path.insert(0, _WithoutPandas())
-    # A shell's soft limit, often 1,024, is there for programs that use select(2): nothing here does.
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    descriptors.allow(settings.connections_max)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_early)
     try:

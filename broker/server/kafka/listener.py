@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from broker.log.batch import Buffer
+from broker.runtime import descriptors
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, Reason
@@ -32,8 +32,6 @@ FULL_PATIENCE_S = 1.0
 """Producers wait this long for a full store. Then their connection ends: when they try again they are told why."""
 STALL_PATIENCE_S = 25.0
 """The same for a store that does not answer; clients themselves give up after 30 s."""
-DESCRIPTORS_KEPT = 32
-"""File descriptors that connections never take: without one no chunk of the WAL can be begun, and no module be loaded."""
 CLOSE_S = 1.0
 """How long clients have to take their last answers when the broker closes."""
 
@@ -105,11 +103,9 @@ class KafkaServer:
     # -- connections
 
     def admit(self, connection: Connection, descriptor: int) -> bool:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        # The lowest free number is given out, so this many are in use, at least.
-        scarce = descriptor >= limit - DESCRIPTORS_KEPT
+        scarce = descriptors.scarce(descriptor)
         if scarce and not self._out_of_descriptors:
-            log.warning("out_of_file_descriptors", limit=limit, connections=len(self.connections), hint="raise ulimit -n")
+            log.warning("out_of_file_descriptors", connections=len(self.connections), hint="raise ulimit -n")
         self._out_of_descriptors |= scarce
         if scarce or len(self.connections) >= self.settings.connections_max:
             self.connections_refused += 1

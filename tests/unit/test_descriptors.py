@@ -1,0 +1,55 @@
+"""File descriptors: what a process is allowed, and who is refused."""
+
+from __future__ import annotations
+
+import resource
+
+import pytest
+
+from broker.runtime import descriptors
+
+INFINITE = resource.RLIM_INFINITY
+
+
+class Limits:
+    """What the system says, and what it is told."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, soft: int, hard: int, *, lowest: int = 1 << 40) -> None:
+        self.limits = soft, hard
+        self._allowed = lowest
+        patch.setattr(resource, "getrlimit", lambda _: self.limits)
+        patch.setattr(resource, "setrlimit", self._set)
+
+    def _set(self, _: int, limits: tuple[int, int]) -> None:
+        if limits[0] > self._allowed:
+            raise ValueError("current limit exceeds maximum limit")
+        self.limits = limits
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [
+        pytest.param(1024, 4096, 4096, id="all-that-may-be"),
+        pytest.param(1024, 1 << 20, 11_024, id="what-is-needed"),
+        pytest.param(1024, INFINITE, 11_024, id="no-limit"),
+        pytest.param(1 << 20, 1 << 20, 1 << 20, id="never-lowered"),
+        pytest.param(INFINITE, INFINITE, INFINITE, id="none-at-all"),
+    ],
+)
+def test_the_limit_is_raised_to_what_connections_need(monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, expected: int) -> None:
+    limits = Limits(monkeypatch, soft, hard)
+    descriptors.allow(10_000)
+    assert limits.limits == (expected, hard)
+
+
+def test_a_system_that_allows_less_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(monkeypatch, 256, INFINITE, lowest=10_240)
+    descriptors.allow(10_000)
+    assert limits.limits == (256, INFINITE)
+
+
+def test_connections_leave_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    Limits(monkeypatch, 1024, 1024)
+    assert [descriptors.scarce(number) for number in (3, 991, 992, 1023)] == [False, False, True, True]
+    Limits(monkeypatch, INFINITE, INFINITE)
+    assert not descriptors.scarce(1 << 30)
