@@ -50,7 +50,8 @@ def main(bootstrap: str, topic: str, rate: float, flights: Path, out: Path) -> i
         for number, (key, line) in enumerate(live(flights)):
             due = began + number / rate
             while not stopping and (wait_s := due - time.monotonic()) > 0:
-                producer.poll(min(wait_s, 0.05))
+                # Less than a millisecond would be no wait at all, and a client that spins takes the core from the brokers.
+                producer.poll(min(max(wait_s, 0.001), 0.05))
             if stopping:
                 break
             producer.produce(topic, key=key, value=f'{{"live": {number}, {line[1:]}', on_delivery=delivered)
