@@ -16,6 +16,7 @@ from broker.client.backoff import Backoff
 from broker.client.errors import from_call, from_message
 from broker.client.types import OffsetAndTimestamp, Start, Timestamp, TopicPartition
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.tasks import end_tasks
 from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
 from broker.wire.grpc.methods import Method, methods
 
@@ -162,9 +163,7 @@ class Cluster:
         self._asking: dict[str, asyncio.Task[TopicView]] = {}
 
     async def close(self) -> None:
-        for task in self._asking.values():
-            task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await end_tasks(self._asking.values())
         for link in self._links.values():
             await link.close()
         self._links.clear()

@@ -101,9 +101,7 @@ class Reader:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     async def assign(self, offsets: dict[TopicPartition, int]) -> None:
         """Read these, and only these, from these offsets."""

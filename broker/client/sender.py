@@ -184,9 +184,7 @@ class Sender:
     async def close(self) -> None:
         """End the streams; what was not acked fails."""
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         for queue in self.queues.values():
             for batch in queue.batches():
                 self.fail(batch, ClosedError(Reason.CLOSED, "the producer was closed before the record was acked"))

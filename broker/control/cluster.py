@@ -26,7 +26,6 @@ from broker.control.lease import LeaseRegister
 from broker.engine.catalog import DeposedError
 from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
 from broker.runtime.logging import get_logger
-from broker.runtime.tasks import end_tasks
 
 if TYPE_CHECKING:
     from broker.control.member import Membership
@@ -298,17 +297,19 @@ class Cluster:
 
     async def _join(self, membership: Membership, lease: Lease) -> None:
         """Join the holder of a lease, as long as it keeps it: on a slow store it needs its time. Raises as `Membership.join`."""
-        work = (asyncio.create_task(membership.join(), name="join"), asyncio.create_task(self._watch(lease), name="watch-lease"))
+        tasks = (asyncio.create_task(membership.join(), name="join"), asyncio.create_task(self._watch(lease), name="watch-lease"))
         try:
             # Whoever has joined speaks at once: nothing is waited for then.
-            await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
-            joining, watching = work
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            joining, watching = tasks
             if joining.done():
                 return joining.result()
             watching.result()
             raise RetryError(Reason.NOT_LEADER, f"the leader is not there any more. address=`{lease.address}`")
         finally:
-            await end_tasks(work)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     async def _watch(self, lease: Lease) -> None:
         """Returns when its holder has lost the lease, or lets it run out."""

@@ -17,7 +17,6 @@ from broker.control.wire import error_of, member_message
 from broker.engine.engine import Engine
 from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.runtime.logging import get_logger
-from broker.runtime.tasks import end_tasks
 from broker.wire.grpc.headgate.v1 import control_pb2
 from broker.wire.grpc.methods import methods
 
@@ -112,7 +111,8 @@ class Membership:
                 elif kind == "drain":
                     self._draining.set()
         finally:
-            await end_tasks((reporting,))
+            reporting.cancel()
+            await asyncio.wait((reporting,))
 
     async def close(self) -> None:
         """End the stream; commits that wait fail."""

@@ -72,20 +72,20 @@ class Replication:
         address = _address(peer)
         channel = connect(address)
         stream = Stream(channel, METHODS["Replicate"].path, address)
-        work: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[None]] = []
         try:
             hello = control_pb2.ReplicaHello(incarnation_id=self._engine.incarnation_id, stream=number)
             await stream.write(control_pb2.ReplicateRequest(hello=hello).SerializeToString(), SILENCE_S)
             sending = asyncio.create_task(self._send(stream, peer), name="replicate")
             hearing = asyncio.create_task(self._hear(stream), name="replicated")
             registering = asyncio.create_task(self._register(number, peer), name="register-follower")
-            work = [sending, hearing, registering]
-            await asyncio.wait(work[:2], return_when=asyncio.FIRST_COMPLETED)
-            for task in work:
+            tasks = [sending, hearing, registering]
+            await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
                 if task.done():
                     task.result()
         finally:
-            await end_tasks(work)
+            await end_tasks(tasks)
             stream.cancel()
             await channel.close()
 

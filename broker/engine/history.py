@@ -24,6 +24,7 @@ from broker.log.compression import Codec
 from broker.log.crc import crc32c
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import end_tasks
 from broker.store.interface import Readable
 
 if TYPE_CHECKING:
@@ -181,10 +182,7 @@ class HistoryReader:
     async def close(self) -> None:
         """Stop the threads. Reads under way fail with ClosedError."""
         self._closed = True
-        tasks = [*self._encoding.values(), *self._opening.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks((*self._encoding.values(), *self._opening.values()))
         self._cache.clear()
         if self._pool is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)

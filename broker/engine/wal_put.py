@@ -21,6 +21,7 @@ from broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, GROUP_HEADER_BYTES
 from broker.log.index import BatchIndex
 from broker.runtime.clock import Clock
 from broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
+from broker.runtime.tasks import end_tasks
 from broker.store.interface import Store
 
 RETRY_MS_MIN = 100
@@ -212,9 +213,7 @@ class PutWal:
             self._due = True
             self._cut()
             await self._idle.wait()
-        for task in list(self._puts.values()):
-            task.cancel()
-        await asyncio.gather(*self._puts.values(), return_exceptions=True)
+        await end_tasks(self._puts.values())
         if self._timer is not None:
             self._timer.cancel()
         self._acks.fail(ClosedError(Reason.CLOSED, "the broker is closing"))

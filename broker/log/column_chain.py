@@ -13,7 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Int64s: TypeAlias = npt.NDArray[np.int64]
+from broker.log.column_schema import Int64s
+
 Pairs: TypeAlias = npt.NDArray[np.uint16]
 
 ROWS_MIN = 1000
@@ -33,7 +34,7 @@ TRIES = 2
 STEPS = 8
 """Records of each lane between two looks at whether all lanes are done."""
 
-_RECORD_BYTES_MIN = 7
+RECORD_BYTES_MIN = 7
 _TIME_BYTES_MAX = 9
 
 
@@ -43,7 +44,7 @@ def _tables() -> tuple[Int64s, Int64s, Int64s]:
     widths = np.where(low < 0x80, 1, np.where(high < 0x80, 2, 0))
     zigzag = np.where(widths == 1, low, low & 0x7F | high << 7)
     values = (zigzag >> 1) ^ -(zigzag & 1)
-    advance = np.where((widths > 0) & (values + widths >= _RECORD_BYTES_MIN), values + widths, 0)
+    advance = np.where((widths > 0) & (values + widths >= RECORD_BYTES_MIN), values + widths, 0)
     return values, widths, advance
 
 
@@ -72,11 +73,12 @@ def find_records(data: bytes, firsts: Int64s, ends: Int64s, counts: Int64s) -> I
         Shape (sum of `counts`,), or None where a record is cut off. What it says is true if records are what they should be; if
         each ends where the next one begins is for the caller to see.
     """
-    if int(counts.sum()) >= ROWS_MIN:
+    rows = int(counts.sum())
+    if rows >= ROWS_MIN:
         found = _in_lanes(data, firsts, ends, counts)
         if found is not None:
             return found
-    starts = np.empty(int(counts.sum()), np.int64)
+    starts = np.empty(rows, np.int64)
     row = 0
     for first, count in zip(firsts.tolist(), counts.tolist(), strict=True):
         walked = _walk(data, first, count)
@@ -145,7 +147,7 @@ def _guess(data: bytes, pairs: Pairs, firsts: Int64s, ends: Int64s, rows: int) -
     starts = at - np.where(octets[at - 2] < 0x80, 1, 2)
     following = starts + _ADVANCE[pairs[starts]]
     fine = (starts > np.maximum(wanted, firsts[batches])[lane]) & (following > starts)
-    fine &= following + _RECORD_BYTES_MIN <= ends[batches[lane]]
+    fine &= following + RECORD_BYTES_MIN <= ends[batches[lane]]
     lane, starts, following = lane[fine], starts[fine], following[fine]
     fine = octets[following + _WIDTHS[pairs[following]]] == 0
     lane, starts, following = lane[fine], starts[fine], following[fine]
@@ -179,6 +181,7 @@ def _walk(data: bytes, position: int, count: int) -> list[int]:
             first = data[position]
             second = data[position + 1]
             if first > 0x7F and second < 0x80:
+                # The usual case, in as few steps of the interpreter as can be.
                 position += advance[first] + (second << 6)
             elif first < 0x80:
                 position += (first >> 1) + 1

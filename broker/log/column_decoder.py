@@ -28,7 +28,7 @@ from broker.log.batch import (
     split,
     unpack_header,
 )
-from broker.log.column_chain import find_records
+from broker.log.column_chain import RECORD_BYTES_MIN, find_records
 from broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, Int64s, to_arrow
 from broker.log.compression import Codec, decompress
 from broker.log.crc import crc32c
@@ -45,7 +45,6 @@ POSITION_MAX = (1 << 31) - 1
 """As far as a binary view can refer."""
 
 _WORD_BYTES = 8
-_RECORD_BYTES_MIN = 7
 _IN_PLACE_BYTES = 12
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_BITS = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -196,7 +195,7 @@ class _Group:
         self._base_times = np.array(base_time, np.int64)
         self._max_times = np.array(max_time, np.int64)
         self._counts = np.array(count, np.int64)
-        if int(self._counts.min()) < 0 or bool((self._counts * _RECORD_BYTES_MIN > sizes).any()):
+        if int(self._counts.min()) < 0 or bool((self._counts * RECORD_BYTES_MIN > sizes).any()):
             raise _UnusualError("a record takes seven bytes or more")
 
     def decode(self, low: int, high: int) -> list[ArrowArray]:

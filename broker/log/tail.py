@@ -133,14 +133,6 @@ class Tail:
         room = max_bytes
         while index < len(segments):
             segment = segments[index]
-            if slices and segment.next_offset <= end_offset:
-                # Whole, as most of those that were adopted are.
-                start, end = segment.positions[0], segment.end
-                if end - start <= room:
-                    slices.append(segment.view[start:end])
-                    room -= end - start
-                    index += 1
-                    continue
             offsets = segment.offsets
             if slices:
                 first = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended. What they raised is not raised here.
+    """Cancel tasks and wait until they have ended. What they raised is not raised here: who began them has heard of it.
 
     For `finally` blocks. Who waits here may be cancelled, once more even: gRPC does so where a client goes away from a call that
     is ending already. That is put off to what is awaited next, else what the block has still to give back would be kept for ever.

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from broker.runtime.errors import CorruptError, FatalError, FencedError, InvalidError, Reason, RetryError
+from broker.runtime.tasks import end_tasks
 from broker.store.interface import Store
 from broker.store.keys import check_key
 
@@ -271,9 +272,7 @@ async def _gather(call: Callable[[int], Awaitable[_T]], versions: Iterable[int])
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(tasks)
 
 
 def _encode(kind: str, version: int, name: str, data: bytes) -> bytes:

@@ -111,13 +111,13 @@ class MemberSession:
 
     async def serve(self, call: Call) -> None:
         """Until the stream ends. Raises what `end` was told."""
-        work = [asyncio.create_task(part) for part in (self._write(call), self._read(call), self._wait_end())]
+        tasks = [asyncio.create_task(work) for work in (self._write(call), self._read(call), self._wait_end())]
         try:
-            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            await end_tasks(work)
+            await end_tasks(tasks)
             for order in self._orders.values():
                 if not order.done():
                     order.set_result(control_pb2.OrderResult(error="the broker left"))

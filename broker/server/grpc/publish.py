@@ -81,10 +81,10 @@ class Publisher:
         reading = asyncio.create_task(self._read(), name="publish-read")
         writing = asyncio.create_task(self._write(), name="publish-write")
         stopping = asyncio.create_task(self._stop.wait(), name="publish-stop")
-        work = (reading, writing, stopping)
+        tasks = (reading, writing, stopping)
         self._shared.on_stop(self._stop.set)
         try:
-            await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             error: BaseException | None = None
             if reading.done():
                 error = reading.exception()
@@ -100,7 +100,7 @@ class Publisher:
             self._shared.forget(self._stop.set)
             if self._timer is not None:
                 self._timer.cancel()
-            await end_tasks(work)
+            await end_tasks(tasks)
             for batch in (*self._undecided, *self._decided):
                 self._shared.budget.give(batch.shared_bytes)
             self._undecided.clear()

@@ -131,18 +131,15 @@ def parse(engine: Engine, frame: memoryview, position: int, version: int) -> Fet
             log = logs[number] if logs is not None and exists else None
             wanted.append(Wanted(log, exists, number, epoch, offset, max(fields[-1], 0)))
             if flexible:
-                position = skip_tags(frame, position) if frame[position] else position + 1
+                position = skip_tags(frame, position)
         if flexible:
-            position = skip_tags(frame, position) if frame[position] else position + 1
+            position = skip_tags(frame, position)
         request.topics.append((name, wanted))
     return request
 
 
 def _count(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     if flexible:
-        byte = frame[position]
-        if byte < 0x80:
-            return byte - 1, position + 1
         count, position = unsigned_varint(frame, position)
         return count - 1, position
     (count,) = _I32(frame, position)
