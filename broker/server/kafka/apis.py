@@ -80,6 +80,7 @@ def _api(
 
 PRODUCE = 0
 FETCH = 1
+LIST_OFFSETS = 2
 API_VERSIONS = 18
 
 REQUEST_BYTES_MAX = 4 << 20
@@ -96,7 +97,7 @@ _ROWS = (
     _api(60, "DescribeCluster", (0, 2), 0, "describe_cluster"),
     _api(75, "DescribeTopicPartitions", (0, 0), 0, "describe_topic_partitions"),
     # Offsets and producers.
-    _api(2, "ListOffsets", (1, 10), 6, "list_offsets"),
+    _api(LIST_OFFSETS, "ListOffsets", (1, 10), 6, "list_offsets"),
     _api(23, "OffsetForLeaderEpoch", (2, 4), 4, "offset_for_leader_epoch"),
     _api(22, "InitProducerId", (0, 5), 2, "init_producer_id"),
     _api(61, "DescribeProducers", (0, 0), 0, "describe_producers"),

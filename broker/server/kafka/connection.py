@@ -53,6 +53,8 @@ ROOM_RETRY_S = 0.1
 """A fetch that finds no room for an answer looks again after this."""
 PARK_S = 2.0
 """A hand-over that takes longer is not waited for: the client is refused, and comes again."""
+ASTRAY_MAX = 5
+"""So often in a row a client may look for offsets where the partition is not led."""
 
 PRODUCE, FETCH = 0, 1
 
@@ -86,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_appended",
+        "_astray",
         "_behind_large",
         "_carry",
         "_cold",
@@ -139,6 +142,8 @@ class Connection(asyncio.BufferedProtocol):
         self._now_ms = 0
         self._parked: deque[tuple[bytearray, Slot]] = deque()
         """Produce requests that wait for a hand-over, the first of them, or for those before them."""
+        self._astray = 0
+        """ListOffsets requests in a row, up to the last one, for a partition that is led elsewhere."""
         self._cold: deque[tuple[bytes, Slot]] = deque()
         self._cold_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -595,6 +600,16 @@ class Connection(asyncio.BufferedProtocol):
             self._wake_fetch()
         if not self._reading:
             self._resume()
+
+    def looked_up(self, *, elsewhere: bool) -> None:
+        """A ListOffsets request was answered; `elsewhere`: with a partition that this broker does not lead.
+
+        A client should then look for the lead. Some, like aiokafka 0.14, do that only when a connection ends, and ask here again
+        and again, for minutes. So theirs ends, when nothing else is under way on it.
+        """
+        self._astray = self._astray + 1 if elsewhere else 0
+        if self._astray >= ASTRAY_MAX and not self._slots:
+            self.drop("astray", f"the client does not look for the partition's lead. times=`{self._astray}`")
 
     def drop(self, event: str, reason: str) -> None:
         """End the connection: there is no answer that would help, or none that the protocol has."""

@@ -14,7 +14,7 @@ from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, Reason
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
-from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, PRODUCE, REQUEST_BYTES_MAX, Api
+from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, REQUEST_BYTES_MAX, Api
 from broker.server.kafka.connection import REQUEST_HEADER_BYTES, Connection, Slot
 from broker.server.kafka.context import Context
 from broker.wire.kafka.header import read_key_version, read_request_header, response_header
@@ -22,6 +22,7 @@ from broker.wire.kafka.header import read_key_version, read_request_header, resp
 if TYPE_CHECKING:
     from broker.engine.coordinator import Coordinator
     from broker.engine.engine import Engine
+    from broker.wire.kafka.messages.list_offsets import ListOffsetsResponse
 
 log = get_logger("kafka")
 
@@ -196,6 +197,10 @@ class KafkaServer:
             response.encode_into(out, version)
             out[:4] = (len(out) - 4).to_bytes(4, "big")
             connection.fill(slot, [bytes(out)])
+            if key == LIST_OFFSETS:
+                from broker.server.kafka.api.list_offsets import is_led_elsewhere
+
+                connection.looked_up(elsewhere=is_led_elsewhere(cast("ListOffsetsResponse", response)))
 
     async def _produce(
         self, frame: bytes, position: int, version: int, correlation_id: int, connection: Connection, slot: Slot

@@ -60,6 +60,11 @@ async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
     return response
 
 
+def is_led_elsewhere(response: ListOffsetsResponse) -> bool:
+    """Whether one of the partitions is not led by this broker."""
+    return any(one.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER for topic in response.topics for one in topic.partitions)
+
+
 def _name(topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, context: Context) -> None:
     """Answer an offset that has a name and needs no search."""
     try:

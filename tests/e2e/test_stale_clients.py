@@ -1,0 +1,59 @@
+"""Clients that do not notice by themselves that a partition has got another lead.
+
+Runs: three real brokers; an aiokafka consumer that knows who leads a partition, and fetches nothing; the partition is moved; then
+the consumer looks for its beginning where it was led before. Compared: what it is shown. A mismatch means that such a consumer
+stands still until its metadata are five minutes old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from broker.wire.grpc.headgate.v1 import control_pb2
+from tests.compat.topics import create_topic
+from tests.conftest import BrokerFactory
+from tests.support import oracle
+from tests.support.batches import batch
+from tests.support.broker_process import HOST
+from tests.support.cluster import Brokers, eventually
+from tests.support.wire import RawConnection
+
+HANG_S = 60.0
+Order = control_pb2.ReshardRequest
+
+
+@pytest.mark.timeout(120)
+def test_who_looks_for_offsets_at_a_former_lead_comes_to_the_lead(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    patience = {"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": "30s", "HEADGATE_CLUSTER_LEASE_TTL_MS": "30s"}
+    brokers = Brokers(make_broker, tmp_path / "store", env=patience)
+    brokers.start()
+    create_topic(brokers.bootstrap, "t", 1)
+    home = brokers.leads("t")[0]
+    with RawConnection(HOST, brokers.all[home - 1].kafka_port) as connection:
+        part = {"index": 0, "records": batch([b"first"])}
+        data = {"name": "t", "partition_data": (part,)}
+        oracle.call(connection, oracle.PRODUCE, 11, {"acks": -1, "timeout": 30_000, "topic_data": (data,)})
+
+    def move() -> None:
+        (segment,) = brokers.segments("t")
+        brokers.control("Reshard", Order(move=Order.Move(segment_id=segment.id, broker_id=home % 3 + 1)))
+        eventually(lambda: brokers.leads("t")[0] == home % 3 + 1, "another broker leads")
+
+    async def read() -> bytes | None:
+        consumer = AIOKafkaConsumer(bootstrap_servers=brokers.bootstrap, enable_auto_commit=False, auto_offset_reset="none")
+        partition = TopicPartition("t", 0)
+        async with asyncio.timeout(HANG_S), consumer:
+            consumer.assign([partition])
+            await consumer.seek_to_beginning(partition)
+            consumer.pause(partition)
+            await consumer.getmany(partition, timeout_ms=1000)  # what is under way comes
+            await asyncio.to_thread(move)
+            await consumer.seek_to_beginning(partition)
+            consumer.resume(partition)
+            return (await consumer.getone()).value  # type: ignore[no-any-return]
+
+    assert asyncio.run(read()) == b"first"
