@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from broker.cluster.gates import ParquetExtent, data_prefix, is_url
@@ -19,6 +19,9 @@ from broker.runtime.errors import FatalError, InvalidError, Reason
 from broker.store.interface import Readable, Store
 from broker.store.keys import check_key
 from broker.store.open import open_readable
+
+if TYPE_CHECKING:
+    from broker.log.parquet import ExtentFile
 
 CHECKS_MAX = 16
 """Files that are judged at the same time."""
@@ -143,77 +146,45 @@ def _bad(one: ParquetExtent, what: str) -> InvalidError:
 
 def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> None:
     """Compare a footer with what was said of the file. Heavy: in a thread."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from broker.log.parquet import read_footer
 
     load_encoder()
     try:
-        parquet: Any = pq.ParquetFile(pa.BufferReader(MAGIC + footer))
-        schema, metadata = parquet.schema_arrow, parquet.metadata
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _bad(one, f"the file's footer cannot be read: {error}") from error
-    if len(set(schema.names)) != len(schema.names):
-        raise _bad(one, "two columns have the same name")
-    try:
         # As the readers will: also row groups that are too large to be served are refused.
-        read_footer(footer, one.size_bytes)
+        file = read_footer(footer, one.size_bytes)
     except InvalidError as error:
         raise _bad(one, error.message) from error
-    if metadata.num_rows != one.rows:
-        raise _bad(one, f"the file has another number of rows than stated: {metadata.num_rows} instead of {one.rows}")
-    columns = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    _judge_offsets(one, metadata, columns.get("offset"), absolute)
-    _judge_times(one, metadata, columns["timestamp"], schema.field("timestamp").type)
+    if file.rows != one.rows:
+        raise _bad(one, f"the file has another number of rows than stated: {file.rows} instead of {one.rows}")
+    _judge_offsets(one, file, absolute)
+    _judge_times(one, file)
 
 
-def _judge_offsets(one: ParquetExtent, metadata: Any, column: int | None, absolute: bool) -> None:
-    if column is None:
+def _judge_offsets(one: ParquetExtent, file: ExtentFile, absolute: bool) -> None:
+    if "offset" not in file.columns:
         return
     if not absolute:
         raise _bad(one, "a file that is published has no column `offset`: the broker gives its rows their offsets")
+    schema = file.metadata.schema
+    column = next(number for number in range(len(schema)) if schema.column(number).path == "offset")
     next_offset = one.base_offset
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        if not group.num_rows:
-            continue
-        statistics = group.column(column).statistics
+    for group in file.groups:
+        statistics = file.metadata.row_group(group.number).column(column).statistics
         if statistics is None or not statistics.has_min_max:
             raise _bad(one, "column `offset` has no statistics: leave the column out, or write them")
-        end_offset = next_offset + group.num_rows
+        end_offset = next_offset + group.rows
         if statistics.null_count or (statistics.min, statistics.max) != (next_offset, end_offset - 1):
             raise _bad(
                 one,
                 "rows are not sorted by offset, or their offsets have gaps: "
-                f"row group {number} has {statistics.min}..{statistics.max} instead of {next_offset}..{end_offset - 1}",
+                f"row group {group.number} has {statistics.min}..{statistics.max} instead of {next_offset}..{end_offset - 1}",
             )
         next_offset = end_offset
 
 
-def _judge_times(one: ParquetExtent, metadata: Any, column: int, kind: Any) -> None:
-    import pyarrow as pa
-
-    low: int | None = None
-    high: int | None = None
-    for number in range(metadata.num_row_groups):
-        chunk = metadata.row_group(number).column(column)
-        statistics = chunk.statistics
-        if statistics is None or not statistics.has_min_max:
-            return  # then what was said of the file is taken on trust: only look-ups by time depend on it
-        if statistics.has_null_count and statistics.null_count:
-            raise _bad(one, "a timestamp is null: every record has a time")
-        # The raw numbers: as dates, Python does not know all years.
-        first, last = statistics.min_raw, statistics.max_raw
-        low = first if low is None else min(low, first)
-        high = last if high is None else max(high, last)
-    if low is None or high is None:
-        return
-    unit = kind.unit if pa.types.is_timestamp(kind) else "ms"
-    # Parquet has no seconds: they are written as milliseconds.
-    per_ms = {"ns": 1_000_000, "us": 1000}.get(unit, 1)
-    found = (low // per_ms, high // per_ms)
-    if found != (one.timestamp_min_ms, one.timestamp_max_ms):
+def _judge_times(one: ParquetExtent, file: ExtentFile) -> None:
+    found = file.times
+    if found is not None and found != (one.timestamp_min_ms, one.timestamp_max_ms):
         raise _bad(
             one,
             f"the file's times are {found[0]}..{found[1]} instead of {one.timestamp_min_ms}..{one.timestamp_max_ms} as stated",

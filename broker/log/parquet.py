@@ -75,6 +75,13 @@ class ExtentFile:
     def rows(self) -> int:
         return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
 
+    @property
+    def times(self) -> tuple[int, int] | None:
+        """The first and the last time in ms; None where the file does not say, or has no rows."""
+        lows = [group.timestamp_min_ms for group in self.groups if group.timestamp_min_ms is not None]
+        highs = [group.timestamp_max_ms for group in self.groups if group.timestamp_max_ms is not None]
+        return (min(lows), max(highs)) if lows and len(lows) == len(highs) == len(self.groups) else None
+
     def group_of(self, row: int) -> int:
         """The index in `groups` of the one that has a row."""
         return bisect_right(self.groups, row, key=lambda group: group.first_row) - 1
@@ -188,9 +195,13 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
         schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
         raise InvalidError(Reason.INVALID_RECORD, f"a Parquet footer cannot be read: {error}") from error
+    if len(set(schema.names)) != len(schema.names):
+        raise InvalidError(Reason.INVALID_RECORD, "two columns have the same name")
     check_columns(schema)
-    kind = schema.field("timestamp").type
     columns = tuple(name for name in schema.names if name in _COLUMNS)
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    read = [index for index, path in enumerate(paths) if path.split(".", 1)[0] in _COLUMNS]
+    timestamp, kind = paths.index("timestamp"), schema.field("timestamp").type
     groups: list[RowGroup] = []
     first_row = 0
     for number in range(metadata.num_row_groups):
@@ -199,16 +210,16 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
             continue
         start, end, data_bytes = size_bytes, 0, 0
         low = high = None
-        for index in range(group.num_columns):
+        for index in read:
             chunk = group.column(index)
-            if chunk.path_in_schema.split(".", 1)[0] not in _COLUMNS:
-                continue
             begins = [chunk.data_page_offset]
             if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
                 begins.append(chunk.dictionary_page_offset)
             start, end = min(start, *begins), max(end, min(begins) + chunk.total_compressed_size)
             data_bytes += chunk.total_uncompressed_size
-            statistics = chunk.statistics if chunk.path_in_schema == "timestamp" else None
+            statistics = chunk.statistics if index == timestamp else None
+            if statistics is not None and statistics.null_count:
+                raise InvalidError(Reason.INVALID_RECORD, "a timestamp is null: every record has a time")
             if statistics is not None and statistics.has_min_max:
                 low, high = _ms(statistics.min_raw, kind), _ms(statistics.max_raw, kind)
         if not len(MAGIC) <= start < end <= size_bytes - len(footer):
