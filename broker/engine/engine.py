@@ -11,6 +11,8 @@ import json
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from broker.cluster.gates import OFFSET_MAX
@@ -50,9 +52,10 @@ from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
 from broker.engine.wal_put import PutWal
 from broker.engine.windows import NOBODY
-from broker.log.batch import LENGTH_OVERHEAD_BYTES, check, parse, stamp, stamp_append_time
+from broker.log.batch import CODEC_MAX, CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, check, parse, stamp, stamp_append_time
 from broker.log.buffers import BufferPool
 from broker.log.compression import Codec
+from broker.log.crc import crc32c
 from broker.log.tail import Segment
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
@@ -457,22 +460,29 @@ class Engine:
 
     def wal_committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
         wake: dict[PartitionLog, None] = {}
-        last: PartitionLog | None = None
-        for partition, batch, base_offset, next_offset, timestamp_max in group:
-            if partition is not last:
-                last = partition
-                if not partition.open_chunks or partition.open_chunks[-1][1] != chunk_number:
-                    partition.begin_chunk(chunk_number)
-                    partition.note_epoch(partition.leader_epoch, base_offset)
-                    self._chunk_logs.setdefault(chunk_number, {})[partition] = None
-                if partition.waiters:
-                    wake[partition] = None
-                add = partition.open.add
-            size = len(batch)
-            add(base_offset, timestamp_max, position, size)
+        for partition, run in groupby(group, itemgetter(0)):
+            is_first = not partition.open_chunks or partition.open_chunks[-1][1] != chunk_number
+            if is_first:
+                partition.begin_chunk(chunk_number)
+                self._chunk_logs.setdefault(chunk_number, {})[partition] = None
+            if partition.waiters:
+                wake[partition] = None
+            index, first_at = partition.open, position
+            rows = len(index)
+            add_offset, add_timestamp, add_position, add_size = index.adders
+            for _, batch, base_offset, next_offset, timestamp_max in run:  # noqa: B007  # the last one's end is the run's
+                size = len(batch)
+                add_offset(base_offset)
+                add_timestamp(timestamp_max)
+                add_position(position)
+                add_size(size)
+                position += size
+            if is_first:
+                partition.note_epoch(partition.leader_epoch, index.offsets[rows])
             partition.high_watermark = next_offset
-            partition.size_bytes += size
-            position += size
+            partition.size_bytes += position - first_at
+            partition.bytes_in += position - first_at
+            partition.requests += len(index) - rows
         for partition in wake:
             for waiter in list(partition.waiters):
                 waiter()
@@ -773,13 +783,20 @@ class Engine:
         if wal.stalled is not None or self.failed is not None or partition.refusal is not None:
             self._refuse(partition)
         config = partition.config
-        check(header, buffer, position, size, config.max_message_bytes)
-        _, length, _, _, _, _, _, first_ms, timestamp_max, producer_id, producer_epoch, sequence, records = header
-        if length + LENGTH_OVERHEAD_BYTES != size:
-            raise InvalidError(
-                Reason.INVALID_RECORD,
-                f"exactly one record batch may be sent for a partition. extra_bytes=`{size - length - LENGTH_OVERHEAD_BYTES}`",
-            )
+        (
+            _, length, _, magic, crc, attributes, last_delta,
+            first_ms, timestamp_max, producer_id, producer_epoch, sequence, records,
+        ) = header  # fmt: skip
+        if not (
+            magic == 2
+            and length + LENGTH_OVERHEAD_BYTES == size
+            and HEADER_BYTES <= size <= config.max_message_bytes
+            and crc32c(buffer[position + CRC_START : position + size]) == crc
+            and 0 <= attributes <= CODEC_MAX
+            and last_delta == records - 1 >= 0
+            and (producer_id < 0 or (producer_epoch >= 0 and sequence >= 0))
+        ):
+            check(header, buffer, position, size, config.max_message_bytes)
         if timestamp_max > now_ms + config.timestamp_after_max_ms or first_ms < now_ms - config.timestamp_before_max_ms:
             self._check_timestamps(partition, header, now_ms)
         base_offset = partition.next_offset
@@ -791,8 +808,6 @@ class Engine:
             partition.producers_state.record(producer_id, producer_epoch, sequence, records, base_offset, now_ms)
         next_offset = base_offset + records
         partition.next_offset = next_offset
-        partition.bytes_in += size
-        partition.requests += 1
         tail = partition.tail
         if adopt is not None and size >= ADOPT_BYTES_MIN and size * 2 > len(adopt):
             segment = tail.adopt(adopt, position, size, base_offset, next_offset)
@@ -806,7 +821,7 @@ class Engine:
                 copied = tail.append_copy(batch, size, base_offset, next_offset)
                 assert copied is not None, "a new segment has room"
             kept = copied
-        stamp(kept, 0, base_offset, partition.leader_epoch)
+        stamp(kept, 0, base_offset, length, partition.leader_epoch)
         appended_ms = -1
         if config.log_append_time:
             appended_ms = timestamp_max = now_ms

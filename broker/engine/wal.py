@@ -93,11 +93,13 @@ class Acks:
         self.durable = 0
         self.error: HeadgateError | None = None
 
-    def add(self, callback: DurableCallback) -> None:
-        if self.error is not None or (self.durable >= self.appended and not self._waiting):
+    def add(self, callback: DurableCallback, fresh: int = 0) -> None:
+        """`fresh`: batches that were appended and are not counted yet."""
+        appended = self.appended + fresh
+        if self.error is not None or (self.durable >= appended and not self._waiting):
             self._loop.call_soon(callback, self.error)
         else:
-            self._waiting.append((self.appended, callback))
+            self._waiting.append((appended, callback))
 
     def advance(self, batches: int) -> None:
         self.durable += batches
@@ -121,7 +123,6 @@ class AppendWal:
         self._owner = owner
         self._acks = Acks(loop)
         self._fresh: list[Pending] = []
-        self._flush_scheduled = False
         self._ended = asyncio.Event()
         self.stalled: HeadgateError | None = None
         self.complete = False
@@ -144,7 +145,7 @@ class AppendWal:
 
     @property
     def appended_batches(self) -> int:
-        return self._acks.appended
+        return self._acks.appended + len(self._fresh)
 
     @property
     def durable_batches(self) -> int:
@@ -156,18 +157,16 @@ class AppendWal:
     # -- the loop's half
 
     def append(self, pending: Pending) -> None:
-        self._fresh.append(pending)
-        self._acks.appended += 1
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
+        if not self._fresh:
             self._loop.call_soon(self._flush)
+        self._fresh.append(pending)
 
     def on_durable(self, callback: DurableCallback) -> None:
-        self._acks.add(callback)
+        self._acks.add(callback, len(self._fresh))
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
         fresh, self._fresh = self._fresh, []
+        self._acks.appended += len(fresh)
         with self._lock:
             self._queue.extend(fresh)
             wake, self._sleeping = self._sleeping, False
@@ -276,7 +275,6 @@ class InlineWal:
         self._owner = owner
         self._acks = Acks(loop)
         self._fresh: list[Pending] = []
-        self._flush_scheduled = False
         self.stalled: HeadgateError | None = None
         self.complete = False
         self.stalled_since = 0.0
@@ -285,7 +283,7 @@ class InlineWal:
 
     @property
     def appended_batches(self) -> int:
-        return self._acks.appended
+        return self._acks.appended + len(self._fresh)
 
     @property
     def durable_batches(self) -> int:
@@ -295,18 +293,16 @@ class InlineWal:
         self._writer.open()
 
     def append(self, pending: Pending) -> None:
-        self._fresh.append(pending)
-        self._acks.appended += 1
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
+        if not self._fresh:
             self._loop.call_soon(self._flush)
+        self._fresh.append(pending)
 
     def on_durable(self, callback: DurableCallback) -> None:
-        self._acks.add(callback)
+        self._acks.add(callback, len(self._fresh))
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
         fresh, self._fresh = self._fresh, []
+        self._acks.appended += len(fresh)
         if self._acks.error is None:
             self._try(lambda: self._writer.write(fresh))
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 import mmap
 import threading
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias, TypeVar
 
 from broker.engine import keys
@@ -129,17 +131,12 @@ class GroupWriter:
 
     def write(self, queue: list[Pending]) -> None:
         """Make batches durable, in one or more groups. Raises FencedError, FatalError, ClosedError."""
-        start = 0
+        ends = list(accumulate([len(pending[1]) + STREAM_KEY_BYTES for pending in queue]))
+        start = before = 0
         while start < len(queue):
-            size = 0
-            end = start
-            while end < len(queue):
-                size += len(queue[end][1]) + STREAM_KEY_BYTES
-                if size > GROUP_BYTES_MAX and end > start:
-                    break
-                end += 1
+            end = max(bisect_right(ends, before + GROUP_BYTES_MAX, start), start + 1)
             self._write_group(queue if end - start == len(queue) else queue[start:end])
-            start = end
+            start, before = end, ends[end - 1]
 
     def _write_group(self, group: list[Pending]) -> None:
         self._appended_ms = now_ms = self._clock.now_ms()

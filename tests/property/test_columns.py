@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.log import column_chain, column_decoder
-from broker.log.batch import HEADER_BYTES, crc_matches, parse_header, stamp
+from broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, crc_matches, parse_header, stamp
 from broker.log.columns import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, checksum, decode_batches, encode_batches
 from broker.log.compression import Codec
 from broker.log.records import Record, encode_batch, iter_records
@@ -151,7 +151,7 @@ def test_batches_of_any_producer_are_decoded_together(parts: list[list[Row]], co
             base = number * 1000
             expected += records(rows, base)
             batch = bytearray(encode_batch(records(rows, 0), compression=codecs[number]))
-            stamp(batch, 0, base, 3)
+            stamp(batch, 0, base, len(batch) - LENGTH_OVERHEAD_BYTES, 3)
             buffers.append(bytes(batch))
         assert as_records(decode_batches(buffers)) == expected
         assert as_records(decode_batches([b"".join(buffers)])) == expected
@@ -330,7 +330,7 @@ def test_control_batches_and_append_times() -> None:
     from broker.log.batch import stamp_append_time, stamp_crc
 
     stamp_crc(control)
-    stamp(appended, 0, 1, 0)
+    stamp(appended, 0, 1, len(appended) - LENGTH_OVERHEAD_BYTES, 0)
     stamp_append_time(appended, 0, len(appended), 77)
     assert as_records(decode_batches([control, appended])) == [Record(1, 77, b"k", b"v"), Record(2, 77, b"k", b"w")]
 

@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from broker.log.batch import CRC_START, HEADER_BYTES, LOG_APPEND_TIME, crc_matches, parse_header, stamp, stamp_append_time
+from broker.log.batch import (
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    LOG_APPEND_TIME,
+    crc_matches,
+    parse_header,
+    stamp,
+    stamp_append_time,
+)
 from broker.log.compression import Codec, compress, decompress
 from broker.log.records import Record, encode_batch, encoded_bytes_max, iter_records
 from broker.runtime.errors import InvalidError, Reason
@@ -101,14 +110,14 @@ def test_uncompressed_bytes_are_kafka_pythons(records: list[Record]) -> None:
         theirs.append(index, record.timestamp_ms, record.key, record.value, list(record.headers))
     ours = bytearray(encode_batch(records, producer_id=7, producer_epoch=3, base_sequence=11))
     expected = bytearray(theirs.build())
-    stamp(expected, 0, 0, -1)  # the leader epoch of a batch from a producer means nothing
+    stamp(expected, 0, 0, len(expected) - LENGTH_OVERHEAD_BYTES, -1)  # the leader epoch of a batch from a producer means nothing
     assert ours == expected
 
 
 @given(RECORDS, CODECS, st.integers(0, 2**62))
 def test_a_stamped_batch_shows_the_brokers_offsets_and_time(records: list[Record], codec: Codec, base_offset: int) -> None:
     batch = bytearray(encode_batch(records, compression=codec))
-    stamp(batch, 0, base_offset, 5)
+    stamp(batch, 0, base_offset, len(batch) - LENGTH_OVERHEAD_BYTES, 5)
     assert list(iter_records(batch)) == numbered(records, base_offset)
     stamp_append_time(batch, 0, len(batch), 1234)
     assert parse_header(batch).attributes & LOG_APPEND_TIME

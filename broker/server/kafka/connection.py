@@ -29,7 +29,7 @@ from broker.log.batch import Buffer
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
-from broker.server.kafka.produce import Malformed
+from broker.server.kafka.produce import Malformed, produce_again
 from broker.wire.kafka.primitives import DecodeError
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ _REQUEST = struct.Struct(">hhih").unpack_from
 KEY_AT_BYTES = 8
 """Behind API key, version and correlation id."""
 REQUEST_HEADER_BYTES = 10
+FRAME_BYTES_MIN = 8
+"""API key, version and correlation id."""
 
 PARSE_ERRORS = (Malformed, DecodeError, struct.error, IndexError, UnicodeDecodeError)
 
@@ -239,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
         position = 0
         while end - position >= 4:
             (size,) = _FRAME_SIZE(landing, position)
-            if size < REQUEST_HEADER_BYTES - 2 or size > frame_bytes_max:
+            if not FRAME_BYTES_MIN <= size <= frame_bytes_max:
                 raise Malformed(f"frame size is out of range. size=`{size}` max=`{frame_bytes_max}`")
             start = position + 4
             if end - start < size:
@@ -300,18 +302,23 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests
 
     def _handle(self, buffer: memoryview, start: int, end: int, own: bytearray | None) -> None:
-        server = self._server
-        engine = server.engine
         shape = self._shape
-        if shape is not None and engine is not None:
-            done = produce.produce_again(engine, shape, buffer, start, end, self._now_ms, own)
+        if shape is not None:
+            done = produce_again(shape, buffer, start, end, self._now_ms, own)
             if done is not None:
                 response, failed = done
-                if failed and self._is_on_its_way(engine, response, shape.version, failed):
+                if not failed:
+                    self._unanswered += end - start
+                    self._appended = True
+                    if shape.acks:
+                        self._produced.append(response)
+                    return
+                if self._is_on_its_way(shape.engine, response, shape.version, failed):
                     self._park(buffer[start:end])
                     return
                 self._produce_done(end - start, shape.version, shape.acks, response, failed)
                 return
+        engine = self._server.engine
         api, version, correlation_id, client_size = _REQUEST(buffer, start)
         if api == PRODUCE and produce.VERSION_MIN <= version <= produce.VERSION_MAX and engine is not None:
             if self._parked:

@@ -119,13 +119,15 @@ class Shape:
 
     __slots__ = (
         "acks",
+        "engine",
         "head_bytes",
         "key",
-        "length",
-        "length_value",
+        "last",
+        "last_bytes",
         "log",
         "pack",
         "prefix",
+        "size",
         "suffix",
         "unpack",
         "version",
@@ -133,9 +135,18 @@ class Shape:
     )
 
     def __init__(
-        self, version: int, key: bytes, acks: int, log: PartitionLog, prefix: bytes, suffix: bytes, length_bytes: int
+        self,
+        engine: Engine,
+        log: PartitionLog,
+        version: int,
+        key: bytes,
+        acks: int,
+        prefix: bytes,
+        suffix: bytes,
+        length_bytes: int,
     ) -> None:
-        head = struct.Struct(f">4si{len(key)}s{length_bytes}s{HEADER_FORMAT}")
+        head = struct.Struct(f">4si{len(key) + length_bytes}s{HEADER_FORMAT}")
+        self.engine = engine
         self.version = version
         self.versions = _VERSIONS(0, version)
         """API key and version, as they stand in a request."""
@@ -144,40 +155,42 @@ class Shape:
         self.log = log
         self.prefix = prefix
         self.suffix = suffix
-        self.length = b""
-        self.length_value = -1
-        """The last length of records, as bytes and decoded."""
+        self.last = b""
+        self.last_bytes = -1
+        """What the last request had up to its batch, and how many bytes of records that announced."""
         self.unpack = head.unpack_from
         self.head_bytes = head.size
         row = "hqqq" if version >= 5 else "hqq"
-        self.pack = struct.Struct(f">ii{len(prefix)}s{row}{len(suffix)}s").pack
+        answer = struct.Struct(f">ii{len(prefix)}s{row}{len(suffix)}s")
+        self.pack = answer.pack
+        self.size = answer.size - 4
 
-    def records_bytes(self, length: bytes) -> int:
-        """The length of the records; -1 where these bytes are not a whole length, or it says that there are none."""
-        if length == self.length:
-            return self.length_value
+    def records_bytes(self, part: bytes) -> int:
+        """How many bytes of records a request has that has this up to its batch; -1 where it has another shape."""
+        if part == self.last:
+            return self.last_bytes
+        key, length = part[: len(self.key)], part[len(self.key) :]
+        if key != self.key:
+            return -1
         if self.version < FLEXIBLE:
             value = int.from_bytes(length, "big", signed=True)
         else:
             if length[-1] >= 0x80 or any(byte < 0x80 for byte in length[:-1]):
                 return -1
             value = unsigned_varint(memoryview(length), 0)[0] - 1
-        self.length, self.length_value = length, value
+        self.last, self.last_bytes = part, value
         return value
 
     def respond(self, correlation_id: int, appended: tuple[int, int, int]) -> bytes:
         """The answer to a request whose batch was appended, with its length prefix."""
         base_offset, timestamp_ms, log_start = appended
-        size = len(self.prefix) + len(self.suffix) + 4
         if self.version >= 5:
-            size += _PARTITION_5.size
-            return self.pack(size, correlation_id, self.prefix, 0, base_offset, timestamp_ms, log_start, self.suffix)
-        size += _PARTITION_4.size
-        return self.pack(size, correlation_id, self.prefix, 0, base_offset, timestamp_ms, self.suffix)
+            return self.pack(self.size, correlation_id, self.prefix, 0, base_offset, timestamp_ms, log_start, self.suffix)
+        return self.pack(self.size, correlation_id, self.prefix, 0, base_offset, timestamp_ms, self.suffix)
 
 
 def produce_again(
-    engine: Engine, shape: Shape, buffer: memoryview, start: int, end: int, now_ms: int, adopt: bytearray | None
+    shape: Shape, buffer: memoryview, start: int, end: int, now_ms: int, adopt: bytearray | None
 ) -> tuple[bytes, int] | None:
     """Append the batch of a request that may have the same shape as one before.
 
@@ -192,15 +205,15 @@ def produce_again(
     if end - start < head_bytes:
         return None
     head = shape.unpack(buffer, start)
-    versions, correlation_id, key, length = head[:4]
-    if versions != shape.versions or key != shape.key or shape.log.closed is not None:
+    versions, correlation_id, part = head[:3]
+    if versions != shape.versions or shape.log.closed is not None:
         return None
-    size = shape.length_value if length == shape.length else shape.records_bytes(length)
+    size = shape.last_bytes if part == shape.last else shape.records_bytes(part)
     position = start + head_bytes - HEADER_BYTES
     if size < HEADER_BYTES or position + size > end:
         return None
     try:
-        appended = engine.append_parsed(shape.log, head[4:], buffer, position, size, now_ms, adopt)
+        appended = shape.engine.append_parsed(shape.log, head[3:], buffer, position, size, now_ms, adopt)
     except HeadgateError as error:
         return _failure(shape, correlation_id, error), ALL_FAILED
     return shape.respond(correlation_id, appended), NONE_FAILED
@@ -288,7 +301,7 @@ def produce(
                 if size < 0 or position + size > len(frame):
                     raise Malformed("records are cut off")
                 key = bytes(frame[key_at:records_at])
-                shape = Shape(version, key, acks, log, *_constant_parts(version, name, number), position - records_at)
+                shape = Shape(engine, log, version, key, acks, *_constant_parts(version, name, number), position - records_at)
                 try:
                     appended = engine.append_parsed(log, parse(frame, position, size), frame, position, size, now_ms, adopt)
                 except HeadgateError as error:

@@ -24,7 +24,7 @@ from broker.engine.partition import PartitionLog
 from broker.engine.wal import AppendWal, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
 from broker.engine.wal_put import PutWal
-from broker.log.batch import stamp
+from broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp
 from broker.log.buffers import BufferPool
 from broker.log.chunk import CHUNK_HEADER_BYTES, ChunkScan, Frame
 from broker.log.records import Record, encode_batch
@@ -53,7 +53,7 @@ def batches(count: int, sizes: Sequence[int] = (0, 50, 900), seed: int = 1) -> l
     made: list[Pending] = []
     for number in range(count):
         data = bytearray(_TEMPLATES[chance.choice(list(sizes))])
-        stamp(data, 0, number, 0)
+        stamp(data, 0, number, len(data) - LENGTH_OVERHEAD_BYTES, 0)
         made.append((LOGS[number % 3], memoryview(data), number, number + 1, NOW_MS))
     return made
 

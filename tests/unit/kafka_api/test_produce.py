@@ -76,7 +76,7 @@ async def test_one_partition_and_the_same_shape_again(kafka: Kafka, version: int
     ).encode(version)
     assert body.startswith(shape.key)
     frame = memoryview(bytearray(struct.pack(">hhi", 0, version, CORRELATION_ID) + body))
-    done = produce.produce_again(kafka.engine, shape, frame, 0, len(frame), NOW_MS, None)
+    done = produce.produce_again(shape, frame, 0, len(frame), NOW_MS, None)
     assert done is not None
     again, failed = done
     assert not failed

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.log.batch import parse_header, stamp
+from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header, stamp
 from broker.log.chunk import (
     CHUNK_HEADER_BYTES,
     FLAG_SYNCED,
@@ -42,7 +42,7 @@ Group = Sequence[tuple[bytes, bytes]]
 
 def batch(offset: int, size: int = 20) -> bytes:
     data = bytearray(encode_batch([Record(0, NOW_MS, b"key", bytes([offset % 251]) * size)]))
-    stamp(data, 0, offset, 3)
+    stamp(data, 0, offset, len(data) - LENGTH_OVERHEAD_BYTES, 3)
     return bytes(data)
 
 
