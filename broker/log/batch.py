@@ -43,8 +43,7 @@ NO_PRODUCER_ID = -1
 _END_MARKER = bytes.fromhex("20 00 00 00 08 00000001 0c 000000000000 00")
 """A record: length 16, no attributes, deltas 0; key (version 0, commit), value (version 0, coordinator epoch 0); no headers."""
 
-HEADER_FORMAT = "qiibIhiqqqhii"
-_HEADER = struct.Struct(f">{HEADER_FORMAT}")
+_HEADER = struct.Struct(">qiibIhiqqqhii")
 unpack_header = _HEADER.unpack_from
 pack_header = _HEADER.pack_into
 """(buffer, position, *fields): write a header's fields, in the order of `BatchHeader`."""

@@ -12,7 +12,7 @@ import struct
 import uuid
 from typing import TYPE_CHECKING
 
-from broker.log.batch import HEADER_BYTES, HEADER_FORMAT, parse
+from broker.log.batch import HEADER_BYTES, parse, unpack_header
 from broker.runtime.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Shape:
     """What a client's produce requests to one partition have in common: the bytes between correlation id and records.
 
     A client that writes to one partition sends the same bytes again and again, so comparing them saves reading them: `unpack`
-    takes a request apart at once, up to and with the header of its batch.
+    takes a request apart at once, up to its batch.
 
     Args:
         length_bytes: how long the records' length is; in flexible versions that depends on its value.
@@ -145,7 +145,7 @@ class Shape:
         suffix: bytes,
         length_bytes: int,
     ) -> None:
-        head = struct.Struct(f">4si{len(key) + length_bytes}s{HEADER_FORMAT}")
+        head = struct.Struct(f">4si{len(key) + length_bytes}s")
         self.engine = engine
         self.version = version
         self.versions = _VERSIONS(0, version)
@@ -159,7 +159,7 @@ class Shape:
         self.last_bytes = -1
         """What the last request had up to its batch, and how many bytes of records that announced."""
         self.unpack = head.unpack_from
-        self.head_bytes = head.size
+        self.head_bytes = head.size + HEADER_BYTES
         row = "hqqq" if version >= 5 else "hqq"
         answer = struct.Struct(f">ii{len(prefix)}s{row}{len(suffix)}s")
         self.pack = answer.pack
@@ -204,8 +204,7 @@ def produce_again(
     head_bytes = shape.head_bytes
     if end - start < head_bytes:
         return None
-    head = shape.unpack(buffer, start)
-    versions, correlation_id, part = head[:3]
+    versions, correlation_id, part = shape.unpack(buffer, start)
     if versions != shape.versions or shape.log.closed is not None:
         return None
     size = shape.last_bytes if part == shape.last else shape.records_bytes(part)
@@ -213,7 +212,7 @@ def produce_again(
     if size < HEADER_BYTES or position + size > end:
         return None
     try:
-        appended = shape.engine.append_parsed(shape.log, head[3:], buffer, position, size, now_ms, adopt)
+        appended = shape.engine.append_parsed(shape.log, unpack_header(buffer, position), buffer, position, size, now_ms, adopt)
     except HeadgateError as error:
         return _failure(shape, correlation_id, error), ALL_FAILED
     return shape.respond(correlation_id, appended), NONE_FAILED
