@@ -787,6 +787,7 @@ class Engine:
             _, length, _, magic, crc, attributes, last_delta,
             first_ms, timestamp_max, producer_id, producer_epoch, sequence, records,
         ) = header  # fmt: skip
+        # What nearly all batches are; `check` says what is wrong with others, if anything is.
         if not (
             magic == 2
             and length + LENGTH_OVERHEAD_BYTES == size

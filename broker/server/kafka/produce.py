@@ -164,11 +164,11 @@ class Shape:
         answer = struct.Struct(f">ii{len(prefix)}s{row}{len(suffix)}s")
         self.pack = answer.pack
         self.size = answer.size - 4
+        """Of the answer, without its length prefix."""
 
     def records_bytes(self, part: bytes) -> int:
-        """How many bytes of records a request has that has this up to its batch; -1 where it has another shape."""
-        if part == self.last:
-            return self.last_bytes
+        """How many bytes of records a request has that has this up to its batch, and not the same as `last`; -1 where it has
+        another shape."""
         key, length = part[: len(self.key)], part[len(self.key) :]
         if key != self.key:
             return -1
