@@ -146,7 +146,7 @@ async def test_gates_through_kills(make_broker: BrokerFactory, tmp_path: Path, r
             assert [one for one in log[partition] if window.base_offset <= one[0] < window.end_offset] == history
     for reader, later in readers:
         deadline = time.monotonic() + PATIENCE_S
-        while (wrong := judge(reader, log, later)) and time.monotonic() < deadline:  # noqa: ASYNC110  # clients' own threads read
+        while (wrong := judge(reader, log, later)) and time.monotonic() < deadline:  # clients' own threads read
             reader.check()
             await asyncio.sleep(0.1)
         assert wrong == []
