@@ -183,6 +183,7 @@ def _judge_offsets(one: ParquetExtent, file: ExtentFile, absolute: bool) -> None
 
 
 def _judge_times(one: ParquetExtent, file: ExtentFile) -> None:
+    """Where the file does not say its times, what was said of it is taken on trust: only look-ups by time depend on it."""
     found = file.times
     if found is not None and found != (one.timestamp_min_ms, one.timestamp_max_ms):
         raise _bad(

@@ -93,9 +93,8 @@ class Acks:
         self.durable = 0
         self.error: HeadgateError | None = None
 
-    def add(self, callback: DurableCallback, fresh: int = 0) -> None:
-        """`fresh`: batches that were appended and are not counted yet."""
-        appended = self.appended + fresh
+    def add(self, callback: DurableCallback, appended: int) -> None:
+        """Call back once so many batches are durable, of all that were ever appended."""
         if self.error is not None or (self.durable >= appended and not self._waiting):
             self._loop.call_soon(callback, self.error)
         else:
@@ -162,7 +161,7 @@ class AppendWal:
         self._fresh.append(pending)
 
     def on_durable(self, callback: DurableCallback) -> None:
-        self._acks.add(callback, len(self._fresh))
+        self._acks.add(callback, self.appended_batches)
 
     def _flush(self) -> None:
         fresh, self._fresh = self._fresh, []
@@ -298,7 +297,7 @@ class InlineWal:
         self._fresh.append(pending)
 
     def on_durable(self, callback: DurableCallback) -> None:
-        self._acks.add(callback, len(self._fresh))
+        self._acks.add(callback, self.appended_batches)
 
     def _flush(self) -> None:
         fresh, self._fresh = self._fresh, []

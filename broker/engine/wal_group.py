@@ -135,10 +135,11 @@ class GroupWriter:
         start = before = 0
         while start < len(queue):
             end = max(bisect_right(ends, before + GROUP_BYTES_MAX, start), start + 1)
-            self._write_group(queue if end - start == len(queue) else queue[start:end])
+            self._write_group(queue if end - start == len(queue) else queue[start:end], ends[end - 1] - before)
             start, before = end, ends[end - 1]
 
-    def _write_group(self, group: list[Pending]) -> None:
+    def _write_group(self, group: list[Pending], body_bytes: int) -> None:
+        """`body_bytes`: of the batches and their stream keys."""
         self._appended_ms = now_ms = self._clock.now_ms()
         if self._position >= self._limit:
             self._roll(min(self._next_bytes * CHUNK_GROWTH, self._chunk_bytes))
@@ -153,7 +154,7 @@ class GroupWriter:
         streams = [pending[0].stream for pending in group]
         batches = [pending[1] for pending in group]
         data_at = GROUP_HEADER_BYTES + STREAM_KEY_BYTES * len(group)
-        size = data_at + sum([len(batch) for batch in batches])
+        size = GROUP_HEADER_BYTES + body_bytes
         header = group_header(self._incarnation, self._sequence, now_ms, size, streams)
         position = self._position
         if self._alignment == 1:

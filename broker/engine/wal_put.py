@@ -97,7 +97,7 @@ class PutWal:
 
     def on_durable(self, callback: DurableCallback) -> None:
         """Call back once everything appended so far is durable (None), or never can be (the error)."""
-        self._acks.add(callback)
+        self._acks.add(callback, self.appended_batches)
 
     def _on_timer(self) -> None:
         self._timer = None

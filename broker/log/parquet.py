@@ -221,6 +221,7 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
             if statistics is not None and statistics.null_count:
                 raise InvalidError(Reason.INVALID_RECORD, "a timestamp is null: every record has a time")
             if statistics is not None and statistics.has_min_max:
+                # The raw numbers: as dates, Python does not know all years.
                 low, high = _ms(statistics.min_raw, kind), _ms(statistics.max_raw, kind)
         if not len(MAGIC) <= start < end <= size_bytes - len(footer):
             raise InvalidError(
@@ -302,4 +303,5 @@ def _ms(raw: Any, kind: Any) -> int | None:
     if not isinstance(raw, int):
         return None
     unit = kind.unit if pa.types.is_timestamp(kind) else "ms"
-    return {"s": raw * 1000, "ms": raw, "us": raw // 1000, "ns": raw // 1_000_000}[unit]
+    # Parquet has no seconds: they are written as milliseconds.
+    return raw // {"ns": 1_000_000, "us": 1000}.get(unit, 1)

@@ -308,6 +308,7 @@ class Connection(asyncio.BufferedProtocol):
             if done is not None:
                 response, failed = done
                 if not failed:
+                    # What `_produce_done` does: calling it would cost the hot path 1.5 % more instructions.
                     self._unanswered += end - start
                     self._appended = True
                     if shape.acks:
