@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import IO, Self
 
 from broker.runtime.errors import FatalError, Reason
+from broker.runtime.modules import found_by
 
-ROOT = Path(__file__).resolve().parents[2]
 STOP_S = 20.0
 
 
@@ -43,8 +43,7 @@ class Processes:
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self._directory = directory
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}
+        self._environment = found_by({**os.environ, **environment})
         self.running: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
 
     def __enter__(self) -> Self:

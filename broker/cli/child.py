@@ -14,10 +14,10 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from pathlib import Path
 
 from broker.runtime.config import ENVIRONMENT_PREFIX, Settings
 from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
+from broker.runtime.modules import found_by
 from broker.server import ports
 from broker.server.main import SUPERVISED
 
@@ -25,7 +25,6 @@ LINE_BYTES_MAX = 1 << 20
 STRIDE = 10
 """Between the ports of two brokers: 9092, 9102, 9112 ..., or further on where those are taken."""
 
-_PACKAGE_ROOT = Path(__file__).parents[2]
 _WHERE = re.compile(r"(kafka|grpc|http|store)=(\S+)")
 
 
@@ -105,11 +104,10 @@ class Child:
     async def spawn(cls, settings: Settings) -> Child:
         """Start a broker with exactly these settings, whatever the environment says."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
-        paths = [str(_PACKAGE_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
-        environment |= {SUPERVISED: "1", "PYTHONPATH": os.pathsep.join(paths)}
+        environment[SUPERVISED] = "1"
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "broker.cli.main", "broker", *settings.arguments(),
-            stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, start_new_session=True, limit=LINE_BYTES_MAX,
+            stdin=PIPE, stdout=PIPE, stderr=PIPE, env=found_by(environment), start_new_session=True, limit=LINE_BYTES_MAX,
         )  # fmt: skip
         return cls(process)
 

@@ -40,6 +40,7 @@ from broker.cluster.topic_config import TopicConfig, validate_topic_name
 from broker.engine import keys, lookup
 from broker.engine.catalog import Catalog, DeposedError, LocalCatalog
 from broker.engine.checkpoint import Checkpointer, Rolled
+from broker.engine.encoding import Encoders
 from broker.engine.history import HistoryReader
 from broker.engine.leads import Leads
 from broker.engine.partition import Appended, PartitionLog
@@ -109,6 +110,7 @@ class Engine:
     Args:
         incarnation_id: 32 hex digits, never used before.
         fail: called once, on the loop, with what ends this broker: it may never ack again.
+        encoders: of history, closed with the engine. None: it is encoded in threads of this process.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Engine:
         clock: Clock,
         incarnation_id: str,
         fail: Callable[[HeadgateError], None],
+        encoders: Encoders | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -156,8 +159,9 @@ class Engine:
         self.history = HistoryReader(
             self.references.locate,
             cache_bytes_max=settings.history_cache_bytes,
-            threads=settings.history_threads,
+            parallel=settings.history_encoders,
             codec=Codec.named(settings.history_compression),
+            encoders=encoders,
         )
         self._reader = Reader(store, incarnation_id, settings.read_cache_bytes, self.history)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}

@@ -1,8 +1,8 @@
 """Reading Parquet extents as what Kafka clients understand: rows of a file to batches, by row group.
 
 A file is opened once: its footer is read, checked against the reference, and kept. Then a row group at a time is fetched from the
-store and turned into batches by a thread of a small pool, so that the event loop only ever hands over memory. Encoded row groups
-are cached by bytes; readers of the same row group share one encoding; while one is being sent the next is made.
+store and turned into batches by another process (`encoding.py`), so that the event loop only ever hands over memory. Encoded row
+groups are cached by bytes; readers of the same row group share one encoding; while one is being sent the next is made.
 
 pyarrow is imported by the first file, in a thread: a broker without history never pays for it.
 """
@@ -10,22 +10,23 @@ pyarrow is imported by the first file, in a thread: a broker without history nev
 from __future__ import annotations
 
 import asyncio
+import os
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from broker.cluster.gates import ParquetExtent
+from broker.engine.encoding import Encoders, RowGroupBytes, encode
 from broker.log.compression import Codec
 from broker.log.crc import crc32c
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
 from broker.runtime.logging import get_logger
 from broker.runtime.tasks import end_tasks
-from broker.store.interface import Readable
+from broker.store.interface import Files, Readable
 
 if TYPE_CHECKING:
     from broker.log.column_schema import Int64s
@@ -33,14 +34,15 @@ if TYPE_CHECKING:
 
 log = get_logger("history")
 
-BATCH_BYTES_MAX = 1 << 20
-"""Of an encoded batch before compression: what consumers ask for of one partition by default (`max.partition.fetch.bytes`)."""
+IDLE_S = 60.0
+"""Encoder processes that had nothing to do for so long are ended: history is read in floods, too."""
 FOOTERS_BYTES_MAX = 32 << 20
 """Footers of open files, as they are in the file; in memory they are a few times larger."""
 BROKEN_MAX = 1000
 """Files of which it is remembered that they were complained about."""
 
 _T = TypeVar("_T")
+Encode: TypeAlias = Callable[[RowGroupBytes], list[memoryview]]
 
 
 class _GroupKey(NamedTuple):
@@ -66,22 +68,32 @@ class _Encoded:
 
 
 class HistoryReader:
-    """Batches and times of Parquet extents. Lives on the loop; the work is done in its own threads.
+    """Batches and times of Parquet extents. Lives on the loop; the work is done in its own threads, and in processes.
 
     Args:
         locate: the store and key of an extent's path. Raises InvalidError where it may not be read.
         cache_bytes_max: of encoded row groups that are kept.
-        threads: that decode and encode; so many row groups and one more are in memory beside the cache.
+        parallel: row groups that are encoded at a time; so many and one more are in memory beside the cache.
+        encoders: that encode them; closed with the reader. None: threads of this process do it.
     """
 
     def __init__(
-        self, locate: Callable[[str], tuple[Readable, str]], *, cache_bytes_max: int, threads: int, codec: Codec = Codec.NONE
+        self,
+        locate: Callable[[str], tuple[Readable, str]],
+        *,
+        cache_bytes_max: int,
+        parallel: int,
+        codec: Codec = Codec.NONE,
+        encoders: Encoders | None = None,
     ) -> None:
         self._locate = locate
         self._codec = codec
-        self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
-        self._room = asyncio.Semaphore(threads + 1)
+        self._encoders = encoders
+        self._encoder: Encode = encode if encoders is None else encoders.encode
+        self._small_work = ThreadPoolExecutor(1, thread_name_prefix="footers")
+        self._encode_work = ThreadPoolExecutor(parallel, thread_name_prefix="history")
+        self._resting: asyncio.TimerHandle | None = None
+        self._room = asyncio.Semaphore(parallel + 1)
         self._footers: OrderedDict[str, tuple[ExtentFile, int]] = OrderedDict()
         self._footers_bytes = 0
         self._opening: dict[str, asyncio.Task[ExtentFile]] = {}
@@ -180,12 +192,19 @@ class HistoryReader:
         await self._open(extent)
 
     async def close(self) -> None:
-        """Stop the threads. Reads under way fail with ClosedError."""
+        """Stop threads and processes. Reads under way fail with ClosedError."""
         self._closed = True
         await end_tasks((*self._encoding.values(), *self._opening.values()))
         self._cache.clear()
-        if self._pool is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+        if self._resting is not None:
+            self._resting.cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self._shutdown)
+
+    def _shutdown(self) -> None:
+        if self._encoders is not None:
+            self._encoders.close()
+        self._small_work.shutdown()
+        self._encode_work.shutdown()
 
     # -- files
 
@@ -266,8 +285,11 @@ class HistoryReader:
 
     async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile, index: int) -> _Encoded:
         async with self._room:
-            data = await self._group_bytes(extent, file, index)
-            encoded = await self._run(lambda: _encode_group(extent, file, index, data, key.codec))
+            encoded = await self._encode_group(extent, file, index)
+        if self._encoders is not None:
+            if self._resting is not None:
+                self._resting.cancel()
+            self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest, self._encoders)
         self.encoded_rows += file.groups[index].rows
         self.encoded_bytes += encoded.size_bytes
         if encoded.size_bytes <= self._cache_bytes_max and not self._closed:
@@ -276,6 +298,21 @@ class HistoryReader:
             while self.cache_bytes > self._cache_bytes_max:
                 self.cache_bytes -= self._cache.popitem(last=False)[1].size_bytes
         return encoded
+
+    async def _encode_group(self, extent: ParquetExtent, file: ExtentFile, index: int) -> _Encoded:
+        store, key = self._place(extent)
+        descriptor = await store.open_file(key) if self._encoders is not None and isinstance(store, Files) else None
+        source = await self._group_bytes(extent, file, index) if descriptor is None else descriptor
+        base_offset = extent.base_offset + file.groups[index].first_row
+        group = RowGroupBytes(file, extent.size_bytes, index, source, base_offset, extent.leader_epoch, self._codec)
+        work = self._run(partial(_encoded, extent, self._encoder, group), self._encode_work)
+        if descriptor is not None:
+            # Not before the thread is through with it, also where nobody waits any more.
+            work.add_done_callback(lambda _: os.close(descriptor))
+        return await asyncio.shield(work)
+
+    def _rest(self, encoders: Encoders) -> None:
+        self._encode_work.submit(encoders.rest)
 
     def _read_ahead(self, extent: ParquetExtent, file: ExtentFile, index: int, following: ParquetExtent | None) -> None:
         """Begin to encode what will be asked for next, where nothing waits for the threads and there is room to keep it."""
@@ -312,12 +349,10 @@ class HistoryReader:
                 raise ClosedError(Reason.CLOSED, "the reader of history was closed") from None
             raise
 
-    def _run(self, call: Callable[[], _T]) -> Awaitable[_T]:
+    def _run(self, call: Callable[[], _T], pool: ThreadPoolExecutor | None = None) -> asyncio.Future[_T]:
         if self._closed:
             raise ClosedError(Reason.CLOSED, "the reader of history was closed")
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="history")
-        return asyncio.get_running_loop().run_in_executor(self._pool, call)
+        return asyncio.get_running_loop().run_in_executor(pool or self._small_work, call)
 
     def _complain(self, extent: ParquetExtent, error: HeadgateError) -> None:
         """One line for each file: its readers come again and again."""
@@ -339,10 +374,12 @@ class HistoryReader:
 # What runs in the threads. They import pyarrow.
 
 
-def load_encoder() -> None:
-    """Import what encoding needs, some tenths of a second: whoever commits the first file does it before its readers come."""
-    for name in ("pyarrow.compute", "broker.log.columns", "broker.log.parquet"):
-        import_module(name)
+def _encoded(extent: ParquetExtent, encode: Encode, group: RowGroupBytes) -> _Encoded:
+    try:
+        batches = encode(group)
+    except InvalidError as error:
+        raise _corrupt(extent, error.message) from error
+    return _Encoded(batches, array("q", (int.from_bytes(batch[:8], "big") for batch in batches)))
 
 
 def _first_read() -> int:
@@ -370,27 +407,6 @@ def _parse_footer(extent: ParquetExtent, tail: bytes, size: int) -> ExtentFile:
         return read_footer(footer, extent.size_bytes)
     except InvalidError as error:
         raise _corrupt(extent, error.message) from error
-
-
-def _encode_group(extent: ParquetExtent, file: ExtentFile, index: int, data: bytes, codec: Codec) -> _Encoded:
-    from broker.log.columns import encode_batches
-    from broker.log.parquet import read_group
-
-    group = file.groups[index]
-    base_offset = extent.base_offset + group.first_row
-    try:
-        batches = encode_batches(
-            read_group(file, group, data),
-            base_offset,
-            leader_epoch=extent.leader_epoch,
-            compression=codec,
-            batch_bytes_max=BATCH_BYTES_MAX,
-            # Who is slow to take one batch must not keep all others of the group in memory.
-            shared_bytes_max=BATCH_BYTES_MAX,
-        )
-    except InvalidError as error:
-        raise _corrupt(extent, error.message) from error
-    return _Encoded(batches, array("q", (int.from_bytes(batch[:8], "big") for batch in batches)))
 
 
 def _times(extent: ParquetExtent, file: ExtentFile, index: int, data: bytes, first: int) -> Int64s:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from broker.cluster.gates import ParquetExtent, data_prefix, is_url
-from broker.engine.history import load_encoder
 from broker.log.crc import crc32c
 from broker.runtime.errors import FatalError, InvalidError, Reason
 from broker.store.interface import Readable, Store
@@ -148,7 +147,6 @@ def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> None:
     """Compare a footer with what was said of the file. Heavy: in a thread."""
     from broker.log.parquet import read_footer
 
-    load_encoder()
     try:
         # As the readers will: also row groups that are too large to be served are refused.
         file = read_footer(footer, one.size_bytes)

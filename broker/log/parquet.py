@@ -70,6 +70,8 @@ class ExtentFile:
     """Those that are read, in the order of the file."""
     groups: tuple[RowGroup, ...]
     """Those with rows, in the order of the rows."""
+    footer: bytes
+    """What it was read from."""
 
     @property
     def rows(self) -> int:
@@ -234,7 +236,7 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
             )
         groups.append(RowGroup(number, first_row, group.num_rows, start, end, data_bytes, low, high))
         first_row += group.num_rows
-    return ExtentFile(metadata, columns, tuple(groups))
+    return ExtentFile(metadata, columns, tuple(groups), bytes(footer))
 
 
 def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, columns: tuple[str, ...] | None = None) -> pa.Table:

@@ -166,7 +166,9 @@ class Settings:
     history_cache_bytes: int = _size(
         128 * MIB, 0, 1024 * GIB, "cache of history as Kafka clients get it: rows of Parquet files, encoded to batches"
     )
-    history_threads: int = _count(1, 1, 64, "threads that encode history; more of them take processor time from live traffic")
+    history_encoders: int = _count(
+        1, 1, 64, "processes that encode history, begun when it is read; they give way to whoever else wants the processor"
+    )
     history_compression: str = _choice(
         "none",
         ("none", "gzip", "snappy", "lz4", "zstd"),

@@ -15,12 +15,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from types import FrameType, ModuleType
+from types import FrameType
 
 from broker.runtime import descriptors
 from broker.runtime.config import Settings
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.modules import without_pandas
 from broker.runtime.scheduling import take_short_turns
 from broker.server import ports
 
@@ -40,20 +40,11 @@ SUPERVISED = "HEADGATE_SUPERVISED"
 that is killed never leaves brokers behind."""
 
 
-class _WithoutPandas:
-    """Says that pandas is not installed: pyarrow would import it with the first history that is read, half a second in which all
-    others wait, and does as well without."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("brokers do without", name=name)
-
-
 def run(settings: Settings) -> int:
     """Run a broker until it is told to stop. Returns the exit code of the process; errors went to stderr, one line each."""
     gc.disable()  # the start only makes what stays; collecting in between is wasted
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    sys.meta_path.insert(0, _WithoutPandas())
+    without_pandas()
     descriptors.allow(settings.connections_max)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_early)

@@ -157,6 +157,7 @@ class Process:
         settings = self.settings
         coordinator = await self._import("broker.engine.coordinator")
         engines = await self._import("broker.engine.engine")
+        encoding = await self._import("broker.engine.encoding")
         wrappers = await self._import("broker.store.wrappers")
         opening = await self._import("broker.store.open")
         # Opening may import boto3 and may wait for a disk.
@@ -176,7 +177,12 @@ class Process:
         assert self._observer is not None
         metered.register(self._observer.metrics)
         engine: Engine = engines.Engine(
-            store=metered, settings=settings, clock=self.clock, incarnation_id=os.urandom(16).hex(), fail=self.stop
+            store=metered,
+            settings=settings,
+            clock=self.clock,
+            incarnation_id=os.urandom(16).hex(),
+            fail=self.stop,
+            encoders=encoding.Encoders(),
         )
         module = await self._import("broker.control.cluster")
         host, kafka_port = self._advertised()

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -95,6 +95,18 @@ class Readable(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Files(Protocol):
+    """The optional capability of stores whose objects are files."""
+
+    async def open_file(self, key: str) -> int | None:
+        """A descriptor of an object, for another process to read from; None where there is no file. Whoever asked closes it.
+
+        Raises as `Store.get_range`.
+        """
+        ...
 
 
 class Appender(Protocol):

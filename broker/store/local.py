@@ -71,6 +71,11 @@ class LocalStore:
         check_range(start, length)
         return await self._run(lambda: self._files.get_range(key, start, length))
 
+    async def open_file(self, key: str) -> int:
+        """See Files."""
+        check_key(key)
+        return await self._run(lambda: self._files.open_file(key))
+
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         check_listing(prefix, start_after, limit)
         return await self._run(lambda: self._files.listing(prefix, start_after, limit))

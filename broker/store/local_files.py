@@ -171,18 +171,25 @@ class LocalFiles:
 
     def get_range(self, key: str, start: int, length: int | None) -> bytes:
         """See Store; `length` None is all the rest."""
+        fd = self.open_file(key)
+        try:
+            size = os.fstat(fd).st_size
+            return _read(fd, start, size if length is None else min(size, start + length))
+        except OSError as error:
+            raise_store_error(error, "reading an object", key)
+        finally:
+            os.close(fd)
+
+    def open_file(self, key: str) -> int:
+        """See Files."""
         self.check_root()
         try:
             with self._parent(key, create=False) as (fds, name):
                 fd = os.open(name, _OPEN_FILE, dir_fd=fds[-1])
-            try:
-                found = os.fstat(fd)
-                if not stat.S_ISREG(found.st_mode):
-                    raise not_found(key)
-                end = found.st_size if length is None else min(found.st_size, start + length)
-                return _read(fd, start, end)
-            finally:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
+                raise not_found(key)
+            return fd
         except FileNotFoundError as error:
             raise not_found(key) from error
         except OSError as error:

@@ -33,24 +33,39 @@ class ReadableDirectory:
         check_range(start, length)
         return await asyncio.get_running_loop().run_in_executor(None, self._read, key, start, length)
 
+    async def open_file(self, key: str) -> int:
+        """As `Files.open_file`."""
+        check_key(key)
+        return await asyncio.get_running_loop().run_in_executor(None, self._open, key)
+
     async def close(self) -> None:
         """Nothing is held open."""
 
     def _read(self, key: str, start: int, length: int) -> bytes:
+        descriptor = self._open(key)
+        try:
+            parts: list[bytes] = []
+            while length > 0 and (part := os.pread(descriptor, length, start)):
+                parts.append(part)
+                start, length = start + len(part), length - len(part)
+            return b"".join(parts)
+        except OSError as error:
+            raise_store_error(error, "reading", key)
+        finally:
+            os.close(descriptor)
+
+    def _open(self, key: str) -> int:
         *parents, name = key.split("/")
         try:
             with ExitStack() as opened:
                 descriptor = _keep(opened, os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
                 for parent in parents:
                     descriptor = _keep(opened, os.open(parent, _DIRECTORY, dir_fd=descriptor))
-                descriptor = _keep(opened, os.open(name, _FILE, dir_fd=descriptor))
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise not_found(key)
-                parts: list[bytes] = []
-                while length > 0 and (part := os.pread(descriptor, length, start)):
-                    parts.append(part)
-                    start, length = start + len(part), length - len(part)
-                return b"".join(parts)
+                found = os.open(name, _FILE, dir_fd=descriptor)
+            if not stat.S_ISREG(os.fstat(found).st_mode):
+                os.close(found)
+                raise not_found(key)
+            return found
         except OSError as error:
             # ELOOP: a symbolic link. As for a directory in the place of a file, there is no such object.
             if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or error.errno == errno.ELOOP:

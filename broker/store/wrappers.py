@@ -9,7 +9,7 @@ from typing import TypeVar
 from broker.runtime.clock import Clock
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.metrics import Labels, Metrics
-from broker.store.interface import Appender, Buffer, ObjectInfo, Store
+from broker.store.interface import Appender, Buffer, Files, ObjectInfo, Store
 from broker.store.keys import views
 
 RETRY_PAUSE_S_MIN = 0.05
@@ -143,7 +143,7 @@ class OperationCounts:
     seconds: float = 0.0
 
 
-OPERATIONS = ("put_if_absent", "put", "get", "get_range", "list", "delete")
+OPERATIONS = ("put_if_absent", "put", "get", "get_range", "open_file", "list", "delete")
 
 
 class MeteredStore:
@@ -196,6 +196,12 @@ class MeteredStore:
         data = await self._count("get_range", self._store.get_range(key, start, length))
         self.counts["get_range"].bytes += len(data)
         return data
+
+    async def open_file(self, key: str) -> int | None:
+        """See Files. What is read from it is not counted here."""
+        if not isinstance(self._store, Files):
+            return None
+        return await self._count("open_file", self._store.open_file(key))
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
         return await self._count("list", self._store.list(prefix, start_after, limit))

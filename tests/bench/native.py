@@ -210,8 +210,9 @@ CPUCLOCK_SCHED = 2
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of all threads of a process so far, by its own clock: clock_getcpuclockid(3)."""
-    return time.clock_gettime(~pid << 3 | CPUCLOCK_SCHED)
+    """User and system time so far of a process and of those that it began and that run, by clocks of clock_getcpuclockid(3)."""
+    began = [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+    return sum(time.clock_gettime(~process << 3 | CPUCLOCK_SCHED) for process in (pid, *map(int, began)))
 
 
 def busy_seconds() -> float:

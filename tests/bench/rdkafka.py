@@ -92,7 +92,7 @@ def produce(port: str, topic: str, value_bytes: str, batch_bytes: str, codec: st
     return {"records": records, "seconds": time.perf_counter() - start, "cpu_s": time.process_time()}
 
 
-def consume(port: str, topic: str, records: str) -> dict[str, Any]:
+def consume(port: str, topic: str, records: str, partitions: str = "1") -> dict[str, Any]:
     """Reads so many records from the beginning; the time starts with the first one."""
     consumer = Consumer(
         {
@@ -105,7 +105,7 @@ def consume(port: str, topic: str, records: str) -> dict[str, Any]:
             "fetch.message.max.bytes": 1 << 20,
         }
     )
-    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(int(partitions))])
     wanted = int(records)
     seen = size = 0
     start = last = 0.0
@@ -131,10 +131,10 @@ def consume(port: str, topic: str, records: str) -> dict[str, Any]:
     return {"records": seen, "bytes": size, "seconds": last - start, "cpu_s": time.process_time()}
 
 
-def consume_again(port: str, topic: str, records: str) -> dict[str, Any]:
+def consume_again(port: str, topic: str, records: str, partitions: str = "1") -> dict[str, Any]:
     """`consume`, again and again, until it is killed."""
     while True:
-        consume(port, topic, records)
+        consume(port, topic, records, partitions)
 
 
 def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: str, seconds: str) -> dict[str, Any]:

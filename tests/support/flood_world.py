@@ -15,8 +15,9 @@ from pathlib import Path
 from assets.demo import flights
 from assets.demo.dagster_api import DagsterApi
 from assets.demo.play import choose_ports, environment
-from assets.demo.processes import ROOT, Processes
+from assets.demo.processes import Processes
 from assets.resources import ClusterResource
+from tests.support.broker_process import ROOT
 
 FLOOD = "flights"
 TOPIC = "flights"

@@ -139,7 +139,7 @@ def _live(bench: Bench) -> Iterable[Row]:
             during = _paced(broker, server, seconds)
             spark.end()
             consumer = subprocess.Popen(
-                [*_rdkafka(client), "consume_again", str(broker.kafka_port), "live", str(rows // PARTITIONS // 2)],
+                [*_rdkafka(client), "consume_again", str(broker.kafka_port), "live", str(rows), str(PARTITIONS)],
                 cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
             try:

@@ -24,6 +24,7 @@ from crc32c import crc32c
 from broker.client.gates import FileRef
 from broker.client.upload import write_extent
 from broker.cluster.gates import ParquetExtent
+from broker.engine.encoding import Encoders
 from broker.engine.history import HistoryReader
 from broker.log.batch import crc_matches, parse_header
 from broker.log.column_schema import HEADERS_TYPE
@@ -93,13 +94,30 @@ def store() -> CountedStore:
 MakeReader = Callable[..., HistoryReader]
 
 
+class KeptEncoders(Encoders):
+    """Stay when a reader is closed, for those of the next test."""
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def encoders() -> Iterator[Encoders]:
+    kept = KeptEncoders()
+    yield kept
+    Encoders.close(kept)
+
+
 @pytest_asyncio.fixture
-async def make_reader(store: CountedStore) -> AsyncIterator[MakeReader]:
+async def make_reader(store: CountedStore, encoders: Encoders) -> AsyncIterator[MakeReader]:
     made: list[HistoryReader] = []
 
     def make(cache_bytes_max: int = 64 << 20, codec: Codec = Codec.NONE) -> HistoryReader:
-        made.append(HistoryReader(lambda path: (store, path), cache_bytes_max=cache_bytes_max, threads=2, codec=codec))
-        return made[-1]
+        reader = HistoryReader(
+            lambda path: (store, path), cache_bytes_max=cache_bytes_max, parallel=2, codec=codec, encoders=encoders
+        )
+        made.append(reader)
+        return reader
 
     yield make
     for reader in made:
@@ -386,6 +404,20 @@ async def test_a_file_that_vanished(store: CountedStore, make_reader: MakeReader
     assert await read_all(reader, extent) == rows(10), "an error is not kept"
 
 
+async def test_who_reads_no_more_needs_no_processes(store: CountedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoders = Encoders()
+    extent = await put(store, rows(100))
+    reader = HistoryReader(lambda path: (store, path), cache_bytes_max=0, parallel=1, encoders=encoders)
+    assert encoders.pids == []
+    assert await read_all(reader, extent) == rows(100)
+    assert len(encoders.pids) == 1
+    monkeypatch.setattr("broker.engine.history.IDLE_S", 0.05)
+    for _ in range(2):
+        assert await read_all(reader, extent) == rows(100)
+        await until(lambda: encoders.pids == [])
+    await reader.close()
+
+
 async def test_closing_ends_reads(store: CountedStore, make_reader: MakeReader) -> None:
     extent = await put(store, rows(10))
     reader = make_reader()
@@ -422,7 +454,7 @@ async def test_a_bucket(s3_server: S3Server) -> None:
             timestamp_max_ms=ref.timestamp_max_ms,
         )
         assert extent == extent_of(await store.get(ref.path), records, ref.path)
-        reader = HistoryReader(lambda path: (store, path), cache_bytes_max=1 << 20, threads=1)
+        reader = HistoryReader(lambda path: (store, path), cache_bytes_max=1 << 20, parallel=1)
         assert await read_all(reader, extent) == records
         await reader.close()
     finally:

@@ -20,11 +20,15 @@ from shutil import rmtree
 import pytest
 import pytest_asyncio
 
+from broker.runtime.clock import ManualClock
 from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, RetryError
 from broker.store.interface import Appender
 from broker.store.local import LocalStore
 from broker.store.local_files import TEMP_AGE_S_MAX, TEMP_DIRECTORY
+from broker.store.memory import MemoryObjects, MemoryStore
 from broker.store.os_errors import store_error
+from broker.store.readable import ReadableDirectory
+from broker.store.wrappers import MeteredStore
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -362,6 +366,8 @@ async def test_symlinks_are_not_followed(store: LocalStore, tmp_path: Path) -> N
     for call in (
         store.get("way/secret"),
         store.get_range("way/secret", 0, 1),
+        store.open_file("way/secret"),
+        store.open_file("file"),
         store.put("way/new", b"2"),
         store.put_if_absent("way/new", b"2"),
         store.put_if_absent("way/deep/er", b"2"),
@@ -508,3 +514,29 @@ async def test_a_killed_writer_leaves_whole_objects_only(tmp_path: Path) -> None
             data = await store.get(row.key)
             assert len(data) == 160_000 and data == data[:8] * 20_000
         await store.close()
+
+
+async def test_a_descriptor_for_another_process(store: LocalStore) -> None:
+    await store.put("a/b", b"0123456789")
+    metered = MeteredStore(store, ManualClock(0))
+    foreign = ReadableDirectory(store.url)
+    for files in (store, foreign, metered):
+        descriptor = await files.open_file("a/b")
+        assert descriptor is not None
+        assert os.pread(descriptor, 4, 3) == b"3456"
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(descriptor, b"not to be written")
+        assert not os.get_inheritable(descriptor)
+        os.close(descriptor)
+    before = len(os.listdir("/proc/self/fd"))
+    for files in (store, foreign, metered):
+        for key in ("a", "a/c", "a/b/c"):
+            with pytest.raises(InvalidError) as caught:
+                await files.open_file(key)
+            assert caught.value.reason is Reason.NOT_FOUND
+        with pytest.raises(InvalidError):
+            await files.open_file("a/../b")
+    assert len(os.listdir("/proc/self/fd")) == before, "no descriptor is left behind"
+    counted = metered.counts["open_file"]
+    assert (counted.calls, counted.errors) == (5, 0), "what is not there is an answer"
+    assert await MeteredStore(MemoryStore(MemoryObjects(ManualClock(0))), ManualClock(0)).open_file("a/b") is None

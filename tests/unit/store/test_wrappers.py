@@ -121,7 +121,8 @@ async def test_every_operation_is_repeated() -> None:
         "list": (lambda: bench.store.list("zz"), []),
         "delete": (lambda: bench.store.delete("b"), None),
     }
-    assert set(calls) == set(OPERATIONS)
+    # Only directories have files to open; what is repeated is a bucket.
+    assert set(calls) == set(OPERATIONS) - {"open_file"}
     for number, (operation, (call, answer)) in enumerate(calls.items(), 1):
         bench.faults.script(operation, REFUSED, REFUSED)
         assert await call() == answer
@@ -207,6 +208,7 @@ async def test_counters() -> None:
         "put": (1, 0, 1, 0.0),
         "get": (4, 1, 10, 0.25),
         "get_range": (1, 0, 3, 0.0),
+        "open_file": (0, 0, 0, 0.0),
         "list": (1, 0, 0, 0.0),
         "delete": (1, 0, 0, 0.0),
     }

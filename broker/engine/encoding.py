@@ -1,0 +1,306 @@
+"""Row groups of Parquet files to batches, in processes of their own that give way.
+
+Arrow and numpy hold the interpreter's lock for a third of this work; in a thread the event loop would wait for it, and a nicer
+thread would keep it waiting longer still. A process can be nice: whoever wants the processor has it first. What a broken file may
+do to a library ends that process and not the broker.
+
+Both ends of the socket between them are here. A request is a header, the file's footer, and the bytes of one row group or the
+file's descriptor to read them from; the answer a header, the sizes of the batches and these, or why there are none. One request is
+under way at a time. A process ends when the other end of its socket does, so it never outlives its broker, however that ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from broker.log.compression import Codec
+from broker.runtime.errors import ClosedError, InvalidError, Reason, RetryError
+from broker.runtime.logging import get_logger
+from broker.runtime.modules import found_by, without_pandas
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+    from broker.log.parquet import ExtentFile, RowGroup
+
+log = get_logger("history")
+
+BATCH_BYTES_MAX = 1 << 20
+"""Of an encoded batch before compression: what consumers ask for of one partition by default (`max.partition.fetch.bytes`)."""
+NICENESS = 10
+"""A tenth of the processor beside somebody who wants all of it: live records do not wait, and history does not stand still."""
+SILENCE_S = 300
+"""A process that says nothing for so long is ended: the largest row group takes seconds, and a tenth of the processor is enough."""
+FILES_KEPT = 4
+"""Files whose footers a process has parsed: partitions are read in turns."""
+READ_BYTES = 128 << 10
+"""Of a file at a time. Many kernels finish a read before they see who else wants the processor: 3 MB took most of a millisecond."""
+
+_REQUEST = struct.Struct("<IIQqiiB")
+"""Bytes of the footer, of the row group (0: a descriptor comes along); size of the file, base offset, leader epoch, index of the
+row group, codec."""
+_ANSWER = struct.Struct("<?I")
+_SIZE = struct.Struct("<I")
+_TIMEVAL = struct.Struct("@ll")
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroupBytes:
+    """A row group to encode.
+
+    Args:
+        file: whose row group this is, `index` counting its `groups`.
+        size_bytes: of that file.
+        source: the row group's bytes in it, or a descriptor of the file, which stays the caller's.
+        base_offset: of the row group's first row.
+    """
+
+    file: ExtentFile
+    size_bytes: int
+    index: int
+    source: bytes | memoryview | int
+    base_offset: int
+    leader_epoch: int
+    codec: Codec
+
+
+def encode(group: RowGroupBytes, *, apart: bool = True) -> list[memoryview]:
+    """The rows as batches. Heavy: in a thread, or in a process.
+
+    Args:
+        apart: whether batches must not share memory: who is slow to take one would keep all others of its group.
+
+    Raises:
+        InvalidError: the bytes are not what the footer says.
+    """
+    from broker.log.column_encoder import GROUP_BYTES, encode_batches
+    from broker.log.parquet import read_group
+
+    place = group.file.groups[group.index]
+    return encode_batches(
+        read_group(group.file, place, _bytes_of(group.source, place) if isinstance(group.source, int) else group.source),
+        group.base_offset,
+        leader_epoch=group.leader_epoch,
+        compression=group.codec,
+        batch_bytes_max=BATCH_BYTES_MAX,
+        shared_bytes_max=BATCH_BYTES_MAX if apart else GROUP_BYTES,
+    )
+
+
+def _bytes_of(descriptor: int, place: RowGroup) -> memoryview:
+    import numpy as np
+
+    data = np.empty(place.end - place.start, np.uint8).data
+    at = 0
+    while at < len(data):
+        count = os.preadv(descriptor, [data[at : at + READ_BYTES]], place.start + at)
+        if not count:
+            raise InvalidError(Reason.CORRUPT_MESSAGE, "is cut off")
+        at += count
+    return data
+
+
+class Encoders:
+    """Encoder processes, as many as threads call `encode` at a time. All methods may be called from any thread; `encode` waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[_EncoderProcess] = []
+        self._busy: set[_EncoderProcess] = set()
+        self._closed = False
+
+    def encode(self, group: RowGroupBytes) -> list[memoryview]:
+        """The rows as batches, each in memory of its own.
+
+        Raises:
+            InvalidError: the bytes are not what the footer says. RetryError: the process ended. ClosedError.
+        """
+        process = self._take()
+        # After anything but a whole answer nobody knows what is still in the socket.
+        answered = False
+        try:
+            batches = process.encode(group)
+            answered = True
+            return batches
+        except InvalidError:
+            answered = True
+            raise
+        finally:
+            self._give_back(process, answered)
+
+    def _take(self) -> _EncoderProcess:
+        with self._lock:
+            if self._closed:
+                raise ClosedError(Reason.CLOSED, "the encoders were closed")
+            process = self._idle.pop() if self._idle else _EncoderProcess()
+            if not process.lives():
+                # It ended while nobody wanted anything of it.
+                process.end()
+                process = _EncoderProcess()
+            self._busy.add(process)
+            return process
+
+    def _give_back(self, process: _EncoderProcess, answered: bool) -> None:
+        with self._lock:
+            self._busy.remove(process)
+            if answered and not self._closed:
+                self._idle.append(process)
+                return
+        process.end()
+
+    def rest(self) -> None:
+        """End the processes that have nothing to do; the next work begins new ones."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.end()
+
+    def close(self) -> None:
+        """End all processes; work under way fails."""
+        with self._lock:
+            self._closed = True
+            for process in self._busy:
+                process.kill()
+        self.rest()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that there are."""
+        with self._lock:
+            return [process.pid for process in (*self._idle, *self._busy)]
+
+
+class _EncoderProcess:
+    """The broker's end of one process."""
+
+    def __init__(self) -> None:
+        import subprocess
+
+        try:
+            with ExitStack() as undo:
+                ours, theirs = (undo.enter_context(end) for end in socket.socketpair())
+                self._process: Popen[bytes] = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "broker.engine.encoding", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=found_by(os.environ),
+                )  # fmt: skip
+                theirs.close()
+                undo.pop_all()
+        except OSError as error:
+            raise RetryError(Reason.OVERLOADED, f"no process to encode history could be begun: {error}") from error
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(SILENCE_S, 0))
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(SILENCE_S, 0))
+        self._socket = ours
+        self.pid = self._process.pid
+
+    def encode(self, group: RowGroupBytes) -> list[memoryview]:
+        footer = group.file.footer
+        descriptors, data = ([group.source], b"") if isinstance(group.source, int) else ([], group.source)
+        request = _REQUEST.pack(
+            len(footer), len(data), group.size_bytes, group.base_offset, group.leader_epoch, group.index, group.codec
+        )
+        try:
+            socket.send_fds(self._socket, [request], descriptors)
+            self._socket.sendall(footer)
+            self._socket.sendall(data)
+            done, count = _ANSWER.unpack(receive(self._socket, _ANSWER.size))
+            if not done:
+                raise InvalidError(Reason.CORRUPT_MESSAGE, str(receive(self._socket, count), "utf-8"))
+            sizes = [size for (size,) in _SIZE.iter_unpack(receive(self._socket, count * _SIZE.size))]
+            return [receive(self._socket, size) for size in sizes]
+        except OSError as error:
+            silent = isinstance(error, BlockingIOError)
+            what = f"said nothing for {SILENCE_S} s" if silent else f"ended: {self.kill()}"
+            log.error("encoder_ended", pid=self.pid, reason=what)
+            raise RetryError(Reason.STORE_UNAVAILABLE, f"a process that encoded history {what}") from error
+
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> str:
+        """End it, if it has not ended by itself; how it ended. Whoever waits for it is told."""
+        self._process.kill()
+        code = self._process.wait()
+        return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def end(self) -> None:
+        self._socket.close()
+        self.kill()
+
+
+def receive(end: socket.socket, size: int) -> memoryview:
+    """So many bytes.
+
+    Raises:
+        ConnectionResetError: the other end was closed. BlockingIOError: nothing came in time.
+    """
+    import numpy as np
+
+    # Of numpy, because a bytearray would be filled with zeros first.
+    data = np.empty(size, np.uint8).data
+    at = 0
+    while at < size:
+        count = end.recv_into(data[at:], 0, socket.MSG_WAITALL)
+        if not count:
+            raise ConnectionResetError("the other end was closed")
+        at += count
+    return data.toreadonly()
+
+
+# The process's own end.
+
+
+def serve(end: socket.socket) -> None:
+    """Answer until the other end is closed."""
+    from broker.log.parquet import read_footer
+
+    parse = lru_cache(FILES_KEPT)(read_footer)
+    # A broker that is killed closes its end wherever the work is.
+    with end, suppress(ConnectionError):
+        while True:
+            request, descriptors, _, _ = socket.recv_fds(end, _REQUEST.size, 1, socket.MSG_WAITALL)
+            if not request:
+                return
+            footer_bytes, data_bytes, size_bytes, base_offset, leader_epoch, index, codec = _REQUEST.unpack(request)
+            footer, data = bytes(receive(end, footer_bytes)), receive(end, data_bytes)
+            source = data if data_bytes else descriptors[0]
+            parts: list[bytes | memoryview]
+            try:
+                file = parse(footer, size_bytes)
+                group = RowGroupBytes(file, size_bytes, index, source, base_offset, leader_epoch, Codec(codec))
+                batches = encode(group, apart=False)
+                parts = [_ANSWER.pack(True, len(batches)), b"".join(_SIZE.pack(len(batch)) for batch in batches), *batches]
+            except InvalidError as error:
+                message = error.message.encode()
+                parts = [_ANSWER.pack(False, len(message)), message]
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+            for part in parts:
+                end.sendall(part)
+
+
+def main() -> None:
+    """Encode for the broker at the other end of a socket. Its number is the argument."""
+    # A terminal and a supervisor signal whole groups of processes; the broker may still need this one for its last answers.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    without_pandas()
+    # Loaded before it is nice: a reader waits for the first process, also where somebody else wants all of the processor.
+    for name in ("broker.log.column_encoder", "broker.log.parquet"):
+        import_module(name)
+    os.nice(NICENESS)
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Encoder processes: what they answer, that they give way, and how they end.
+
+Runs: row groups sent as bytes and as a file's descriptor, good ones and broken ones; processes that are killed while they rest and
+while they work, that are closed while they work, whose broker is killed. A mismatch means that a broker serves something else than
+its threads would, waits for a process that is no more, or leaves one behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from broker.engine import encoding
+from broker.engine.encoding import NICENESS, Encoders, RowGroupBytes, encode, receive
+from broker.log.batch import parse_header
+from broker.log.compression import Codec
+from broker.log.parquet import footer_size, read_footer, write_extent_file
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+
+PATIENCE_S = 60.0
+
+
+def parquet(rows: int, value_bytes: int = 100) -> bytes:
+    table = pa.table(
+        {
+            "timestamp": pa.array(range(rows), pa.timestamp("ms", tz="UTC")),
+            "key": pa.array([b"key-%d" % at for at in range(rows)], pa.binary()),
+            "value": pa.array([b"%d-" % at + bytes(value_bytes) for at in range(rows)], pa.binary()),
+        }
+    )
+    return bytes(write_extent_file(table, row_group_bytes=64 << 10).data)
+
+
+def group_of(data: bytes, index: int = 0, *, codec: Codec = Codec.NONE, base_offset: int = 7) -> RowGroupBytes:
+    file = read_footer(data[len(data) - footer_size(data[-8:], len(data)) :], len(data))
+    place = file.groups[index]
+    return RowGroupBytes(file, len(data), index, data[place.start : place.end], base_offset, 3, codec)
+
+
+def with_source(group: RowGroupBytes, source: bytes | int) -> RowGroupBytes:
+    return RowGroupBytes(group.file, group.size_bytes, group.index, source, group.base_offset, group.leader_epoch, group.codec)
+
+
+@pytest.fixture
+def encoders() -> Iterator[Encoders]:
+    made = Encoders()
+    yield made
+    made.close()
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Also a process that nobody has waited for is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_as_a_thread_would(encoders: Encoders, codec: Codec) -> None:
+    data = parquet(2000)
+    for index in range(3):
+        group = group_of(data, index, codec=codec, base_offset=1 << 40)
+        batches = encoders.encode(group)
+        assert [bytes(batch) for batch in batches] == [bytes(batch) for batch in encode(group)]
+        assert parse_header(batches[0]).base_offset == 1 << 40
+        assert all(batch.readonly for batch in batches)
+    assert len(encoders.pids) == 1
+
+
+def test_from_a_descriptor(encoders: Encoders, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    data = parquet(9000)
+    path.write_bytes(data)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for index in range(5):
+            group = group_of(data, index)
+            assert encoders.encode(with_source(group, descriptor)) == encode(group)
+        (pid,) = encoders.pids
+        assert str(path) not in {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}, "nothing is kept open there"
+        os.truncate(path, group_of(data, 5).file.groups[5].end - 1)
+        with pytest.raises(InvalidError, match="is cut off"):
+            encoders.encode(with_source(group_of(data, 5), descriptor))
+        assert encoders.encode(with_source(group_of(data, 1), descriptor)) == encode(group_of(data, 1))
+    finally:
+        os.close(descriptor)
+    assert encoders.pids == [pid], "a broken file harms nobody"
+
+
+def test_a_broken_row_group(encoders: Encoders) -> None:
+    data = parquet(2000)
+    good = group_of(data)
+    assert isinstance(good.source, bytes)
+    spoiled = bytearray(good.source)
+    spoiled[len(spoiled) // 2] ^= 0xFF
+    with pytest.raises(InvalidError) as in_thread:
+        encode(with_source(good, bytes(spoiled)))
+    with pytest.raises(InvalidError) as caught:
+        encoders.encode(with_source(good, bytes(spoiled)))
+    assert caught.value.message == in_thread.value.message
+    assert encoders.encode(good) == encode(good)
+    assert len(encoders.pids) == 1
+
+
+def test_it_gives_way(encoders: Encoders) -> None:
+    encoders.encode(group_of(parquet(10)))
+    (pid,) = encoders.pids
+    assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS
+    assert os.getpriority(os.PRIO_PROCESS, 0) < NICENESS
+
+
+def test_a_process_that_died_while_it_rested(encoders: Encoders) -> None:
+    group = group_of(parquet(10))
+    first = encoders.encode(group)
+    (pid,) = encoders.pids
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not alive(pid))
+    assert encoders.encode(group) == first, "nobody hears of it"
+    assert encoders.pids != [pid]
+
+
+def interrupted(encoders: Encoders, group: RowGroupBytes, interrupt: Callable[[int], None]) -> HeadgateError:
+    """How work ends whose process, that had begun it and stood still, is dealt with by `interrupt`."""
+    encoders.encode(group)
+    (pid,) = encoders.pids
+    os.kill(pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(encoders.encode, group)
+        until(lambda: bool(encoders._busy))
+        interrupt(pid)
+        error = work.exception(PATIENCE_S)
+    assert isinstance(error, HeadgateError)
+    assert not alive(pid)
+    return error
+
+
+def test_a_process_that_dies_at_work(encoders: Encoders) -> None:
+    group = group_of(parquet(10))
+    error = interrupted(encoders, group, lambda pid: os.kill(pid, signal.SIGKILL))
+    assert isinstance(error, RetryError)
+    assert "Killed" in error.message
+    assert encoders.pids == []
+    assert encoders.encode(group) == encode(group)
+
+
+def test_what_is_left_of_an_answer_is_nobodys(encoders: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = parquet(3000)
+    encoders.encode(group_of(data))
+    (pid,) = encoders.pids
+
+    def no_memory(end: socket.socket, size: int) -> memoryview:
+        if size > 1000:
+            raise MemoryError
+        return receive(end, size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encoding, "receive", no_memory)
+        with pytest.raises(MemoryError):
+            encoders.encode(group_of(data))
+    assert not alive(pid)
+    assert encoders.encode(group_of(data, 1)) == encode(group_of(data, 1))
+
+
+def test_closing_ends_work(encoders: Encoders) -> None:
+    group = group_of(parquet(10))
+    error = interrupted(encoders, group, lambda pid: encoders.close())
+    assert isinstance(error, RetryError)
+    assert encoders.pids == []
+    with pytest.raises(ClosedError):
+        encoders.encode(group)
+
+
+def test_rest(encoders: Encoders) -> None:
+    group = group_of(parquet(10))
+    encoders.encode(group)
+    (pid,) = encoders.pids
+    encoders.rest()
+    assert not alive(pid)
+    assert encoders.pids == []
+    assert encoders.encode(group) == encode(group)
+
+
+def test_as_many_as_callers(encoders: Encoders) -> None:
+    group = group_of(parquet(3000))
+    found: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(encoders.encode(group) == encode(group) for _ in range(20))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert found == [True] * 60
+    assert 1 <= len(encoders.pids) <= 3
+
+
+def test_no_process_to_be_had(encoders: Encoders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RetryError) as caught:
+        encoders.encode(group_of(parquet(10)))
+    assert caught.value.reason is Reason.OVERLOADED
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+OWNER = """
+import os, signal, sys, threading, time
+from tests.unit.engine.test_encoding import Encoders, group_of, parquet, until
+encoders, group = Encoders(), group_of(parquet(3000))
+encoders.encode(group)
+(pid,) = encoders.pids
+if sys.argv[1] == "at work":
+    os.kill(pid, signal.SIGSTOP)
+    threading.Thread(target=encoders.encode, args=[group]).start()
+    until(lambda: encoders._busy)
+    time.sleep(0.2)
+print(pid, flush=True)
+time.sleep(600)
+"""
+
+
+def owner(doing: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", OWNER, doing], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_does_not_outlive_its_broker(number: signal.Signals) -> None:
+    with owner("nothing") as broker:
+        assert broker.stdout is not None
+        pid = int(broker.stdout.readline())
+        assert alive(pid)
+        # What a terminal and a supervisor send to all at once is for the broker to act on.
+        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGTERM)
+        time.sleep(0.1)
+        assert alive(pid)
+        broker.send_signal(number)
+        until(lambda: not alive(pid))
+
+
+def test_a_broker_that_is_killed_during_work() -> None:
+    with owner("at work") as broker:
+        assert broker.stdout is not None
+        assert broker.stderr is not None
+        pid = int(broker.stdout.readline())
+        broker.kill()
+        broker.wait()
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: not alive(pid))
+        assert broker.stderr.read() == "", "its end is nothing to complain about"
