@@ -126,7 +126,7 @@ class Demo:
         earliest = self._earliest_when_gates_are_open(run_id)
         self._follow(run_id)
         flood_until = time.time()
-        wait_for("the end of the extra brokers", self._few_brokers, LEAVE_S, self._processes.check)
+        self._see_brokers_leave()
         self._say(f"live flights, nothing else: {self.options.quiet_s:g} s")
         after_from = time.time()
         time.sleep(self.options.quiet_s)
@@ -223,6 +223,15 @@ class Demo:
             time.sleep(0.3)
         if status != "SUCCESS":
             raise FatalError(Reason.INTERNAL, f"the flood failed: {self.dagster.failure(run_id)} run=`{run_id}`")
+
+    def _see_brokers_leave(self) -> None:
+        try:
+            wait_for("the end of the extra brokers", self._few_brokers, LEAVE_S, self._processes.check)
+        except FatalError as error:
+            # For one a leader that this load made new in the middle of the flood: it keeps all that it found for some minutes.
+            desired = self.cluster.desired()
+            what = f"brokers=`{desired.live_brokers}` asked_for=`{desired.brokers}` why=`{desired.reasons[0]}`"
+            raise FatalError(error.reason, f"{error.message} {what}") from error
 
     def _few_brokers(self) -> bool:
         return self.cluster.desired().live_brokers <= 1 and len(self.cluster.view().members) <= 1
