@@ -183,6 +183,59 @@ def test_a_reader_that_reads_slowly_gets_everything(broker: BrokerProcess) -> No
     assert len(answer.responses[0].partitions[0].records) >= 4 * MIB
 
 
+def test_answers_from_the_store_leave_in_pieces(broker: BrokerProcess) -> None:
+    """Megabytes that are no longer in memory, to a client that takes them slowly, fast, and not to the end: whole and in order."""
+    topic = create_topic(broker.bootstrap, fresh("cold"), 1)
+    sent = [batch([b"%06d" % number + random.Random(number).randbytes(900_000)]) for number in range(24)]
+    with connect(broker, timeout_s=60) as writer:
+        for data in sent:
+            produce(writer, topic, data)
+
+    def ask(connection: RawConnection, correlation_id: int, offset: int) -> None:
+        body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, offset, max_bytes=3 * MIB, max_wait_ms=10_000))
+        connection.send(framed(request_header(oracle.FETCH, 11, correlation_id) + body))
+
+    def bare(data: bytes | bytearray) -> bytes:
+        """A batch without what a broker writes into it: base offset and leader epoch."""
+        return bytes(data[8:12] + data[16:])
+
+    def check(answer: bytes, offset: int) -> int:
+        records = oracle.decode(oracle.FETCH, 11, answer).responses[0].partitions[0].records
+        size = len(sent[offset])
+        found = [records[at : at + size] for at in range(0, len(records), size)]
+        assert 1 <= len(found) <= 3, "what there is room for, but never nothing"
+        for number, data in enumerate(found, offset):
+            assert struct.unpack_from(">q", data)[0] == number
+            assert bare(data) == bare(sent[number])
+        return len(found)
+
+    for _ in range(10):
+        with connect(broker) as rude:
+            ask(rude, 1, 0)
+            assert rude.receive_frame_start() > 2 * MIB
+    for pause_s in (0.0, 0.01):
+        with RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=32_768) as connection:
+            asked = (0, None, 1, 20, 2, 3)  # the one at 20 is in memory
+            for correlation_id, offset in enumerate(asked):
+                if offset is None:
+                    connection.send(framed(request_header(oracle.API_VERSIONS, 0, correlation_id)))
+                else:
+                    ask(connection, correlation_id, offset)
+            for correlation_id, offset in enumerate(asked):
+                left = connection.receive_frame_start()
+                answer = bytearray()
+                while len(answer) < left:
+                    answer += connection.receive_exactly(min(50_000, left - len(answer)))
+                    time.sleep(pause_s)
+                assert struct.unpack_from(">i", answer)[0] == correlation_id
+                if offset is not None:
+                    check(bytes(answer[4:]), offset)
+    with connect(broker) as fast:
+        for _ in range(2 * INFLIGHT_BYTES // (3 * MIB)):
+            ask(fast, 1, 0)
+            assert check(fast.receive_frame()[4:], 0) == 3, "what was taken makes room again"
+
+
 def test_frames_that_come_a_byte_at_a_time(broker: BrokerProcess) -> None:
     """Senders that never finish a frame lose their connection after `frame_timeout_ms`; those that finish in time are answered."""
     frame = framed(request_header(oracle.METADATA, 1, 7) + struct.pack(">i", 0))

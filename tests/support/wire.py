@@ -88,9 +88,14 @@ class RawConnection:
 
     def receive_frame(self) -> bytes:
         """The next frame's payload (correlation id first)."""
+        return self.receive_exactly(self.receive_frame_start())
+
+    def receive_frame_start(self) -> int:
+        """The size of the next frame's payload, which is left to the caller."""
+        length: int
         (length,) = struct.unpack(">i", self.receive_exactly(4))
         assert 4 <= length < 1 << 30, f"answer has an impossible length. length=`{length}`"
-        return self.receive_exactly(length)
+        return length
 
     def send_request(
         self, api_key: int, api_version: int, body: bytes, *, flexible: bool = False, client_id: str | None = "probe"

@@ -12,6 +12,8 @@ Kafka; Produce and Fetch do not wait for them.
 A produce request for partitions that are being handed over is parked for that moment, and with it those behind it, whose answers
 would have to wait anyway: a client that is refused comes again after a tenth of a second at best, and then often too early.
 
+An answer from the store leaves in pieces, a turn of the loop each: who catches up takes megabytes at a time, and acks would wait.
+
 Admission is by bytes: what was received and is not answered counts, here and for the whole broker, and beyond the limit this
 connection is not read from until something was answered. A client that does not read its answers is not read from either.
 """
@@ -19,6 +21,7 @@ connection is not read from until something was answered. A client that does not
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 from collections import deque
 from contextlib import suppress
@@ -49,6 +52,9 @@ SLOTS_MAX = 2000
 """Unanswered requests of one connection; more are left in the socket."""
 WRITE_BUFFER_BYTES = 256 << 10
 """Answers that a client has not read yet; beyond it nothing more is read from the client."""
+PIECE_BYTES = 64 << 10
+"""Of an answer from the store that is written in one turn of the loop. With 256 KB acks wait half as long again, and with less the
+reader is slower."""
 ROOM_RETRY_S = 0.1
 """A fetch that finds no room for an answer looks again after this."""
 PARK_S = 2.0
@@ -73,16 +79,31 @@ class Slot:
     """The place of one answer. `data` is None until it is there; `cost` is what admission counts for it.
 
     `size` is what the connection counts as held for its client: the bytes of a fetch's answer, 0 for others, which are small.
+    `in_pieces`: it may be written in several turns of the loop.
     `written_at` is when the records of a produce request came, None for other requests.
     """
 
-    __slots__ = ("cost", "data", "size", "written_at")
+    __slots__ = ("cost", "data", "in_pieces", "size", "written_at")
 
     def __init__(self, cost: int) -> None:
         self.data: list[Buffer] | None = None
         self.cost = cost
         self.size = 0
+        self.in_pieces = False
         self.written_at: float | None = None
+
+    def cut(self, size: int) -> list[Buffer]:
+        """Take the first `size` bytes of the answer, which has more."""
+        data = self.data
+        assert data is not None
+        self.size -= size
+        at = 0
+        while len(data[at]) <= size:
+            size -= len(data[at])
+            at += 1
+        part = memoryview(data[at])
+        self.data = [part[size:], *data[at + 1 :]]
+        return [*data[:at], part[:size]]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -96,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         "_cold",
         "_cold_task",
         "_counted",
+        "_cut",
         "_filled",
         "_flush_scheduled",
         "_frame",
@@ -154,6 +176,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._writable = True
         self._flush_scheduled = False
+        self._cut = False
+        """Whether the first answer was written in part."""
         self._held = 0
         """Bytes of fetch answers that are built, or being read from the store, and not handed to the transport."""
         self._counted = 0
@@ -201,6 +225,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        if self._cut and not self._flush_scheduled:
+            self._flush()
         self.count_outgoing()
         self._wake_fetch()
         self._resume()
@@ -489,6 +515,7 @@ class Connection(asyncio.BufferedProtocol):
             if max_bytes > 0 or request.max_bytes <= 0:
                 total, failed, cold = fetch.collect(engine, request, max_bytes, self.reader)
                 if cold:
+                    slot.in_pieces = True
                     total, cold_failed = await self._collect_cold(cold, total, max_bytes)
                     failed = failed or cold_failed
                 if failed or total >= request.min_bytes:
@@ -578,14 +605,17 @@ class Connection(asyncio.BufferedProtocol):
         slot.data = data
         if slot.cost:
             self._release(slot.cost)
-        if self._flush_scheduled or not self._slots or self._slots[0].data is None:
+        if self._flush_scheduled or self._cut or not self._slots or self._slots[0].data is None:
             return
         if len(self._slots) == 1:
             self._flush()
         else:
             # More answers may come in this turn of the loop: they leave together.
-            self._flush_scheduled = True
-            self._server.loop.call_soon(self._flush)
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._flush_scheduled = True
+        self._server.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -594,18 +624,32 @@ class Connection(asyncio.BufferedProtocol):
             return
         slots = self._slots
         buffers: list[Buffer] = []
+        if self._cut:
+            # A thread that wakes up where this one has had no rest for long may wait for it on the same core: that of the WAL.
+            os.sched_yield()
+            self._cut = False
         while slots:
-            data = slots[0].data
+            slot = slots[0]
+            data = slot.data
             if data is None:
                 break
+            size = slot.size
+            if size > PIECE_BYTES and slot.in_pieces:
+                self._cut = True
+                buffers += slot.cut(PIECE_BYTES)
+                self._held -= PIECE_BYTES
+                self._written += PIECE_BYTES
+                break
+            slots.popleft()
             buffers += data
-            size = slots.popleft().size
             self._held -= size
             self._written += size or sum([len(part) for part in data])
         if buffers:
             transport.writelines(buffers)
             self.count_outgoing()
             self._wake_fetch()
+        if self._cut and self._writable:
+            self._flush_soon()
         if not self._reading:
             self._resume()
 
