@@ -53,8 +53,8 @@ SLOTS_MAX = 2000
 WRITE_BUFFER_BYTES = 256 << 10
 """Answers that a client has not read yet; beyond it nothing more is read from the client."""
 PIECE_BYTES = 64 << 10
-"""Of an answer from the store that is written in one turn of the loop. With 256 KB acks wait half as long again, and with less the
-reader is slower."""
+"""Of an answer from the store that is written in one turn of the loop. With 128 KB acks wait a tenth longer, with 32 KB readers are
+a tenth slower."""
 ROOM_RETRY_S = 0.1
 """A fetch that finds no room for an answer looks again after this."""
 PARK_S = 2.0
