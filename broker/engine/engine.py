@@ -453,6 +453,11 @@ class Engine:
             try:
                 await self._seal(self.leads.segments(), SealIncarnation(self.incarnation_id))
                 return
+            except FencedError as error:
+                # By this broker, whose answer was lost with a leader that ended too, or by one that took it for gone: what was
+                # acked is durable, and whoever seals lists all of it.
+                log.info("sealed_already", error=error.message)
+                return
             except InvalidError as error:
                 # The leader has given this broker another segment, or a topic was deleted: this broker is about to hear of it.
                 if attempt == SEAL_TRIES - 1:

@@ -201,7 +201,7 @@ def test_three_end_together_and_nothing_is_left_to_recover(spawn: Spawn, tmp_pat
     assert set(fleet.leads().values()) == {1, 2, 3}
     pids = list(brokers_of(running).values())
     running.process.send_signal(signal.SIGINT)
-    assert running.wait() == 0
+    assert running.wait() == 0, running.err
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert running.err == ""
     again = spawn("up", "--store", str(tmp_path / "store"), "--log-level", "info", "--log-format", "json")

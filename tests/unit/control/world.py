@@ -114,6 +114,8 @@ class Broker:
         self.running = True
 
     async def stop(self) -> None:
+        """Once it was told to, a process reports what its parts raise, and nothing else."""
+        assert not self.failures
         self.running = False
         await self.cluster.drain(WAIT_S)
         self.groups.stop()
@@ -121,7 +123,6 @@ class Broker:
         await self.groups.close()
         await self.cluster.close()
         await self.server.close(1)
-        assert not self.failures
 
     async def crash(self) -> None:
         self.running = False

@@ -1,0 +1,53 @@
+"""Brokers that are told to end at the same time, as those of ``headgate up`` are.
+
+Runs: two or three brokers; the leader goes after it has committed another one's seal and before that one hears so.
+Compared: how the other one ends, and what the next broker finds. A mismatch means that a clean end is reported as a failure, or
+leaves work to recover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from broker.cluster.manifest import Edit, SealIncarnation
+from tests.unit.control.conftest import MakeWorld
+from tests.unit.control.test_one_cluster import create, fill
+from tests.unit.control.world import WAIT_S, until
+
+
+@pytest.mark.parametrize("remain", [0, 1], ids=["it then leads itself", "another one leads then"])
+async def test_the_leader_goes_before_it_answers(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, remain: int) -> None:
+    world = await make_world(2 + remain)
+    await create(world, "t", 6)
+    for partition in range(6):
+        await fill(world, "t", partition, 3)
+    first, second, *others = world.brokers
+    leader = first.cluster.leader
+    assert leader is not None
+    commit_of, sealed = leader.commit_of, asyncio.Event()
+
+    async def commit_and_keep_silent(incarnation_id: str, edits: Sequence[Edit]) -> int:
+        version = await commit_of(incarnation_id, edits)
+        if SealIncarnation(second.engine.incarnation_id) in edits:
+            sealed.set()
+            await asyncio.Event().wait()
+        return version
+
+    monkeypatch.setattr(leader, "commit_of", commit_and_keep_silent)
+    ending = asyncio.create_task(second.stop())
+    await sealed.wait()
+    if others:
+        # The other one is there already when the lease is given back.
+        await until(lambda: len(others[0].engine.brokers()) == 2)
+    async with asyncio.timeout(WAIT_S):
+        await first.stop()
+        await ending
+    if others:
+        await until(lambda: others[0].cluster.leader is not None)
+        await others[0].stop()
+    assert all(incarnation.sealed for incarnation in world.brokers[-1].engine.manifest.incarnations.values())
+    await first.start()
+    assert [log.high_watermark for log in first.engine.all_logs() if log.topic.name == "t"] == [3] * 6
