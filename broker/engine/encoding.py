@@ -170,7 +170,7 @@ class Encoders:
         with self._lock:
             self._closed = True
             for process in self._busy:
-                process.kill()
+                process.interrupt()
         self.rest()
 
     @property
@@ -200,6 +200,7 @@ class _EncoderProcess:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(SILENCE_S, 0))
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(SILENCE_S, 0))
         self._socket = ours
+        self._interrupted = False
         self.pid = self._process.pid
 
     def encode(self, group: RowGroupBytes) -> list[memoryview]:
@@ -218,6 +219,8 @@ class _EncoderProcess:
             sizes = [size for (size,) in _SIZE.iter_unpack(receive(self._socket, count * _SIZE.size))]
             return [receive(self._socket, size) for size in sizes]
         except OSError as error:
+            if self._interrupted:
+                raise ClosedError(Reason.CLOSED, "the encoders were closed") from error
             silent = isinstance(error, BlockingIOError)
             what = f"said nothing for {SILENCE_S} s" if silent else f"ended: {self.kill()}"
             log.error("encoder_ended", pid=self.pid, reason=what)
@@ -225,6 +228,11 @@ class _EncoderProcess:
 
     def lives(self) -> bool:
         return self._process.poll() is None
+
+    def interrupt(self) -> None:
+        """End it while it works: nobody wants the answer any more."""
+        self._interrupted = True
+        self.kill()
 
     def kill(self) -> str:
         """End it, if it has not ended by itself; how it ended. Whoever waits for it is told."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 from array import array
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from broker.cluster.gates import ParquetExtent
 from broker.engine.encoding import Encoders, RowGroupBytes, encode
+from broker.engine.history_cache import EncodedGroup, HistoryCache
 from broker.log.compression import Codec
 from broker.log.crc import crc32c
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
@@ -40,6 +40,10 @@ FOOTERS_BYTES_MAX = 32 << 20
 """Footers of open files, as they are in the file; in memory they are a few times larger."""
 BROKEN_MAX = 1000
 """Files of which it is remembered that they were complained about."""
+GROWTH = 2.0
+"""Bytes of batches for each byte of columns, until there are any: keys and values with a few bytes around them."""
+SMALL_CACHE_TOLD_S = 60.0
+"""How often the log says that the cache is too small."""
 
 _T = TypeVar("_T")
 Encode: TypeAlias = Callable[[RowGroupBytes], list[memoryview]]
@@ -51,20 +55,6 @@ class _GroupKey(NamedTuple):
     leader_epoch: int
     number: int
     codec: Codec
-
-
-class _Encoded:
-    """A row group as batches, by offset."""
-
-    __slots__ = ("bases", "batches", "size_bytes")
-
-    def __init__(self, batches: list[memoryview], bases: array[int]) -> None:
-        self.batches = batches
-        self.bases = bases
-        self.size_bytes = sum(len(batch) for batch in batches)
-
-    def find(self, offset: int) -> int:
-        return max(bisect_right(self.bases, offset) - 1, 0)
 
 
 class HistoryReader:
@@ -97,11 +87,10 @@ class HistoryReader:
         self._footers: OrderedDict[str, tuple[ExtentFile, int]] = OrderedDict()
         self._footers_bytes = 0
         self._opening: dict[str, asyncio.Task[ExtentFile]] = {}
-        self._cache: OrderedDict[_GroupKey, _Encoded] = OrderedDict()
-        self.cache_bytes = 0
-        """Of encoded row groups in the cache."""
-        self._cache_bytes_max = cache_bytes_max
-        self._encoding: dict[_GroupKey, asyncio.Task[_Encoded]] = {}
+        self.cache = HistoryCache(cache_bytes_max)
+        self._small_cache_told_s = -SMALL_CACHE_TOLD_S
+        self._encoding: dict[_GroupKey, asyncio.Task[EncodedGroup]] = {}
+        self._growth = GROWTH
         self._broken: OrderedDict[str, None] = OrderedDict()
         self._closed = False
         self.encoded_rows = 0
@@ -129,16 +118,18 @@ class HistoryReader:
             batches: list[memoryview] = []
             size = 0
             while True:
-                encoded = await self._encoded(extent, file, index)
+                key = self._key(extent, index)
+                encoded = await self._encoded(key, extent, file)
                 for batch in encoded.batches[encoded.find(offset) :]:
                     if batches and size + len(batch) > max_bytes:
                         self._read_ahead(extent, file, index + 1, following)
                         return batches
                     batches.append(batch)
                     size += len(batch)
+                self.cache.finish(key)
                 index += 1
                 # What is not there yet is for the next call: a reader gets at once what there is.
-                if index == len(file.groups) or size >= max_bytes or self._key(extent, index) not in self._cache:
+                if index == len(file.groups) or size >= max_bytes or self._key(extent, index) not in self.cache:
                     self._read_ahead(extent, file, index, following)
                     return batches
         except HeadgateError as error:
@@ -195,7 +186,7 @@ class HistoryReader:
         """Stop threads and processes. Reads under way fail with ClosedError."""
         self._closed = True
         await end_tasks((*self._encoding.values(), *self._opening.values()))
-        self._cache.clear()
+        self.cache.clear()
         if self._resting is not None:
             self._resting.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self._shutdown)
@@ -260,52 +251,64 @@ class HistoryReader:
     def _key(self, extent: ParquetExtent, index: int) -> _GroupKey:
         return _GroupKey(extent.path, extent.base_offset, extent.leader_epoch, index, self._codec)
 
-    async def _encoded(self, extent: ParquetExtent, file: ExtentFile, index: int) -> _Encoded:
-        key = self._key(extent, index)
-        cached = self._cache.get(key)
+    async def _encoded(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile) -> EncodedGroup:
+        cached = self.cache.get(key, self._now_s())
         if cached is not None:
             self.hits += 1
-            self._cache.move_to_end(key)
             return cached
-        return await self._shared(self._begin(key, extent, file, index))
+        encoded = await self._shared(self._begin(key, extent, file))
+        self.cache.get(key, self._now_s())
+        return encoded
 
-    def _begin(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile, index: int) -> asyncio.Task[_Encoded]:
+    def _begin(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile) -> asyncio.Task[EncodedGroup]:
         task = self._encoding.get(key)
         if task is None:
             self.misses += 1
-            task = self._encoding[key] = asyncio.get_running_loop().create_task(self._encode(key, extent, file, index))
+            task = self._encoding[key] = asyncio.get_running_loop().create_task(self._encode(key, extent, file))
             task.add_done_callback(lambda task: self._ended(key, task))
         return task
 
-    def _ended(self, key: _GroupKey, task: asyncio.Task[_Encoded]) -> None:
+    def _ended(self, key: _GroupKey, task: asyncio.Task[EncodedGroup]) -> None:
         self._encoding.pop(key, None)
         if not task.cancelled():
             # Nobody may have waited for what was read ahead; who needs it will try again and hear of it.
             task.exception()
 
-    async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile, index: int) -> _Encoded:
+    async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile) -> EncodedGroup:
         async with self._room:
-            encoded = await self._encode_group(extent, file, index)
+            encoded = await self._encode_group(extent, file, key.number)
         if self._encoders is not None:
             if self._resting is not None:
                 self._resting.cancel()
             self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest, self._encoders)
-        self.encoded_rows += file.groups[index].rows
+        self.encoded_rows += file.groups[key.number].rows
         self.encoded_bytes += encoded.size_bytes
-        if encoded.size_bytes <= self._cache_bytes_max and not self._closed:
-            self._cache[key] = encoded
-            self.cache_bytes += encoded.size_bytes
-            while self.cache_bytes > self._cache_bytes_max:
-                self.cache_bytes -= self._cache.popitem(last=False)[1].size_bytes
+        self._growth = encoded.size_bytes / max(file.groups[key.number].data_bytes, 1)
+        if not self._closed:
+            self._keep(key, encoded)
         return encoded
 
-    async def _encode_group(self, extent: ParquetExtent, file: ExtentFile, index: int) -> _Encoded:
+    def _keep(self, key: _GroupKey, encoded: EncodedGroup) -> None:
+        now_s, dropped = self._now_s(), self.cache.dropped_in_use
+        self.cache.put(key, encoded, now_s)
+        if self.cache.dropped_in_use > dropped and now_s - self._small_cache_told_s >= SMALL_CACHE_TOLD_S:
+            self._small_cache_told_s = now_s
+            log.warning(
+                "history_cache_small",
+                cache_bytes=self.cache.bytes_max,
+                row_group_bytes=encoded.size_bytes,
+                dropped_in_use=self.cache.dropped_in_use,
+                hint="row groups are encoded for each fetch again: raise history_cache_bytes to two for each partition read",
+            )
+
+    async def _encode_group(self, extent: ParquetExtent, file: ExtentFile, index: int) -> EncodedGroup:
         store, key = self._place(extent)
         descriptor = await store.open_file(key) if self._encoders is not None and isinstance(store, Files) else None
         source = await self._group_bytes(extent, file, index) if descriptor is None else descriptor
         base_offset = extent.base_offset + file.groups[index].first_row
         group = RowGroupBytes(file, extent.size_bytes, index, source, base_offset, extent.leader_epoch, self._codec)
         work = self._run(partial(_encoded, extent, self._encoder, group), self._encode_work)
+        work.add_done_callback(lambda work: work.cancelled() or work.exception())  # nobody may be left to look at it
         if descriptor is not None:
             # Not before the thread is through with it, also where nobody waits any more.
             work.add_done_callback(lambda _: os.close(descriptor))
@@ -330,13 +333,19 @@ class HistoryReader:
                 return
             extent, file, index = following, known[0], 0
         key = self._key(extent, index)
-        if key not in self._cache and file.groups[index].data_bytes * 2 <= self._cache_bytes_max:
-            self._begin(key, extent, file, index)
+        # Those that are being encoded will want about as much.
+        size_bytes = int(file.groups[index].data_bytes * self._growth * (1 + len(self._encoding)))
+        if key not in self.cache and self.cache.has_room(size_bytes, self._now_s()):
+            self._begin(key, extent, file)
 
     def _opened(self, path: str, task: asyncio.Task[ExtentFile]) -> None:
         self._opening.pop(path, None)
         if not task.cancelled():
             task.exception()
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
 
     # -- threads
 
@@ -374,12 +383,12 @@ class HistoryReader:
 # What runs in the threads. They import pyarrow.
 
 
-def _encoded(extent: ParquetExtent, encode: Encode, group: RowGroupBytes) -> _Encoded:
+def _encoded(extent: ParquetExtent, encode: Encode, group: RowGroupBytes) -> EncodedGroup:
     try:
         batches = encode(group)
     except InvalidError as error:
         raise _corrupt(extent, error.message) from error
-    return _Encoded(batches, array("q", (int.from_bytes(batch[:8], "big") for batch in batches)))
+    return EncodedGroup(batches, array("q", (int.from_bytes(batch[:8], "big") for batch in batches)))
 
 
 def _first_read() -> int:

@@ -142,7 +142,12 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
     counter("headgate_history_encoded_bytes", "batches that were made of rows of Parquet files", lambda: history.encoded_bytes)
     counter("headgate_history_hits", "row groups that were found encoded", lambda: history.hits)
     counter("headgate_history_misses", "row groups that had to be encoded", lambda: history.misses)
-    gauge("headgate_history_cache_bytes", "encoded row groups in memory", lambda: history.cache_bytes)
+    counter(
+        "headgate_history_dropped_in_use",
+        "row groups that were dropped while they were read, and will be encoded again: raise history_cache_bytes",
+        lambda: history.cache.dropped_in_use,
+    )
+    gauge("headgate_history_cache_bytes", "encoded row groups in memory", lambda: history.cache.size_bytes)
     gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_bytes)
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
     counter("headgate_wal_durable_batches", "batches that are in the store", lambda: engine.wal_batches[1])

@@ -97,9 +97,16 @@ class Brokers:
         return self.all[self.metadata().controller_id - 1]
 
     def leads(self, topic: str, bootstrap: str | None = None) -> dict[int, int]:
-        """The lead of every partition, as some of the brokers say."""
-        partitions = self.metadata(bootstrap).topics[topic].partitions
-        return {number: partition.leader for number, partition in partitions.items()}
+        """The lead of every partition, as one of the brokers says: one that has heard of the topic, which may be new."""
+        told: Any = None
+
+        def is_known() -> bool:
+            nonlocal told
+            told = self.metadata(bootstrap).topics.get(topic)
+            return told is not None
+
+        eventually(is_known, f"the topic `{topic}` is known")
+        return {number: partition.leader for number, partition in told.partitions.items()}
 
     def control(self, method: str, request: Any) -> Any:
         """Ask the leader's `Control` service."""

@@ -156,11 +156,11 @@ class Broker:
         )
 
     def leads(self) -> dict[str, list[int]]:
-        """The partitions that it leads, by topic."""
+        """The partitions that it leads, by topic; not those that it hands over, whose new lead it may not have heard of."""
         return {
             name: numbers
             for name, slots in self.engine.logs.items()
-            if (numbers := [log.number for log in slots if log is not None])
+            if (numbers := [log.number for log in slots if log is not None and log.refusal is None])
         }
 
 

@@ -181,10 +181,11 @@ def test_what_is_left_of_an_answer_is_nobodys(encoders: Encoders, monkeypatch: p
     assert encoders.encode(group_of(data, 1)) == encode(group_of(data, 1))
 
 
-def test_closing_ends_work(encoders: Encoders) -> None:
+def test_closing_ends_work(encoders: Encoders, caplog: pytest.LogCaptureFixture) -> None:
     group = group_of(parquet(10))
     error = interrupted(encoders, group, lambda pid: encoders.close())
-    assert isinstance(error, RetryError)
+    assert isinstance(error, ClosedError)
+    assert caplog.records == [], "that was wanted"
     assert encoders.pids == []
     with pytest.raises(ClosedError):
         encoders.encode(group)

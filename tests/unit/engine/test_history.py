@@ -10,8 +10,11 @@ than an error for those who read it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
+import os
 import random
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -239,11 +242,47 @@ async def test_the_cache_is_bounded(store: CountedStore, make_reader: MakeReader
     reader = make_reader(cache_bytes_max=100_000)
     for _ in range(2):
         assert await read_all(reader, extent) == records
-        assert reader.cache_bytes == sum(one.size_bytes for one in reader._cache.values()) <= 100_000
+        assert 0 < reader.cache.size_bytes <= 100_000
     assert reader.encoded_rows > ROWS, "it does not all fit"
     nothing_kept = make_reader(cache_bytes_max=0)
     assert await read_all(nothing_kept, extent) == records
-    assert not nothing_kept._cache
+    assert nothing_kept.cache.size_bytes == 0
+
+
+async def test_many_readers_of_a_small_cache(
+    store: CountedStore, make_reader: MakeReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Partitions that are read in turns, a batch at a time: nobody's row group is dropped for what another one reads next."""
+    records = [Record(BASE + at, at, None, bytes(1000)) for at in range(12_000)]
+    paths = [f"topics/t/data/partition={number}/g-0-000.parquet" for number in range(4)]
+    extents = [await put(store, records, group_bytes=3 << 20, path=path) for path in paths]
+
+    async def read_in_turns(reader: HistoryReader) -> None:
+        offsets = dict.fromkeys(paths, BASE)
+        while offsets:
+            for extent in [one for one in extents if one.path in offsets]:
+                (data,) = await reader.read(extent, offsets[extent.path], 1)
+                header = parse_header(data)
+                offsets[extent.path] = header.base_offset + header.last_offset_delta + 1
+                if offsets[extent.path] == extent.end_offset:
+                    del offsets[extent.path]
+
+    roomy = make_reader()
+    await read_in_turns(roomy)
+    groups = roomy.misses
+    assert groups == 4 * len(paths)
+    group_bytes = roomy.encoded_bytes // groups
+    enough = make_reader(cache_bytes_max=group_bytes * 5)
+    await read_in_turns(enough)
+    assert groups <= enough.misses <= groups + len(paths), "what was made ahead before it was known how many come may be lost"
+    assert enough.cache.dropped_in_use == 0
+    assert not [record for record in caplog.records if record.message == "history_cache_small"]
+    too_small = make_reader(cache_bytes_max=group_bytes * 2)
+    await read_in_turns(too_small)
+    assert too_small.misses > groups
+    assert too_small.cache.dropped_in_use > 0
+    (told,) = [record for record in caplog.records if record.message == "history_cache_small"]
+    assert told.levelname == "WARNING"
 
 
 async def test_a_file_at_two_places(store: CountedStore, make_reader: MakeReader) -> None:
@@ -429,6 +468,23 @@ async def test_closing_ends_reads(store: CountedStore, make_reader: MakeReader) 
         await reading
     with pytest.raises(ClosedError):
         await reader.read(extent, BASE, 1)
+
+
+async def test_closing_interrupts_work(store: CountedStore, caplog: pytest.LogCaptureFixture) -> None:
+    extent = await put(store, rows(10))
+    encoders = Encoders()
+    reader = HistoryReader(lambda path: (store, path), cache_bytes_max=0, parallel=1, encoders=encoders)
+    await reader.read(extent, BASE, 1)
+    (pid,) = encoders.pids
+    os.kill(pid, signal.SIGSTOP)
+    reading = asyncio.create_task(reader.read(extent, BASE, 1))
+    await until(lambda: bool(encoders._busy))
+    caplog.clear()
+    await reader.close()
+    with pytest.raises(ClosedError):
+        await reading
+    gc.collect()
+    assert caplog.records == [], "it was wanted"
 
 
 async def test_a_bucket(s3_server: S3Server) -> None:

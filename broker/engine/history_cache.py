@@ -1,0 +1,114 @@
+"""Row groups as batches, in memory: which are kept. No I/O.
+
+A reader takes a row group in several steps. One that is dropped in between is encoded again for the next step, and where many
+partitions are read at a time, each reader would drop what the next one needs, again and again. So what was read to its end goes
+first, then what nobody came back to, then what was made ahead, and what is being read only where nothing else is left. What is made
+ahead takes nobody's place.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Hashable
+
+IN_USE_S = 10.0
+"""A reader that has not come again for so long has gone, or has enough to do."""
+
+
+class EncodedGroup:
+    """A row group as batches, by offset. `bases`: the first offset of each."""
+
+    __slots__ = ("bases", "batches", "size_bytes", "used_s")
+
+    def __init__(self, batches: list[memoryview], bases: array[int]) -> None:
+        self.batches = batches
+        self.bases = bases
+        self.size_bytes = sum(len(batch) for batch in batches)
+        self.used_s = 0.0
+        """When somebody came for it last."""
+
+    def find(self, offset: int) -> int:
+        """The number of the batch that contains an offset."""
+        return max(bisect_right(self.bases, offset) - 1, 0)
+
+
+class HistoryCache:
+    """Row groups under any keys. `now_s` is of one clock that never goes back.
+
+    Args:
+        bytes_max: of all that is kept.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.size_bytes = 0
+        self.dropped_in_use = 0
+        """Row groups that were dropped while they were read, or not kept because they are larger than all of the cache."""
+        # Each with what goes first at its beginning.
+        self._ahead: OrderedDict[Hashable, EncodedGroup] = OrderedDict()
+        """Nobody has come for these yet."""
+        self._read: OrderedDict[Hashable, EncodedGroup] = OrderedDict()
+        self._finished: OrderedDict[Hashable, EncodedGroup] = OrderedDict()
+        """Whoever came last has read them to the end."""
+        self._finished_bytes = 0
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._read or key in self._ahead or key in self._finished
+
+    def get(self, key: Hashable, now_s: float) -> EncodedGroup | None:
+        """What is kept under a key, for somebody who reads it now."""
+        group = self._read.pop(key, None) or self._ahead.pop(key, None)
+        if group is None and (group := self._finished.pop(key, None)) is not None:
+            self._finished_bytes -= group.size_bytes
+        if group is not None:
+            group.used_s = now_s
+            self._read[key] = group
+        return group
+
+    def finish(self, key: Hashable) -> None:
+        """Somebody has read it to its end."""
+        group = self._read.pop(key, None)
+        if group is not None:
+            self._finished[key] = group
+            self._finished_bytes += group.size_bytes
+
+    def has_room(self, size_bytes: int, now_s: float) -> bool:
+        """Whether so much can be made ahead."""
+        room = self.bytes_max - self.size_bytes + self._finished_bytes
+        if self._is_left(now_s):
+            room += next(iter(self._read.values())).size_bytes
+        return size_bytes <= room
+
+    def put(self, key: Hashable, group: EncodedGroup, now_s: float) -> None:
+        """Keep a row group, and drop others for it. One larger than all of the cache is not kept."""
+        assert key not in self, "it is not kept yet"
+        if group.size_bytes > self.bytes_max:
+            self.dropped_in_use += 1
+            return
+        while self.size_bytes + group.size_bytes > self.bytes_max:
+            self.size_bytes -= self._drop(now_s).size_bytes
+        self._ahead[key] = group
+        self.size_bytes += group.size_bytes
+
+    def _drop(self, now_s: float) -> EncodedGroup:
+        if self._finished:
+            _, group = self._finished.popitem(last=False)
+            self._finished_bytes -= group.size_bytes
+        elif self._ahead and not self._is_left(now_s):
+            _, group = self._ahead.popitem(last=False)
+        else:
+            self.dropped_in_use += not self._is_left(now_s)
+            _, group = self._read.popitem(last=False)
+        return group
+
+    def _is_left(self, now_s: float) -> bool:
+        """Whether there is a row group to which nobody came back."""
+        return bool(self._read) and now_s - next(iter(self._read.values())).used_s >= IN_USE_S
+
+    def clear(self) -> None:
+        """Drop everything."""
+        for rank in (self._ahead, self._read, self._finished):
+            rank.clear()
+        self.size_bytes = self._finished_bytes = 0
