@@ -242,9 +242,14 @@ class Cluster:
         leader.capacity.on_change = self.capacity.changed
         try:
             await leader.start()
-        except (DeposedError, RetryError) as error:
-            log.warning("lead_not_taken", error=error.message)
+        except HeadgateError as error:
             leader.stop()
+            if not isinstance(error, DeposedError | RetryError):
+                # This broker is over; the lease is for those that are not.
+                with suppress(RetryError):
+                    await leader.give_up()
+                raise
+            log.warning("lead_not_taken", error=error.message)
             return
         self.leader = leader
         try:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import pytest
 
 from broker.cluster.manifest import Edit, SealIncarnation
+from broker.control.lease import LeaseRegister
+from broker.store.memory import MemoryStore
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill
 from tests.unit.control.world import WAIT_S, until
@@ -49,5 +51,8 @@ async def test_the_leader_goes_before_it_answers(make_world: MakeWorld, monkeypa
         await until(lambda: others[0].cluster.leader is not None)
         await others[0].stop()
     assert all(incarnation.sealed for incarnation in world.brokers[-1].engine.manifest.incarnations.values())
+    _, lease = await LeaseRegister(MemoryStore(world.objects)).read()
+    assert lease is not None
+    assert lease.holder == "", "nobody waits for it to run out"
     await first.start()
     assert [log.high_watermark for log in first.engine.all_logs() if log.topic.name == "t"] == [3] * 6
