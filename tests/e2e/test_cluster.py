@@ -19,67 +19,26 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from broker.wire.grpc.headgate.v1 import control_pb2
-from broker.wire.grpc.methods import methods
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import oracle
 from tests.support.batches import batch
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
-from tests.support.history import check_log, check_reader, check_writer
+from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers, Clients, eventually
+from tests.support.history import check_log, check_writer
 from tests.support.wire import RawConnection
-from tests.support.writers import AiokafkaReader, AiokafkaWriter, ConfluentReader, ConfluentWriter, Reader, Writer
+from tests.support.writers import ConfluentWriter
 
 SEED = int(os.environ.get("HEADGATE_CLUSTER_SEED", time.time_ns() % 1_000_000))
 PARTITIONS = 6
 METADATA = 3
 NOT_LEADER = 6
-PATIENCE_S = 60.0
-"""Ends a hang; nothing is judged by it."""
-
-
-class Brokers:
-    """Three brokers of one cluster."""
-
-    def __init__(self, make: BrokerFactory, store: Path) -> None:
-        self.all: list[BrokerProcess] = [make(store, arguments=("--broker-id", str(number))) for number in (1, 2, 3)]
-
-    def start(self) -> None:
-        for broker in self.all:
-            broker.spawn()
-        for broker in self.all:
-            broker.wait_serving()
-        eventually(lambda: len(self.metadata().brokers) == 3, "three brokers are known")
-
-    @property
-    def bootstrap(self) -> str:
-        return ",".join(broker.bootstrap for broker in self.all)
-
-    def metadata(self, bootstrap: str | None = None) -> Any:
-        return AdminClient({"bootstrap.servers": bootstrap or self.bootstrap, "log_level": 0}).list_topics(timeout=60)
-
-    def leader(self) -> BrokerProcess:
-        return self.all[self.metadata().controller_id - 1]
-
-    def leads(self, topic: str, bootstrap: str | None = None) -> dict[int, int]:
-        """The lead of every partition, as some of the brokers say."""
-        partitions = self.metadata(bootstrap).topics[topic].partitions
-        return {number: partition.leader for number, partition in partitions.items()}
-
-
-def eventually(question: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not question():
-        assert time.monotonic() < deadline, f"it does not come true: {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -92,74 +51,41 @@ def test_rounds(brokers: Brokers, report: Callable[[str], None]) -> None:
     draw = random.Random(f"{SEED}-cluster")
     brokers.start()
     create_topic(brokers.bootstrap, "t", PARTITIONS)
-    assert set(brokers.leads("t").values()) == {1, 2, 3}, "a new topic is spread over the brokers"
-    writers: list[Writer] = [
-        ConfluentWriter(brokers.bootstrap, "t", PARTITIONS, 0, idempotent=True, codec="lz4"),
-        AiokafkaWriter(brokers.bootstrap, "t", PARTITIONS, 1, idempotent=True, codec="none"),
-    ]
-    readers: list[Reader] = [reader(brokers.bootstrap, "t", PARTITIONS) for reader in (ConfluentReader, AiokafkaReader)]
-    running = (*writers, *readers)
-    for one in running:
-        one.start()
-
-    def acked_in_all(more: int) -> None:
-        """Every partition takes records again."""
-        before = {(writer, number): len(writer.sent.acks.get(number, ())) for writer in writers for number in range(PARTITIONS)}
-
-        def more_came() -> bool:
-            for one in running:
-                one.check()
-            return all(len(writer.sent.acks.get(number, ())) >= count + more for (writer, number), count in before.items())
-
-        eventually(more_came, "every partition acks again")
-
-    def end(how: str, victim: BrokerProcess) -> None:
-        if how == "kill":
-            victim.kill()
-        elif how == "drain":
-            exit_code = victim.terminate()
-            assert exit_code == 0, f"SIGTERM did not end the broker cleanly. exit=`{exit_code}`\n{victim.log_tail()}"
-        else:
-            victim.signal(signal.SIGSTOP)
-            others = ",".join(broker.bootstrap for broker in brokers.all if broker is not victim)
-            number = brokers.all.index(victim) + 1
-            eventually(lambda: number not in brokers.metadata(others).brokers, "the others replaced it")
-            victim.signal(signal.SIGCONT)
-            assert victim.wait_exit(30) == 3, f"a broker that was replaced goes on\n{victim.log_tail()}"
-
-    rounds = int(os.environ.get("HEADGATE_CLUSTER_ROUNDS", "5"))
-    ways = ["kill", "drain", "pause", "kill", "kill"]
+    eventually(lambda: set(brokers.leads("t").values()) == {1, 2, 3}, "a new topic is spread over the brokers")
     took: list[float] = []
-    for number in range(rounds):
-        acked_in_all(20)
-        how = ways[number % len(ways)]
-        victim = brokers.leader() if number % 2 == 0 else draw.choice(brokers.all)
-        began = time.monotonic()
-        end(how, victim)
-        acked_in_all(1)
-        if how != "pause":
-            took.append(time.monotonic() - began)
-        victim.start()
-    acked_in_all(20)
-    for writer in writers:
-        writer.stop()
-    for writer in writers:
-        writer.join(PATIENCE_S)
-    shown = CLIENTS["confluent"].consume(brokers.bootstrap, "t", range(PARTITIONS))
-    log = {partition: [(read.offset, read.value or b"") for read in reads] for partition, reads in shown.items()}
-    for reader in readers:
-        reader.finish({partition: records[-1][0] for partition, records in log.items() if records}, PATIENCE_S)
-    wrong = check_log(log)
-    for writer in writers:
-        wrong += check_writer(writer.sent, log)
-    for reader in readers:
-        wrong += check_reader(type(reader).__name__, reader.seen, log)
-    acked = sum(writer.sent.acked_count for writer in writers)
+    with Clients(brokers, "t", PARTITIONS) as clients:
+        rounds = int(os.environ.get("HEADGATE_CLUSTER_ROUNDS", "5"))
+        ways = ["kill", "drain", "pause", "kill", "kill"]
+        for number in range(rounds):
+            clients.acked_in_all(20)
+            how = ways[number % len(ways)]
+            victim = brokers.leader() if number % 2 == 0 else draw.choice(brokers.all)
+            began = time.monotonic()
+            end(brokers, how, victim)
+            clients.acked_in_all(1)
+            if how != "pause":
+                took.append(time.monotonic() - began)
+            victim.start()
+        clients.acked_in_all(20)
+        wrong = clients.judge()
     report(
-        f"cluster: {rounds} rounds, {acked:,} acked, every partition acks again after {min(took):.2f} to {max(took):.2f} s; "
-        f"HEADGATE_CLUSTER_SEED={SEED}"
+        f"cluster: {rounds} rounds, {clients.acked:,} acked, every partition acks again after {min(took):.2f} to "
+        f"{max(took):.2f} s; HEADGATE_CLUSTER_SEED={SEED}"
     )
     assert not wrong, f"seed=`{SEED}` complaints=`{len(wrong)}`\n" + "\n".join(wrong[:20])
+
+
+def end(brokers: Brokers, how: str, victim: BrokerProcess) -> None:
+    if how == "kill":
+        victim.kill()
+    elif how == "drain":
+        exit_code = victim.terminate(PATIENCE_S)
+        assert exit_code == 0, f"SIGTERM did not end the broker cleanly. exit=`{exit_code}`\n{victim.log_tail()}"
+    else:
+        victim.signal(signal.SIGSTOP)
+        eventually(lambda: brokers.number(victim) not in brokers.metadata(brokers.others(victim)).brokers, "the others replaced it")
+        victim.signal(signal.SIGCONT)
+        assert victim.wait_exit(PATIENCE_S) == EXIT_FENCED, f"a broker that was replaced goes on\n{victim.log_tail()}"
 
 
 @pytest.mark.timeout(120)
@@ -177,14 +103,17 @@ def test_positions_survive_the_coordinator(brokers: Brokers) -> None:
         # librdkafka does not say who the coordinator is; whoever holds most of the groups' partitions will do.
         victim = brokers.all[max(set(leads.values()), key=list(leads.values()).count) - 1]
         victim.kill()
-        number_killed = brokers.all.index(victim) + 1
-        eventually(partial(leads_nothing, brokers, number_killed), "the partitions were taken over")
+        eventually(partial(leads_nothing, brokers, brokers.number(victim)), "the partitions were taken over")
         reader = Consumer(settings)
         try:
             assert reader.committed([TopicPartition("t", 0)], timeout=30)[0].offset == number
         finally:
             reader.close()
         victim.start()
+
+
+def leads_first(brokers: Brokers, broker_id: int) -> bool:
+    return all(brokers.leads("t", broker.bootstrap)[0] == broker_id for broker in brokers.all)
 
 
 def leads_nothing(brokers: Brokers, broker_id: int) -> bool:
@@ -199,8 +128,7 @@ def test_brokers_that_do_not_lead_say_who_does(brokers: Brokers) -> None:
     with RawConnection(HOST, brokers.all[0].kafka_port) as connection:
         topic_id = oracle.call(connection, METADATA, 12, {"topics": ({"name": "t"},)}).topics[0].topic_id
     for broker in brokers.all:
-        number = brokers.all.index(broker) + 1
-        elsewhere = next(partition for partition, lead in leads.items() if lead != number)
+        elsewhere = next(partition for partition, lead in leads.items() if lead != brokers.number(broker))
         lead = brokers.all[leads[elsewhere] - 1]
         with RawConnection(HOST, broker.kafka_port) as connection:
             data = {"name": "t", "partition_data": ({"index": elsewhere, "records": batch([b"x"])},)}
@@ -230,34 +158,23 @@ def test_segments_change_by_hand(brokers: Brokers, report: Callable[[str], None]
     writer = ConfluentWriter(brokers.bootstrap, "t", PARTITIONS, 0, idempotent=True, codec="none")
     writer.start()
     eventually(lambda: all(len(writer.sent.acks.get(number, ())) > 20 for number in range(PARTITIONS)), "every partition acks")
-    channel = grpc.insecure_channel(f"{HOST}:{brokers.leader().grpc_port}")
-
-    def call(method: str, request: Any) -> Any:
-        found = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])[method]
-        return found.response.FromString(channel.unary_unary(found.path)(request.SerializeToString(), timeout=30))
-
-    def segments() -> list[Any]:
-        described = call("Describe", control_pb2.DescribeRequest())
-        return sorted((row for row in described.segments if row.topic == "t"), key=lambda row: row.first_partition)
-
     kinds = control_pb2.ReshardRequest
     for _ in range(3):
-        first = segments()[0]
+        first = brokers.segments("t")[0]
         if first.end_partition - first.first_partition > 1:
-            left, right = call("Reshard", kinds(split=kinds.Split(segment_id=first.id))).segments
+            left, right = brokers.control("Reshard", kinds(split=kinds.Split(segment_id=first.id))).segments
             assert (left.first_partition, right.end_partition) == (0, first.end_partition)
             assert left.end_partition == right.first_partition
             assert left.leader_epoch > first.leader_epoch < right.leader_epoch
-        first = segments()[0]
+        first = brokers.segments("t")[0]
         target = first.broker_id % 3 + 1
-        (moved,) = call("Reshard", kinds(move=kinds.Move(segment_id=first.id, broker_id=target))).segments
+        (moved,) = brokers.control("Reshard", kinds(move=kinds.Move(segment_id=first.id, broker_id=target))).segments
         assert (moved.first_partition, moved.end_partition, moved.broker_id) == (0, first.end_partition, target)
-        first, second = segments()[:2]
-        (merged,) = call("Reshard", kinds(merge=kinds.Merge(segment_id=first.id, next_segment_id=second.id))).segments
+        first, second = brokers.segments("t")[:2]
+        (merged,) = brokers.control("Reshard", kinds(merge=kinds.Merge(segment_id=first.id, next_segment_id=second.id))).segments
         assert (merged.first_partition, merged.end_partition, merged.broker_id) == (0, second.end_partition, target)
-        assert brokers.leads("t")[0] == target
-    decisions = call("Describe", control_pb2.DescribeRequest()).decisions
-    channel.close()
+        eventually(partial(leads_first, brokers, target), "all know it")
+    decisions = brokers.describe().decisions
     writer.stop()
     writer.join(PATIENCE_S)
     shown = CLIENTS["confluent"].consume(brokers.bootstrap, "t", range(PARTITIONS))
