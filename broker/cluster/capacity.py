@@ -33,6 +33,8 @@ ROOMY_SHARE = 0.5
 """... fewer when those that stay would be below this."""
 UP_AFTER_MS = 3_000
 DOWN_AFTER_MS = 300_000
+RESERVED_DOWN_AFTER_MS = 20_000
+"""... the same, where a leader found no more brokers than reservations hold: they are there for those, as far as is known."""
 GAP_MS = 5_000
 """Without a measurement for so long, nothing can be said to have lasted."""
 
@@ -151,9 +153,10 @@ class LoadDemand:
         brokers: how many there are when this leader begins. It knows nothing of the load yet, and keeps them for `DOWN_AFTER_MS`.
         now_ms: monotonic.
         brokers_max: more are never asked for.
+        reserved: brokers that reservations hold when this leader begins. As many are kept for `RESERVED_DOWN_AFTER_MS` only.
     """
 
-    def __init__(self, brokers: int, now_ms: int, brokers_max: int = BROKERS_MAX) -> None:
+    def __init__(self, brokers: int, now_ms: int, brokers_max: int = BROKERS_MAX, *, reserved: int = 0) -> None:
         self._brokers_max = brokers_max
         self.brokers = min(max(brokers, 1), brokers_max)
         self.pressure = 0.0
@@ -161,7 +164,8 @@ class LoadDemand:
         self._at_ms = now_ms
         self._more_since_ms: int | None = None
         self._more = 0
-        self._fewer_since_ms: int | None = now_ms
+        kept_ms = RESERVED_DOWN_AFTER_MS if brokers <= reserved else DOWN_AFTER_MS
+        self._fewer_since_ms: int | None = now_ms + kept_ms - DOWN_AFTER_MS
         self._fewer = 1
 
     def observe(self, pressures: Iterable[float], now_ms: int) -> None:

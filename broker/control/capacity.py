@@ -94,7 +94,8 @@ class TermCapacity:
         if self._demand is None:
             if self._owner.awaits_members():
                 return
-            self._demand = LoadDemand(_live(loads), now_ms, self._brokers_max)
+            reserved = max((one.reservation.brokers for one in self.reservations()), default=0)
+            self._demand = LoadDemand(_live(loads), now_ms, self._brokers_max, reserved=reserved)
         if now_s - self._measured_s >= MEASURE_S:
             self._measured_s = now_s
             pressures = self._owner.planner.pressures(self._owner.manifest.segments, loads)

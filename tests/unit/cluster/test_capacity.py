@@ -14,6 +14,7 @@ from broker.cluster.capacity import (
     BROKERS_MAX,
     DOWN_AFTER_MS,
     RESERVATIONS_MAX,
+    RESERVED_DOWN_AFTER_MS,
     TTL_MS_MAX,
     UP_AFTER_MS,
     Deadlines,
@@ -165,6 +166,13 @@ def test_a_load_between_the_limits_changes_nothing() -> None:
 def test_a_new_leader_keeps_what_there_is_for_a_while() -> None:
     numbers = run(LoadDemand(5, 0), [0.0] * 301, 0)
     assert set(numbers[:-1]) == {5} and numbers[-1] == 1
+
+
+def test_a_new_leader_believes_sooner_that_reserved_brokers_are_there_for_the_reservation() -> None:
+    seconds = RESERVED_DOWN_AFTER_MS // 1000
+    assert run(LoadDemand(3, 0, reserved=3), [0.1] * (seconds + 1), 0) == [3] * seconds + [1]
+    assert set(run(LoadDemand(3, 0, reserved=3), [0.1] * 5 + [1.8] + [0.1] * 290, 0)) == {3}, "the load needs them"
+    assert set(run(LoadDemand(4, 0, reserved=3), [0.1] * 290, 0)) == {4}, "one is there for another reason"
 
 
 def test_time_without_measurements_counts_for_nothing() -> None:

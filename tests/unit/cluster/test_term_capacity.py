@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.capacity import Reservation
+from broker.cluster.capacity import RESERVED_DOWN_AFTER_MS, Reservation
 from broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation, SetLeader
 from broker.cluster.reshard import LoadPlanner
 from broker.cluster.segments import BrokerLoad
@@ -177,6 +177,21 @@ async def test_the_next_leader_gives_each_all_its_time(store: MemoryStore, clock
     with pytest.raises(RetryError) as caught:
         await leader.capacity.open(asks(2, "late"))
     assert caught.value.reason is Reason.NOT_LEADER
+
+
+async def test_a_leader_that_is_new_in_the_middle_of_a_reservation(store: MemoryStore, clock: ManualClock) -> None:
+    """What is there for the reservation goes soon after it."""
+    leader = await PaperLeader(store, clock).begin()
+    await leader.capacity.open(asks(3))
+    other = await PaperLeader(store, clock, brokers=3).begin(1)
+    for _ in range(RESERVED_DOWN_AFTER_MS // 1000 - 1):
+        clock.advance(1000)
+        other.tick()
+    assert await other.capacity.release("r")
+    assert other.told() == (3, []), "nothing is known of the load yet"
+    clock.advance(1000)
+    other.tick()
+    assert other.told() == (1, [])
 
 
 async def test_limits_are_said(store: MemoryStore, clock: ManualClock) -> None:
