@@ -40,11 +40,19 @@ def _pairs(bench: Bench, traffic: Shape, partitions: int, block_bytes: int) -> t
     return taken.quietest()
 
 
+def _bare(bench: Bench, traffic: Shape) -> Sample:
+    """What the bare peer does with the same traffic."""
+    assert bench.native is not None
+    with bench.native.ceiling(produce=frames.produce_response(TOPIC, 0), pinned=False) as peer:
+        return sample(bench, peer.port, peer.pid, traffic, bytes_max=SAMPLE_BYTES_MAX, pinned=False)
+
+
 def _throughput(
     bench: Bench, name: str, batch_bytes: int, connections: int, partitions: int, block_bytes: int, goal: float
 ) -> Iterable[Row]:
     traffic = shape(batch_bytes, connections, partitions)
     ours, raw = _pairs(bench, traffic, partitions, block_bytes)
+    bare = _bare(bench, traffic)
     ratio = paired([s.load.out_bytes_per_s for s in ours], [d.bytes_per_s for d in raw])
     middle = sorted(ours, key=lambda s: s.load.out_bytes_per_s)[len(ours) // 2].load
     cpu = sum(s.server_cpu_s for s in ours) / sum(s.load.answered * traffic.frame_bytes for s in ours) * 1e9
@@ -59,7 +67,9 @@ def _throughput(
         goal=goal,
         of_ceiling=True,
         disturbed=others_cores(ours) > DISTURBED_CORES,
-        note=f"p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs; CPU broker {cpu:.2f} s/GB{_direct(raw)}",
+        note=f"p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs; CPU broker {cpu:.2f} s/GB; the bare peer, which writes nothing, "
+        f"{format_rate(bare.load.out_bytes_per_s)} with {bare.server_cpu_s / (bare.load.answered * traffic.frame_bytes) * 1e9:.2f} "
+        f"s/GB{_direct(raw)}",
     )
 
 
@@ -69,8 +79,7 @@ def _idle(bench: Bench, name: str, batch_bytes: int, goal: float) -> Iterable[Ro
     ours, raw = _pairs(bench, traffic, 1, batch_bytes + 4096)
     ratio = paired([s.load.p50_us for s in ours], [d.p50_us for d in raw])
     paused = bench.native.rawdisk(bench.directory, batch_bytes + 4096, seconds=bench.sample_s, pause_us=PAUSE_US)
-    with bench.native.ceiling(produce=frames.produce_response(TOPIC, 0), pinned=False) as peer:
-        bare = sample(bench, peer.port, peer.pid, traffic, pinned=False).load
+    bare = _bare(bench, traffic).load
     middle = sorted(ours, key=lambda s: s.load.p50_us)[len(ours) // 2].load
     yield Row(
         group="durable",
