@@ -228,12 +228,18 @@ class Scenario:
         """All brokers go, some with a goodbye; a new one comes, and has to have everything."""
         random = self.random
         self.fleet.closing = True
-        for broker in self.fleet.alive():
-            if random.random() < 0.5:
+        last = self.fleet.alive()
+        told = [broker for broker in last if random.random() < 0.5]
+        for broker in last:
+            if broker in told:
                 broker.stop()
             else:
                 broker.kill()
         self._until(lambda: not self.fleet.alive(), SETTLE_S, "brokers end when they are told to")
+        # Who is killed in the middle of it may leave the others without a leader, or take one for gone that is not.
+        for broker in told if told == last else ():
+            if broker.exit_error is not None:
+                raise Violation("brokers end well", f"{broker.name} was told to end, as all were: {broker.exit_error!r}")
         fresh = self.fleet.begin(99)
         self._until(lambda: fresh.serving or not fresh.alive, SETTLE_S, "a fresh broker starts")
         if not fresh.alive:
