@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from broker.client.gates import FileRef, Gate, GateAdmin
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 FILE_BYTES = 256 << 20
 """Rows of one file, as they are in memory."""
+DIGEST_BYTES = 16
+"""Of a file, in its name."""
 
 
 async def publish_table(cluster: str, topic: str, rows: pa.Table, *, publish_id: str, timeout_ms: int) -> Gate:
@@ -28,15 +31,13 @@ async def publish_table(cluster: str, topic: str, rows: pa.Table, *, publish_id:
 
 
 def upload_table(store_url: str, prefix: str, rows: pa.Table, partitions: int, publish_id: str) -> list[FileRef]:
-    """Upload the rows of each partition. Their offsets count from 0. The same rows get the same files, other rows others."""
+    """Upload the rows of each partition. Their offsets count from 0. Files are named after what is in them."""
     from broker.log.column_partitioner import split_by_partition
-    from broker.log.columns import checksum
+    from broker.log.parquet import write_extent_file
 
     parts = split_by_partition(rows, _partitions_of(rows, partitions))
-    plain = rows.drop_columns(["partition"]) if "partition" in rows.column_names else rows
     if not rows.num_rows:
         raise InvalidError(Reason.INVALID_RECORD, "a table that is published has at least one row. rows=`0`")
-    name = f"{publish_id}-{checksum(plain):016x}{rows.num_rows:x}"
     files: list[FileRef] = []
     with Uploader(store_url) as uploader:
         for partition, part in parts:
@@ -44,8 +45,10 @@ def upload_table(store_url: str, prefix: str, rows: pa.Table, partitions: int, p
                 part = part.drop_columns(["partition"])
             step = max(part.num_rows * FILE_BYTES // max(part.nbytes, 1), 1)
             for number, start in enumerate(range(0, part.num_rows, step)):
-                key = f"{prefix}partition={partition}/{name}-{number:03d}.parquet"
-                files.append(uploader.write(key, part.slice(start, step), partition, start))
+                written = write_extent_file(part.slice(start, step))
+                digest = blake2b(written.data, digest_size=DIGEST_BYTES).hexdigest()
+                key = f"{prefix}partition={partition}/{publish_id}-{number:03d}-{digest}.parquet"
+                files.append(uploader.put(key, written, partition, start))
     return files
 
 

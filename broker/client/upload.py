@@ -16,6 +16,8 @@ from broker.store.open import open_store
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from broker.log.parquet import WrittenExtent
+
 
 class Uploader:
     """Uploads to one store, from one thread that has no event loop running; `write_extent` is its form for a single file.
@@ -31,6 +33,10 @@ class Uploader:
             raise InvalidError(
                 Reason.INVALID_REQUEST,
                 f"only the broker itself can reach its store: use a directory or a bucket. store=`{store_url}`",
+            )
+        if _is_in_a_loop():
+            raise InvalidError(
+                Reason.INVALID_REQUEST, "an uploader waits for the store: use it in a thread (asyncio.to_thread), not in a coroutine"
             )
         self._runner = asyncio.Runner()
         self._store = open_store(store_url)
@@ -50,19 +56,22 @@ class Uploader:
         """Upload rows of one partition in the order of their offsets; durable when it returns.
 
         Args:
-            key: in the store; nobody else may use it, and a retry only with the same rows.
+            key: in the store. What stands there already is never replaced: a retry has to bring the same rows.
             rows: `timestamp` (any unit; a plain integer is ms), `key` and `value` (binary or text), perhaps `headers`. A column
                 `offset` is not written: the reference says where the first row is.
             base_offset: of the first row.
 
         Raises:
-            InvalidError: INVALID_RECORD for wrong columns, null times or no rows; INVALID_TIMESTAMP; INVALID_REQUEST for a bad key.
-            RetryError, FatalError: the store does not take it.
+            InvalidError: INVALID_RECORD for wrong columns, null times or no rows; INVALID_TIMESTAMP; INVALID_REQUEST for a bad key;
+            INVALID_REFERENCE where another file stands there. RetryError, FatalError: the store does not take it.
         """
         from broker.log.parquet import write_extent_file
 
-        written = write_extent_file(rows)
-        self._runner.run(self._store.put(key, memoryview(written.data)))
+        return self.put(key, write_extent_file(rows), partition, base_offset)
+
+    def put(self, key: str, written: WrittenExtent, partition: int, base_offset: int) -> FileRef:
+        """As `write`, of a file that is made already."""
+        self._runner.run(self._create(key, memoryview(written.data).cast("B")))
         return FileRef(
             partition=partition,
             path=key,
@@ -75,7 +84,22 @@ class Uploader:
         )
 
 
+    async def _create(self, key: str, data: memoryview) -> None:
+        # A gate may be filled with what stands there, and readers trust its reference.
+        if not await self._store.put_if_absent(key, data) and await self._store.get(key) != data:
+            raise InvalidError(Reason.INVALID_REFERENCE, f"another file stands there: choose another name. path=`{key}`")
+
+
 def write_extent(store_url: str, key: str, rows: pa.Table | pa.RecordBatch, partition: int, base_offset: int) -> FileRef:
     """`Uploader.write` of one file."""
     with Uploader(store_url) as uploader:
         return uploader.write(key, rows, partition, base_offset)
+
+
+def _is_in_a_loop() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

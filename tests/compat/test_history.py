@@ -277,11 +277,15 @@ def test_a_table_published_by_reference(tmp_path: Path) -> None:
                 again = await producer.publish_table(topic, table(records), publish_id="load-1")
                 with pytest.raises(HeadgateError):
                     await producer.publish_table(topic, table(records[:5]), publish_id="load-1")
+                with pytest.raises(HeadgateError):
+                    await producer.publish_table(topic, table(records[::-1]), publish_id="load-1")
                 return [first, again]
 
         first, again = asyncio.run(publish())
         assert first.rows == again.rows == len(records)
         assert first.windows == again.windows
+        broker.kill()  # what it may remember of the files is not what is in them
+        broker.start()
         shown = CLIENTS["confluent"].consume(broker.bootstrap, topic, range(PARTITIONS))
         found = [read for reads in shown.values() for read in reads]
         assert len(found) == len(records)

@@ -53,6 +53,7 @@ def _throughput(
     traffic = shape(batch_bytes, connections, partitions)
     ours, raw = _pairs(bench, traffic, partitions, block_bytes)
     bare = _bare(bench, traffic)
+    bare_cpu = bare.server_cpu_s / (bare.load.answered * traffic.frame_bytes) * 1e9
     ratio = paired([s.load.out_bytes_per_s for s in ours], [d.bytes_per_s for d in raw])
     middle = sorted(ours, key=lambda s: s.load.out_bytes_per_s)[len(ours) // 2].load
     cpu = sum(s.server_cpu_s for s in ours) / sum(s.load.answered * traffic.frame_bytes for s in ours) * 1e9
@@ -67,9 +68,8 @@ def _throughput(
         goal=goal,
         of_ceiling=True,
         disturbed=others_cores(ours) > DISTURBED_CORES,
-        note=f"p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs; CPU broker {cpu:.2f} s/GB; the bare peer, which writes nothing, "
-        f"{format_rate(bare.load.out_bytes_per_s)} with {bare.server_cpu_s / (bare.load.answered * traffic.frame_bytes) * 1e9:.2f} "
-        f"s/GB{_direct(raw)}",
+        note=f"p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs; CPU broker {cpu:.2f} s/GB; the bare peer, which writes "
+        f"nothing, {format_rate(bare.load.out_bytes_per_s)} with {bare_cpu:.2f} s/GB{_direct(raw)}",
     )
 
 
