@@ -57,6 +57,7 @@ Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit code; every error is one line on stderr."""
+    _open_closed_streams()
     given = list(arguments)
     if not given or (len(given) == 1 and given[0] in GROUPS_OF_COMMANDS):
         given.append("--help")
@@ -95,6 +96,17 @@ def _command_words(arguments: Sequence[str]) -> list[str]:
     if words and words[0] in GROUPS_OF_COMMANDS:
         return words[:2]
     return words[:1] if words and arguments[0] == words[0] else []
+
+
+def _open_closed_streams() -> None:
+    """What the caller has closed (`<&-`) is empty, and takes everything; else the next files would get the numbers of these."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, os.fdopen(number, mode))
 
 
 def _drop_closed_output() -> None:
@@ -201,7 +213,7 @@ def produce(
 
     if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise _bad_option("--compression", compression, "none, gzip, snappy, lz4 or zstd")
-    headers = tuple((name, value.encode()) for name, value in _pairs("--header", header).items())
+    headers = tuple((name, value.encode()) for name, value in _split_pairs("--header", header))
     separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
     if separator == b"":
         raise _bad_option("--key-separator", "", "at least one character")
@@ -241,7 +253,9 @@ def consume(
 def topic_create(
     topics: TopicNames,
     cluster: Cluster = DEFAULT_CLUSTER,
-    partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="Default: the broker's.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, max=2**31 - 1, help="Default: the broker's.")
+    ] = None,
     config: Pairs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="One that is there is no error.")] = False,
 ) -> None:
@@ -702,11 +716,20 @@ def _owner() -> str:
 
 def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
     pairs: dict[str, str] = {}
+    for name, value in _split_pairs(option, given):
+        if name in pairs:
+            raise _bad_option(option, f"{name}={value}", "each name once")
+        pairs[name] = value
+    return pairs
+
+
+def _split_pairs(option: str, given: Sequence[str] | None) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
     for text in given or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise _bad_option(option, text, "NAME=VALUE")
-        pairs[name] = value
+        pairs.append((name, value))
     return pairs
 
 

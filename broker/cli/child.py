@@ -25,7 +25,7 @@ LINE_BYTES_MAX = 1 << 20
 STRIDE = 10
 """Between the ports of two brokers: 9092, 9102, 9112 ..., or further on where those are taken."""
 
-_WHERE = re.compile(r"(kafka|grpc|http|store)=(\S+)")
+_WHERE = re.compile(r" (kafka|grpc|http)=(\S+)")
 
 
 class Places:
@@ -114,7 +114,9 @@ class Child:
     @property
     def where(self) -> dict[str, str]:
         """Addresses by door (`kafka`, `grpc`, `http`), and the `store`; nothing while it starts."""
-        return dict(_WHERE.findall(self.line or ""))
+        # A path may have spaces, and stands at the end.
+        doors, _, store = (self.line or "").partition(" store=")
+        return dict(_WHERE.findall(doors)) | ({"store": store} if store else {})
 
     async def wait(self) -> int:
         """Until it has ended and all it said was passed on. Returns the exit code, negative for a signal."""

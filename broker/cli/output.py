@@ -20,6 +20,10 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 CONNECT_S = 3.0
+HTTP2_SETTINGS = b"\x04"
+HTTP2_FRAME_HEAD_BYTES = 9
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + HTTP2_SETTINGS + bytes(5)
+"""What a client says first, and its own empty SETTINGS frame."""
 
 _HINTS = {
     Reason.UNKNOWN_TOPIC: "`headgate topic list` shows the topics, `headgate topic create` makes one",
@@ -47,10 +51,10 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def check_reachable(cluster: str) -> None:
-    """Find out quickly whether anything listens at all, instead of trying again until a time-out.
+    """Find out quickly whether a gRPC server listens at all, instead of trying again until a time-out.
 
     Raises:
-        RetryError: nothing listens at any of the addresses. InvalidError: not an address.
+        RetryError: nothing listens at any of the addresses. InvalidError: not an address, or not of a gRPC server.
     """
     reasons: list[str] = []
     for address in cluster.split(","):
@@ -60,12 +64,29 @@ def check_reachable(cluster: str) -> None:
                 Reason.INVALID_REQUEST, f"cluster is written as HOST:GRPC_PORT, several with commas between. cluster=`{cluster}`"
             )
         try:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+            with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S) as connection:
+                if _speaks_something_else(connection):
+                    raise InvalidError(
+                        Reason.INVALID_REQUEST,
+                        f"what listens there is no gRPC port, which is 9095 unless you chose another. cluster=`{cluster}`",
+                    )
         except (OSError, UnicodeError) as error:
             reasons.append(str(getattr(error, "strerror", None) or error).lower())
         else:
             return
     raise RetryError(Reason.CLOSED, f"no broker listens there: {reasons[0]}. cluster=`{cluster}`")
+
+
+def _speaks_something_else(connection: socket.socket) -> bool:
+    """Whether the other end's first answer is certainly not HTTP/2's, a SETTINGS frame (RFC 9113, section 3.4)."""
+    try:
+        connection.sendall(HTTP2_PREFACE)
+        answer = connection.recv(HTTP2_FRAME_HEAD_BYTES)
+    except TimeoutError:
+        return False  # busy, perhaps
+    except OSError:
+        return True
+    return answer[3:4] != HTTP2_SETTINGS
 
 
 def error_line(error: HeadgateError, command: str) -> str:

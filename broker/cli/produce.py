@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from broker.cli import output
 from broker.client import Delivery, Producer
-from broker.runtime.errors import InvalidError, Reason
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
 
+COMMAND = "headgate produce"
 READ_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20
 """A longer line is an error: it could not be a record anyway, and would only fill the memory."""
@@ -48,24 +51,32 @@ class Format:
 
 
 class Tally:
-    """What became of the records."""
+    """What became of the records. The first one that is refused is told of at once; the others are written none the less."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.written = 0
+        self._told = False
 
-    def watch(self, delivery: asyncio.Future[Delivery]) -> None:
-        """Count a record that was handed over, and later that it is durable."""
+    def watch(self, delivery: asyncio.Future[Delivery], line: int) -> None:
+        """Count the record of a line that was handed over, and later that it is durable."""
         self.sent += 1
-        delivery.add_done_callback(self._done)
+        delivery.add_done_callback(partial(self._done, line))
 
-    def _done(self, delivery: asyncio.Future[Delivery]) -> None:
-        if not delivery.cancelled() and delivery.exception() is None:
+    def _done(self, line: int, delivery: asyncio.Future[Delivery]) -> None:
+        error = None if delivery.cancelled() else delivery.exception()
+        if error is None and not delivery.cancelled():
             self.written += 1
+        elif isinstance(error, HeadgateError) and not self._told:
+            self._told = True
+            output.fail(f"a record was refused: {output.error_line(error, COMMAND)} line=`{line}`", COMMAND)
 
 
 async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_format: Format, compression: str) -> int:
-    """Write every line of the files, or of standard input, and say how many on stderr. Returns the exit code."""
+    """Write every line of the files, or of standard input, and say how many on stderr.
+
+    Returns the exit code: 1 where records were refused.
+    """
     paths = [str(path) for path in files] or [STANDARD_INPUT]
     sources = [_open(path) for path in paths]
     tally, read_bytes = Tally(), 0
@@ -79,11 +90,10 @@ async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_fo
                         for line in lines:
                             number += 1
                             key, value = line_format.split(line.removesuffix(b"\r"), number)
-                            tally.watch(
-                                await producer.send(
-                                    topic, value, key=key, headers=line_format.headers, partition=line_format.partition
-                                )
+                            delivery = await producer.send(
+                                topic, value, key=key, headers=line_format.headers, partition=line_format.partition
                             )
+                            tally.watch(delivery, number)
                             read_bytes += len(line) + 1
                         advance(read_bytes)
                 await producer.flush()
@@ -94,13 +104,15 @@ async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_fo
         if tally.sent:
             of_all = "" if tally.written == tally.sent else f" of {tally.sent:,}"
             output.fail(f"{tally.written:,}{of_all} {'record' if tally.sent == 1 else 'records'} written to {topic}", "produce")
-    return 0
+    return 0 if tally.written == tally.sent else output.EXIT_FAILED
 
 
 def _open(path: str) -> int:
     if path == STANDARD_INPUT:
         return 0
     try:
+        if Path(path).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         return os.open(path, os.O_RDONLY)
     except OSError as error:
         raise InvalidError(

@@ -36,7 +36,7 @@ class Uploader:
             )
         if _is_in_a_loop():
             raise InvalidError(
-                Reason.INVALID_REQUEST, "an uploader waits for the store: use it in a thread (asyncio.to_thread), not in a coroutine"
+                Reason.INVALID_REQUEST, "an uploader waits for the store: use it in a thread (asyncio.to_thread), not a coroutine"
             )
         self._runner = asyncio.Runner()
         self._store = open_store(store_url)

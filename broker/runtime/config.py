@@ -28,6 +28,8 @@ SECOND_MS = 1000
 DAY_MS = 86_400 * SECOND_MS
 
 ENVIRONMENT_PREFIX = "HEADGATE_"
+MISSPELT_RATIO = 0.92
+"""How much alike (`difflib`) two names are of which one is a slip of the other: a letter or two."""
 CONFIG_FILE_BYTES_MAX = MIB
 
 _SIZE_UNITS = {
@@ -452,7 +454,20 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
         # Kubernetes gives every pod HEADGATE_KAFKA_PORT=tcp://10.0.0.1:9092 when a Service is named `headgate-kafka`: not for us.
         if value and not (item.name.endswith("_port") and value.startswith("tcp://")):
             values[item.name] = value
+    for name in environment:
+        if name.startswith(ENVIRONMENT_PREFIX) and (meant := _misspelt(name)) is not None:
+            raise _invalid(f"unknown setting in the environment. did you mean `{meant}`? name=`{name}`")
     return values
+
+
+def _misspelt(name: str) -> str | None:
+    """The variable that is meant by one that is almost its name. What is not like any of ours is somebody else's."""
+    known = [environment_name(item.name) for item in fields(Settings)]
+    if name in known:
+        return None
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT_RATIO)), None)
 
 
 def _from_file(path: str) -> dict[str, Value]:

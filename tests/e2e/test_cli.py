@@ -11,6 +11,7 @@ import json
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli import output
 from broker.cli.consume import parse_time_ms
 from broker.runtime.errors import InvalidError
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
@@ -35,7 +35,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     directory = tmp_path_factory.mktemp("cli")
     with BrokerProcess(directory / "store", directory / "log") as running:
         running.start()
-        output.check_reachable(f"{HOST}:{running.http_port}")
+        with socket.create_connection((HOST, running.http_port)):
+            pass
         yield running
     running.check_output()
 
@@ -130,7 +131,7 @@ def test_produce_is_read_by_a_foreign_client(broker: BrokerProcess, tmp_path: Pa
     (tmp_path / "b").write_bytes("k4\tgrüße\nk5\twithout an end".encode())
     done = headgate(
         broker, "produce", "lines", str(tmp_path / "a"), str(tmp_path / "b"), "-k", "\\t", "--null-value", "NULL", "-H", "h=1",
-        "-z", "zstd", "-p", "1",
+        "-H", "h=2", "-z", "zstd", "-p", "1",
     )  # fmt: skip
     assert done.stderr == "produce: 5 records written to lines\n" and done.stdout == ""
     read = JUDGE.consume(broker.bootstrap, "lines", [0, 1])
@@ -138,7 +139,7 @@ def test_produce_is_read_by_a_foreign_client(broker: BrokerProcess, tmp_path: Pa
     assert [(one.key, one.value) for one in read[1]] == [
         (b"k1", b"one"), (b"k2", b""), (b"k3", None), (b"k4", "grüße".encode()), (b"k5", b"without an end"),
     ]  # fmt: skip
-    assert {one.headers for one in read[1]} == {(("h", b"1"),)}
+    assert {one.headers for one in read[1]} == {(("h", b"1"), ("h", b"2"))}
 
 
 def test_produce_and_consume_give_the_same_lines_back(broker: BrokerProcess) -> None:
@@ -238,6 +239,8 @@ def test_records_cannot_command_a_terminal(broker: BrokerProcess) -> None:
         (("topic", "create", "x", "-p", "1000000"), 1, ["partitions", "1000000"]),
         (("topic", "create", "x", "-c", "retention.ms"), 2, ["NAME=VALUE"]),
         (("topic", "create", "x", "-c", "retention.mss=1"), 1, ["retention.mss", "--all"]),
+        (("topic", "create", "x", "-c", "retention.ms=1", "-c", "retention.ms=2"), 2, ["--config", "retention.ms=2", "once"]),
+        (("topic", "create", "x", "-p", "99999999999"), 2, ["--partitions", "2147483647"]),
         (("topic", "alter", "x"), 2, ["nothing to change"]),
         (("topic", "creat"), 2, ["No such command", "headgate topic --help"]),
         (("consume",), 2, ["TOPIC", "headgate consume --help"]),
@@ -246,6 +249,7 @@ def test_records_cannot_command_a_terminal(broker: BrokerProcess) -> None:
         (("consume", "x", "-t", "yesterday"), 2, ["not a time", "yesterday"]),
         (("produce", "nope"), 1, ["topic does not exist", "headgate topic create"]),
         (("produce", "x", "/no/such/file"), 2, ["cannot be read", "/no/such/file"]),
+        (("produce", "x", "/"), 2, ["cannot be read", "is a directory", "path=`/`"]),
         (("produce", "x", "-z", "rar"), 2, ["--compression", "rar", "zstd"]),
         (("status", "--window", "1h"), 2, ["--window", "1h"]),
         (("status", "--cluster", "nonsense"), 2, ["HOST:GRPC_PORT", "nonsense"]),
@@ -264,6 +268,35 @@ def test_a_line_without_its_key_says_which(broker: BrokerProcess) -> None:
     headgate(broker, "topic", "create", "keyless", "-p", "1")
     done = headgate(broker, "produce", "keyless", "-k", ":", stdin=b"a:1\nb\n", fails=True)
     assert "line has no key separator. line=`2`" in done.stderr
+
+
+def test_records_that_are_refused_are_told_of(broker: BrokerProcess) -> None:
+    headgate(broker, "topic", "create", "small", "-p", "1", "-c", "max.message.bytes=1000")
+    done = headgate(broker, "produce", "small", stdin=b"fits\n" + b"x" * 2000 + b"\n", fails=True)
+    assert done.returncode == 1
+    told, counted = done.stderr.splitlines()
+    assert "a record was refused: " in told
+    assert "max.message.bytes" in told
+    assert counted.startswith("produce: ")
+    assert counted.endswith("of 2 records written to small")
+
+
+def test_streams_that_are_closed(broker: BrokerProcess) -> None:
+    headgate(broker, "topic", "create", "closed", "-p", "1")
+    for command in ("produce closed <&-", "produce closed <&- >&-", "consume closed -b -e <&- >&-", "topic list >&-"):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"{sys.executable} -m broker.cli.main {command}"],
+            capture_output=True, cwd=ROOT, env=environment(broker), timeout=TIMEOUT_S, text=True,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), command
+
+
+def test_the_port_of_another_protocol_is_said_at_once(broker: BrokerProcess) -> None:
+    for port in (broker.kafka_port, broker.http_port):
+        done = headgate(None, "topic", "list", "--cluster", f"{HOST}:{port}", fails=True)
+        assert done.returncode == 2
+        assert "no gRPC port" in error_line(done)
+        assert "9095" in done.stderr
 
 
 def test_no_broker_is_said_at_once() -> None:

@@ -67,7 +67,7 @@ class Fleet:
 
     def __init__(self, running: Running) -> None:
         self.running = running
-        running.wait_for(r"headgate serves kafka=\S+ grpc=\S+ http=\S+ store=\S+ \(Ctrl-C ends it\)\n")
+        running.wait_for(r"headgate serves kafka=\S+ grpc=\S+ http=\S+ store=.+ \(Ctrl-C ends it\)\n")
         self.bootstrap = f"{HOST}:{running.ports[0]}"
         self.address = f"{HOST}:{running.ports[1]}"
 
@@ -193,9 +193,11 @@ def test_a_reservation_survives_the_leader_and_ends_by_itself(spawn: Spawn, tmp_
 
 @pytest.mark.timeout(120)
 def test_three_end_together_and_nothing_is_left_to_recover(spawn: Spawn, tmp_path: Path) -> None:
-    running = spawn("up", "--brokers", "3", "--max-brokers", "3", "--store", str(tmp_path / "store"))
+    store = str(tmp_path / "a store")
+    running = spawn("up", "--brokers", "3", "--max-brokers", "3", "--store", store)
     fleet = Fleet(running)
     line = running.out
+    assert line.endswith(f" store={store} (Ctrl-C ends it)\n")
     assert line.count("\n") == 1 and all(part.count(",") == 2 for part in line.split()[2:5])
     create_topic(fleet.bootstrap, "t", PARTITIONS)
     assert set(fleet.leads().values()) == {1, 2, 3}
@@ -204,7 +206,7 @@ def test_three_end_together_and_nothing_is_left_to_recover(spawn: Spawn, tmp_pat
     assert running.wait() == 0, running.err
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert running.err == ""
-    again = spawn("up", "--store", str(tmp_path / "store"), "--log-level", "info", "--log-format", "json")
+    again = spawn("up", "--store", store, "--log-level", "info", "--log-format", "json")
     opened = again.wait_for(r'"event": "engine_open".*', in_errors=True).group()
     assert '"recovered_records": 0' in opened
     Fleet(again)

@@ -119,6 +119,11 @@ def test_the_environment_may_hold_what_is_not_ours() -> None:
     assert Settings.load([], environment) == Settings()
 
 
+def test_a_slip_in_the_environment_is_said() -> None:
+    with pytest.raises(InvalidError, match=r"did you mean `HEADGATE_WAL_FSYNC`\? name=`HEADGATE_WAL_FSINC`"):
+        Settings.load([], {"HEADGATE_WAL_FSINC": "never"})
+
+
 def test_arguments_give_the_same_settings_again() -> None:
     settings = Settings.load(["--no-auto-create-topics", "--tail-bytes=3MB", "--store=/a b", "--wal-fsync=never"], {})
     assert Settings.load(settings.arguments(), {}) == settings
