@@ -358,7 +358,7 @@ class Engine:
             bytes_max=CHECKPOINT_BYTES_MAX,
             interval_s=settings.wal_checkpoint_interval_ms / 1000,
         )
-        self._sweeper = Sweeper(self, self._catalog)
+        self._sweeper = Sweeper(self, self._catalog, self._wal, self._checkpointer)
         self._wal.start()
         self._checkpointer.start()
         self._sweeper.start()
@@ -427,8 +427,8 @@ class Engine:
         self.ready = False
         await self.history.close()
         await self.references.close()
-        await self._sweeper.close()
-        await self._wal.close()
+        # Together: the sweeper may wait for the WAL, and that for a store which does not answer, until it is closed.
+        await asyncio.gather(self._sweeper.close(), self._wal.close())
         await asyncio.sleep(0)
         await self._checkpointer.close()
         # Else the next start reads the last chunks: to seal what is not listed would be to forget it.
@@ -468,6 +468,7 @@ class Engine:
     # -- what the WAL reports
 
     def wal_committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
+        now_ms = self.clock.now_ms()
         wake: dict[PartitionLog, None] = {}
         for partition, run in groupby(group, itemgetter(0)):
             is_first = not partition.open_chunks or partition.open_chunks[-1][1] != chunk_number
@@ -489,6 +490,7 @@ class Engine:
             if is_first:
                 partition.note_epoch(partition.leader_epoch, index.offsets[rows])
             partition.high_watermark = next_offset
+            partition.appended_ms = now_ms
             partition.size_bytes += position - first_at
             partition.bytes_in += position - first_at
             partition.requests += len(index) - rows

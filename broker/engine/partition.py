@@ -133,6 +133,7 @@ class PartitionLog:
     """
 
     __slots__ = (
+        "appended_ms",
         "bytes_in",
         "bytes_out",
         "closed",
@@ -188,6 +189,8 @@ class PartitionLog:
         """Rows of durable batches in chunks that the manifest does not list yet."""
         self.open_chunks: list[tuple[int, int]] = []
         """(first row in `open`, chunk number), ascending: which chunk the rows stand in."""
+        self.appended_ms = 0
+        """When the newest row of `open` became durable; meaningless while there is none."""
         self.epochs: list[tuple[int, int]] = []
         """(leader epoch, first offset written in it), ascending in both: what OffsetForLeaderEpoch answers from (KIP-101)."""
         self.producers_state = ProducerState()

@@ -1,8 +1,8 @@
 """Retention: which records are old or too many, and which chunks nobody needs any more.
 
 Age is counted from the append, not from the record's own timestamp, so that history is not deleted on arrival. Retention works
-on whole extents of complete chunks; a chunk's object goes when every extent in it is below its partition's log start or its topic
-is gone.
+on whole extents of complete chunks, and completes one early where it wants gone what stands in it; a chunk's object goes when every
+extent in it is below its partition's log start or its topic is gone.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, RemoveChunks
 from broker.engine import keys
 from broker.engine.catalog import Catalog
+from broker.engine.checkpoint import Checkpointer
 from broker.engine.fold import choose, fold
 from broker.engine.partition import PartitionLog
 from broker.engine.recovery import is_fence, sweep_leftovers
+from broker.engine.wal import Wal
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
 
@@ -46,6 +48,18 @@ def expired_offset(partition: PartitionLog, now_ms: int) -> int:
     return start
 
 
+def waits_for_listing(partition: PartitionLog, now_ms: int) -> bool:
+    """Whether retention acts on records as soon as they are listed (by age), or as soon as others come after them (by size)."""
+    config = partition.config
+    if not config.delete or not partition.open:
+        return False
+    waiting = partition.windows.first_waiting()
+    if waiting is not None and partition.open.offsets[0] >= waiting.base_offset:
+        return False  # history is to come before them
+    too_old = config.retention_ms >= 0 and partition.appended_ms < now_ms - config.retention_ms
+    return too_old or 0 <= config.retention_bytes <= sum(partition.open.sizes)
+
+
 def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:
     """Edits that take unneeded chunks, and sealed incarnations without chunks, out of the manifest. Only the leader makes them."""
     edits: list[Edit] = []
@@ -64,9 +78,11 @@ def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:
 class Sweeper:
     """Runs retention every `retention_check_interval_ms` and soon after something was deleted, and folds chunks as they come."""
 
-    def __init__(self, engine: Engine, catalog: Catalog) -> None:
+    def __init__(self, engine: Engine, catalog: Catalog, wal: Wal, checkpointer: Checkpointer) -> None:
         self._engine = engine
         self._catalog = catalog
+        self._wal = wal
+        self._checkpointer = checkpointer
         self._wake = asyncio.Event()
         self._closing = False
         self._folds = 0
@@ -124,6 +140,7 @@ class Sweeper:
         """Move log starts, forget expired producers, and remove what nobody needs."""
         engine = self._engine
         now_ms = engine.clock.now_ms()
+        await self._list_expired(now_ms)
         starts: dict[PartitionLog, int] = {}
         for partition in engine.all_logs():
             partition.producers_state.expire(now_ms - engine.settings.producer_id_expiration_ms)
@@ -144,6 +161,18 @@ class Sweeper:
                     log.info("chunks_removed", incarnation=incarnation_id, chunks=len(numbers))
                 case CloseIncarnation(incarnation_id):
                     await self._delete_incarnation(incarnation_id)
+
+    async def _list_expired(self, now_ms: int) -> None:
+        """Where retention wants records gone that are not listed yet, list them: a chunk that is seldom written to is long open."""
+        engine = self._engine
+        waiting = [partition for partition in engine.all_logs() if waits_for_listing(partition, now_ms)]
+        if not waiting or self._closing or engine.failed is not None or engine.stalled is not None:
+            return
+        if not self._checkpointer.lists(waiting):
+            # What is left of its file would stay on the disk, though the file is deleted, until the next write.
+            await self._wal.roll(cut=True)
+        if not self._closing:
+            await self._checkpointer.list_all()
 
     async def fold(self) -> None:
         """Fold chunks until there is nothing to fold."""

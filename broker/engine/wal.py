@@ -61,8 +61,12 @@ class Wal(Protocol):
     def on_durable(self, callback: DurableCallback) -> None:
         """Call back once everything appended so far is durable (None), or never can be (the error)."""
 
-    async def roll(self) -> None:
-        """Complete the chunk in which the last durable batch stands. Returns once the owner was told of it."""
+    async def roll(self, *, cut: bool = False) -> None:
+        """Complete the chunk in which the last durable batch stands. Returns once the owner was told of it, or the WAL has ended.
+
+        Args:
+            cut: give back at once what is left of its file, which takes the disk a while; else when more is written.
+        """
 
     async def close(self) -> None:
         """Write what waits, seal the chunk and stop. A WAL that is stalled gives up what it could not write: it was not acked."""
@@ -133,7 +137,8 @@ class AppendWal:
         # Shared with the thread, under the lock.
         self._lock = threading.Lock()
         self._queue: list[Pending] = []
-        self._rolls: list[Callable[[], object]] = []
+        self._rolls: list[tuple[Callable[[], object], bool]] = []
+        """(what to call when it is done, whether to cut)"""
         self._over = False
         self._closing = False
         self._sleeping = False
@@ -172,12 +177,12 @@ class AppendWal:
         if wake:
             self._wake.release()
 
-    async def roll(self) -> None:
+    async def roll(self, *, cut: bool = False) -> None:
         done = asyncio.Event()
         with self._lock:
             if self._over:
                 return
-            self._rolls.append(done.set)
+            self._rolls.append((done.set, cut))
             wake, self._sleeping = self._sleeping, False
         if wake:
             self._wake.release()
@@ -242,7 +247,7 @@ class AppendWal:
     def _serve(self) -> bool:
         with self._lock:
             queue, self._queue = self._queue, []
-            rolls = len(self._rolls)
+            rolls = list(self._rolls)
             closing = self._closing
             if not queue and not rolls and not closing:
                 self._sleeping = True
@@ -250,7 +255,9 @@ class AppendWal:
             self._writer.write(queue)
         if rolls:
             self._writer.roll()
-            self._end_rolls(rolls)
+            if any(cut for _, cut in rolls):
+                self._writer.cut()
+            self._end_rolls(len(rolls))
         if queue or rolls:
             return True
         if closing:
@@ -261,7 +268,7 @@ class AppendWal:
     def _end_rolls(self, count: int) -> None:
         with self._lock:
             ended, self._rolls = self._rolls[:count], self._rolls[count:]
-        for done in ended:
+        for done, _ in ended:
             self._report(done)
 
 
@@ -316,7 +323,7 @@ class InlineWal:
         self._owner.wal_committed(group, chunk_number, position)
         self._acks.advance(len(group))
 
-    async def roll(self) -> None:
+    async def roll(self, *, cut: bool = False) -> None:
         self._writer.roll()
 
     async def close(self) -> None:

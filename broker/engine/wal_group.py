@@ -140,11 +140,12 @@ class GroupWriter:
 
     def _write_group(self, group: list[Pending], body_bytes: int) -> None:
         """`body_bytes`: of the batches and their stream keys."""
-        self._appended_ms = now_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms()
         if self._position >= self._limit:
             self._roll(min(self._next_bytes * CHUNK_GROWTH, self._chunk_bytes))
         elif self._position > CHUNK_HEADER_BYTES and now_ms - self._begun_ms >= self._chunk_ms:
             self._roll(self._first_bytes)
+        self._appended_ms = now_ms
         is_first = self._position == CHUNK_HEADER_BYTES
         if is_first:
             # However long an empty chunk was waiting, the next group goes into it: recovery takes the first one for the WAL's end.
@@ -223,6 +224,12 @@ class GroupWriter:
         if self._position > CHUNK_HEADER_BYTES:
             # Who asks for a roll may soon ask again: what is prepared now is to be ready by then.
             self._roll(self._first_bytes)
+
+    def cut(self) -> None:
+        """Give back what the chunk before has left now, and not when this one is written to: that may be never."""
+        before, self._uncut = self._uncut, None
+        if before is not None:
+            before.cut()
 
     def seal(self) -> None:
         """Complete the chunk. One without a group is not reported."""

@@ -203,7 +203,7 @@ class PutWal:
             self._owner.wal_failed(error)
         self._idle.set()
 
-    async def roll(self) -> None:
+    async def roll(self, *, cut: bool = False) -> None:
         """Nothing to do: every group is a chunk."""
 
     async def close(self) -> None:

@@ -6,7 +6,11 @@ store, and both again after a restart. A mismatch means that records go too earl
 
 from __future__ import annotations
 
+import asyncio
+import os
 import uuid
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +32,7 @@ from broker.cluster.manifest import (
 )
 from broker.engine.retention import sweep_edits
 from broker.runtime.clock import ManualClock
-from broker.runtime.errors import InvalidError, Reason
+from broker.runtime.errors import InvalidError, Reason, RetryError
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation as Broker
 from tests.unit.engine.world import Machine, eventually, read_all, settings, swept
@@ -127,6 +131,135 @@ async def test_the_oldest_go_beyond_a_size(make_machine: MakeMachine, medium: st
     await machine.crash(broker)
     broker = await machine.start(SMALL)
     assert broker.log().size_bytes == before
+    await machine.check(broker)
+
+
+def deleted_bytes(path: str) -> int:
+    """Of files below a directory that this process has open, though they are deleted."""
+    size = 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing's own
+            link = f"/proc/self/fd/{name}"
+            if os.readlink(link).startswith(path) and os.stat(link).st_nlink == 0:
+                size += os.stat(link).st_blocks * 512
+    return size
+
+
+async def wal_chunks(broker: Broker) -> set[str]:
+    return {info.key for info in await broker.faults.list("wal/", limit=1000) if info.key.rpartition("/")[2].isdigit()}
+
+
+@pytest.mark.parametrize("medium", ["inline", *MEDIA])
+async def test_old_records_go_where_nothing_more_is_written(
+    make_machine: MakeMachine, clock: ManualClock, tmp_path: Path, medium: str
+) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"retention.ms": str(DAY_MS)})
+    await broker.engine.create_topic("silent", 1, {"retention.ms": "1"})
+    await fill(machine, broker, 3, b"old", timestamp_ms=1)
+    await listed(broker)
+    before = await wal_chunks(broker)
+    clock.advance(DAY_MS)
+    for _ in range(3):
+        await broker.engine._sweeper.run_once()
+    assert await wal_chunks(broker) == before, "nothing is due, nothing is written"
+    assert len(await read_all(broker)) == 3
+    clock.advance(1)
+    await broker.engine._sweeper.run_once()
+    assert await read_all(broker) == []
+    left = await wal_chunks(broker)
+    assert len(left) <= 2, "an empty chunk, and the file that was made ready for it"
+    assert min(before) not in left
+    assert deleted_bytes(str(tmp_path)) == 0, "the disk has it back"
+    clock.advance(100 * DAY_MS)
+    await broker.engine._sweeper.run_once()
+    assert await wal_chunks(broker) == left, "an empty chunk stays"
+    assert await machine.send(broker, [b"new"]) == 3
+    await machine.crash(broker)
+    broker = await machine.start()
+    await machine.check(broker, exact=True)
+    assert broker.log().log_start == 3
+
+
+@pytest.mark.parametrize("medium", MEDIA)
+async def test_a_size_counts_where_chunks_are_large(make_machine: MakeMachine, medium: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start(settings(wal_chunk_bytes=1 << 30))
+    await broker.engine.create_topic("t", 1, {"retention.bytes": "40000"})
+    log = broker.log()
+    for round_ in range(8):
+        await fill(machine, broker, 10, b"round-%d" % round_)
+        await broker.engine._sweeper.run_once()
+        assert 40_000 <= log.size_bytes <= 40_000 + 2 * 31_000 + 40_000 or round_ == 0
+    assert log.log_start > 0
+    await machine.crash(broker)
+    broker = await machine.start()
+    assert broker.log().size_bytes >= 40_000
+    await machine.check(broker)
+
+
+async def test_a_chunk_is_not_completed_where_history_is_to_come_first(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    topic = await broker.engine.create_topic("t", 1, {"retention.ms": "1"})
+    broker.engine.hold(topic.id, "gate", {0: 5}, 0)
+    await fill(machine, broker, 3, b"live")
+    clock.advance(HOUR_MS)
+    before = await wal_chunks(broker)
+    await broker.engine._sweeper.run_once()
+    assert await wal_chunks(broker) == before
+    broker.engine.drop_holds(topic.id, "gate")
+    await broker.engine._sweeper.run_once()
+    assert broker.log().log_start == 8
+
+
+async def test_records_go_by_their_own_age_beside_a_busy_topic(make_machine: MakeMachine, clock: ManualClock) -> None:
+    """The chunk has young records too, so it is a while older before these go; but it does not stay open until then."""
+    machine = make_machine("memory")
+    broker = await machine.start(settings(wal_chunk_bytes=1 << 30))
+    await broker.engine.create_topic("t", 1, {"retention.ms": "60000"})
+    await broker.engine.create_topic("busy", 1, {})
+    await machine.send(broker, [b"old"])
+    for number in range(14):
+        await machine.send(broker, [b"%d" % number], "busy")
+        clock.advance(10_000)
+        await broker.engine._sweeper.run_once()
+    assert await read_all(broker) == []
+    assert len(await wal_chunks(broker)) <= 3
+    await machine.check(broker)
+
+
+async def test_an_old_chunk_is_as_old_as_its_last_group(make_machine: MakeMachine, clock: ManualClock) -> None:
+    """Also where it is the next group that completes it."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"retention.ms": str(DAY_MS)})
+    await machine.send(broker, [b"old"])
+    clock.advance(DAY_MS - HOUR_MS)
+    await machine.send(broker, [b"young"])
+    await listed(broker)
+    clock.advance(2 * HOUR_MS)
+    await swept(broker)
+    assert [record.value for record in await read_all(broker)] == [b"young"]
+
+
+@pytest.mark.parametrize("medium", ["memory", "local"])
+async def test_a_broker_ends_while_retention_waits_for_a_store_that_does_not_answer(
+    make_machine: MakeMachine, clock: ManualClock, medium: str
+) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"retention.ms": "1"})
+    await machine.send(broker, [b"old"])
+    clock.advance(HOUR_MS)
+    broker.store.refused["appender.exists"] = RetryError(Reason.STORE_UNAVAILABLE, "no answer")
+    broker.engine._sweeper.wake()
+    await eventually(lambda: broker.engine.stalled is not None)
+    async with asyncio.timeout(10):
+        await broker.engine.close()
+    machine.forget(broker)
+    broker = await machine.start()
     await machine.check(broker)
 
 
