@@ -75,9 +75,14 @@ class Places:
         return True
 
 
+def in_memory(settings: Settings) -> bool:
+    """Whether the store goes with its broker's process."""
+    return settings.store.startswith(("memory:", "null:"))
+
+
 def check_shareable(settings: Settings) -> None:
     """Raises InvalidError where only one broker can run with these settings."""
-    if settings.store.startswith(("memory:", "null:")):
+    if in_memory(settings):
         raise InvalidError(
             Reason.INVALID_REQUEST, f"a store in memory is one broker's own: choose a directory. store=`{settings.store}`"
         )
@@ -118,6 +123,11 @@ class Child:
         doors, _, store = (self.line or "").partition(" store=")
         return dict(_WHERE.findall(doors)) | ({"store": store} if store else {})
 
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster that it serves; empty while it starts."""
+        return (self.line or "").rpartition(" cluster=")[2]
+
     async def wait(self) -> int:
         """Until it has ended and all it said was passed on. Returns the exit code, negative for a signal."""
         code = await self.process.wait()
@@ -142,7 +152,7 @@ class Child:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             if self.line is None:
-                self.line = line.decode(errors="replace").strip()
+                self.line = line.decode(errors="replace").rstrip("\n")
                 self.ready.set()
 
     async def _pump_errors(self) -> None:

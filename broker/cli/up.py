@@ -2,6 +2,9 @@
 
 Starts broker processes over one store, starts those that die again, and follows the number of brokers that the cluster asks for:
 reservations and load (`control/capacity.py`). What to do is decided by `cluster/fleet.py`; here it is done.
+
+Once a broker has served, all that start later must find its cluster in the store. Where a disk is gone for a while, they would make
+a new cluster in its place, and what is acked there would lie hidden when the disk is back.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.cli.child import Child, Places, check_shareable
+from broker.cli.child import Child, Places, check_shareable, in_memory
 from broker.cluster.fleet import Drain, Fleet
 from broker.runtime.config import Settings, Value
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
@@ -74,6 +77,8 @@ class Supervisor:
         self._brokers, self._brokers_max = brokers, brokers_max
         self._fleet = Fleet(brokers, brokers_max)
         self._places = Places(settings)
+        self._cluster_id = ""
+        """That the store must have; empty until a broker has served, and where the store goes with its broker."""
         self._children: dict[int, Child] = {}
         """By slot."""
         self._watching: set[asyncio.Task[None]] = set()
@@ -116,6 +121,8 @@ class Supervisor:
         except HeadgateError as error:
             self._gone(slot, " ".join(error.message.split()), EXIT_FAILED)
             return
+        if self._cluster_id:
+            settings = dataclasses.replace(settings, cluster_id=self._cluster_id)
         child = self._children[slot] = await Child.spawn(settings)
         if self._announced and not again:
             _say(f"{self._name(slot)} starts")
@@ -128,6 +135,8 @@ class Supervisor:
         await child.ready.wait()
         if child.line is not None:
             self._fleet.served(slot, self._now_ms())
+            if not in_memory(self._settings):
+                self._cluster_id = child.cluster_id
             if self._announced:
                 where = child.where
                 addresses = " ".join(f"{door}={where[door]}" for door in ("kafka", "grpc", "http"))

@@ -295,13 +295,18 @@ class Engine:
         self._sweeper.sweep_sealed()
 
     async def identify(self) -> None:
-        """Find out whose store this is; make it ours where it is new. Raises FatalError where it is another's."""
-        mine = {
-            "format": FORMAT_VERSION,
-            "cluster_id": self.settings.cluster_name or uuid.UUID(hex=self.incarnation_id).hex[:22],
-            "created_ms": self.clock.now_ms(),
-        }
-        await self.store.put_if_absent(keys.CLUSTER_ID, json.dumps(mine).encode())
+        """Find out whose store this is; make it ours where it is new, unless `cluster_id` says that it is not.
+
+        Raises FatalError where it is another's.
+        """
+        settings = self.settings
+        if not settings.cluster_id:
+            mine = {
+                "format": FORMAT_VERSION,
+                "cluster_id": settings.cluster_name or uuid.UUID(hex=self.incarnation_id).hex[:22],
+                "created_ms": self.clock.now_ms(),
+            }
+            await self.store.put_if_absent(keys.CLUSTER_ID, json.dumps(mine).encode())
         try:
             found = json.loads(await self.store.get(keys.CLUSTER_ID))
             cluster_id, version = str(found["cluster_id"]), int(found["format"])
@@ -310,17 +315,24 @@ class Engine:
                 Reason.STORE_MISCONFIGURED,
                 f"this is not a Headgate store: {keys.CLUSTER_ID} cannot be read. store=`{self.store.url}`",
             ) from error
+        except InvalidError as error:
+            if error.reason is not Reason.NOT_FOUND:
+                raise
+            raise FatalError(
+                Reason.STORE_MISCONFIGURED,
+                f"the store is empty, and is not made anew. store=`{self.store.url}` expected=`{settings.cluster_id}`",
+            ) from error
         if version > FORMAT_VERSION:
             raise FatalError(
                 Reason.STORE_MISCONFIGURED,
                 f"the store was written by a newer Headgate: upgrade this broker. format=`{version}` known=`{FORMAT_VERSION}`",
             )
-        if self.settings.cluster_name and cluster_id != self.settings.cluster_name:
-            raise FatalError(
-                Reason.STORE_MISCONFIGURED,
-                f"the store belongs to another cluster. store=`{self.store.url}` found=`{cluster_id}` "
-                f"expected=`{self.settings.cluster_name}`",
-            )
+        for expected in (settings.cluster_name, settings.cluster_id):
+            if expected and cluster_id != expected:
+                raise FatalError(
+                    Reason.STORE_MISCONFIGURED,
+                    f"the store belongs to another cluster. store=`{self.store.url}` found=`{cluster_id}` expected=`{expected}`",
+                )
         self.cluster_id = cluster_id
 
     def _start_wal(self) -> None:

@@ -81,6 +81,7 @@ class Settings:
     # -- who and where
     store: str = _text("./headgate-data", "where everything durable lives: a directory, or s3://bucket/prefix")
     cluster_name: str = _text("", "name given to a new store; a store of another name is refused; empty = any")
+    cluster_id: str = _text("", "cluster that the store has already; any other, and an empty store, is refused; empty = any")
     broker_id: int = _count(1, 0, 2**31 - 1, "this broker's number, unique in the cluster")
     host: str = _text("127.0.0.1", "address to listen on; 0.0.0.0 = every interface")
     advertised_host: str = _text("", "host that clients are told to use; empty = `host`, or this machine's name if that is 0.0.0.0")

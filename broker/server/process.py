@@ -121,7 +121,8 @@ class Process:
         kafka, http = ports.shown(*self._kafka_address), ports.shown(*self._http_address)
         grpc = ports.shown(self._kafka_address[0], self._grpc_port)
         store = self.settings.store if self._store is None else self._store.url
-        return f"headgate broker {self.settings.broker_id} serves kafka={kafka} grpc={grpc} http={http} store={store}"
+        cluster = "" if self._engine is None else f" cluster={self._engine.cluster_id}"  # the last, for it may have spaces
+        return f"headgate broker {self.settings.broker_id} serves kafka={kafka} grpc={grpc} http={http} store={store}{cluster}"
 
     def _thread_failed(self, failure: threading.ExceptHookArgs) -> None:
         """A thread died of an error that nobody foresaw: what it did is not done any more, so the broker must not go on."""
@@ -160,6 +161,7 @@ class Process:
         encoding = await self._import("broker.engine.encoding")
         wrappers = await self._import("broker.store.wrappers")
         opening = await self._import("broker.store.open")
+        keys = await self._import("broker.engine.keys")
         # Opening may import boto3 and may wait for a disk.
         store = await self._loop.run_in_executor(
             None,
@@ -169,6 +171,7 @@ class Process:
                     settings.store,
                     fsync=cast("Fsync", settings.wal_fsync),
                     fsync_interval_ms=settings.wal_fsync_interval_ms,
+                    required_key=keys.CLUSTER_ID if settings.cluster_id else "",
                 ),
             ),
         )

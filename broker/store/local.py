@@ -29,15 +29,22 @@ class LocalStore:
         root: the directory, absolute or relative to where the process stands now.
         fsync: of the appender; `put` and `put_if_absent` are durable whatever it says.
         fsync_interval_ms: see LocalAppender.
+        required_key: see LocalFiles.
 
     Raises:
         FatalError, RetryError: see LocalFiles.
     """
 
     def __init__(
-        self, root: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FSYNC_INTERVAL_MS, threads: int = THREADS
+        self,
+        root: str,
+        *,
+        fsync: Fsync = "always",
+        fsync_interval_ms: int = FSYNC_INTERVAL_MS,
+        required_key: str = "",
+        threads: int = THREADS,
     ) -> None:
-        self._files = LocalFiles(root)
+        self._files = LocalFiles(root, required_key)
         try:
             self._appender = LocalAppender(self._files, fsync, fsync_interval_ms)
         except BaseException:

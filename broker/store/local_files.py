@@ -59,20 +59,29 @@ class LocalFiles:
 
     Opening creates the directory if it is missing, proves that it can be written to and linked in, and sweeps old temporary files.
 
+    Args:
+        required_key: of an object that must be there already; where it is not, nothing is created. Empty: none.
+
     Raises:
         FatalError: the directory cannot be used; the message says why.
         RetryError: the disk is full or does not answer.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, required_key: str = "") -> None:
         self.root = os.path.abspath(root)
         self._unique = os.urandom(8).hex()
         self._numbers = itertools.count()
         self._durable: set[tuple[int, int]] = set()
         try:
-            os.makedirs(self.root, exist_ok=True)
+            if required_key:
+                os.stat(f"{self.root}/{required_key}")
+            else:
+                os.makedirs(self.root, exist_ok=True)
             self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
+            if required_key and isinstance(error, FileNotFoundError | NotADirectoryError):
+                message = f"the store is not there, and is not made anew: is its disk mounted? path=`{self.root}`"
+                raise FatalError(Reason.STORE_MISCONFIGURED, message) from error
             if isinstance(error, FileExistsError | NotADirectoryError):
                 message = f"the store is not a directory: name another one with --store. path=`{self.root}`"
                 raise FatalError(Reason.STORE_MISCONFIGURED, message) from error

@@ -12,7 +12,7 @@ from broker.store.local_append import Fsync
 FSYNC_INTERVAL_MS = 100
 
 
-def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FSYNC_INTERVAL_MS) -> Store:
+def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FSYNC_INTERVAL_MS, required_key: str = "") -> Store:
     """The store at a URL: `/path`, `path`, `file:///path`, `s3://bucket/prefix`, `memory:` or `null:`.
 
     A directory is created and tried out now, which blocks for some milliseconds. A bucket is tried by the first operation, and what
@@ -20,6 +20,7 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
 
     Args:
         fsync, fsync_interval_ms: of a directory's append files, see `local_append.py`. Other stores have none.
+        required_key: of an object that a directory must have already, else nothing is created there. Empty: none.
 
     Raises:
         FatalError(STORE_MISCONFIGURED): no store can be there; the message says what to write instead.
@@ -42,12 +43,12 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
         parts = urlsplit(url)
         if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not parts.path.startswith("/"):
             raise _unknown(url, "a file URL names an absolute path on this machine, as file:///var/lib/headgate")
-        return _open_local(unquote(parts.path), fsync, fsync_interval_ms)
+        return _open_local(unquote(parts.path), fsync, fsync_interval_ms, required_key)
     if not url or "\0" in url:
         raise _unknown(url, "write a directory, or s3://bucket/prefix")
     if colon and rest.startswith("//"):
         raise _unknown(url, "only directories, file:///path and s3://bucket/prefix are known")
-    return _open_local(url, fsync, fsync_interval_ms)
+    return _open_local(url, fsync, fsync_interval_ms, required_key)
 
 
 def open_readable(url: str) -> Readable:
@@ -66,10 +67,10 @@ def open_readable(url: str) -> Readable:
     raise _unknown(url, "files to be read lie under file:///path or s3://bucket/prefix")
 
 
-def _open_local(path: str, fsync: Fsync, fsync_interval_ms: int) -> Store:
+def _open_local(path: str, fsync: Fsync, fsync_interval_ms: int, required_key: str) -> Store:
     from broker.store.local import LocalStore
 
-    return LocalStore(path, fsync=fsync, fsync_interval_ms=fsync_interval_ms)
+    return LocalStore(path, fsync=fsync, fsync_interval_ms=fsync_interval_ms, required_key=required_key)
 
 
 def _open_s3(url: str) -> Store:

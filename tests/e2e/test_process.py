@@ -171,6 +171,17 @@ def test_another_clusters_store(make_broker: BrokerFactory, spawn: Spawn) -> Non
     assert "another cluster" in line and "red" in line and "blue" in line
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["empty", "missing"])
+def test_a_store_that_must_be_there_is_not_made(spawn: Spawn, tmp_path: Path, is_there: bool) -> None:
+    store = tmp_path / "mount" / "store"
+    if is_there:
+        store.mkdir(parents=True)
+    running = spawn("broker", "--store", str(store), "--cluster-id", "red")
+    assert running.wait() == 1
+    assert f"the store is not there, and is not made anew: is its disk mounted? path=`{store}`" in one_error_line(running)
+    assert list(tmp_path.glob("mount/**/*")) == ([store] if is_there else [])
+
+
 # -- it runs and ends
 
 
@@ -178,7 +189,7 @@ def test_another_clusters_store(make_broker: BrokerFactory, spawn: Spawn) -> Non
 def test_a_signal_flushes_and_seals(spawn: Spawn, tmp_path: Path, number: signal.Signals) -> None:
     store = str(tmp_path / "store")
     first = spawn("broker", "--store", store)
-    line = first.wait_for(r"headgate broker 1 serves kafka=\S+ grpc=\S+ http=\S+ store=\S+\n").group()
+    line = first.wait_for(r"headgate broker 1 serves kafka=\S+ grpc=\S+ http=\S+ store=\S+ cluster=\S+\n").group()
     kafka, grpc, http_port = first.ports
     assert f"kafka={HOST}:{kafka} grpc={HOST}:{grpc} http={HOST}:{http_port} store={store}" in line
     assert produce(kafka, "sealed", 100) == 100
@@ -296,6 +307,33 @@ def test_up_serves_restarts_and_ends(spawn: Spawn, tmp_path: Path) -> None:
     assert running.wait() == 0
     assert not alive(broker)
     assert running.out.count("\n") == 1
+
+
+@pytest.mark.timeout(120)
+def test_up_waits_for_a_store_that_vanished(spawn: Spawn, tmp_path: Path) -> None:
+    # A name with spaces: what the brokers say of their cluster is what they are told again.
+    store = tmp_path / "store"
+    running = spawn("up", "--store", str(store), "--brokers", "2", "--cluster-name", "the red one")
+    running.wait_for("headgate serves")
+    assert produce(running.ports[0], "kept", 10) == 10
+    store.rename(tmp_path / "away")
+    for broker in (1, 2):
+        running.wait_for(f"broker {broker} ended: the store is not there.*it starts again in", in_errors=True, timeout_s=60)
+    assert not store.exists()
+    # Another disk in its place, that of another cluster.
+    other = spawn("broker", "--store", str(store))
+    other.wait_for("serves")
+    other.process.terminate()
+    assert other.wait() == 0
+    running.wait_for("ended: the store belongs to another cluster. .* expected=`the red one`; it starts again", in_errors=True)
+    shutil.rmtree(store)
+    assert produce(running.ports[0], "kept", 1, timeout_ms=1000) == 0
+    assert not store.exists()
+    (tmp_path / "away").rename(store)
+    running.wait_for("broker 1 serves again", in_errors=True, timeout_s=60)
+    assert consume(running.ports[0], "kept") == list(range(10))
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() == 0
 
 
 def test_up_that_is_killed_leaves_no_broker_behind(spawn: Spawn, tmp_path: Path) -> None:

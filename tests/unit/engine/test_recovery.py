@@ -17,7 +17,7 @@ from broker.engine import keys
 from broker.engine.recovery import is_fence
 from broker.log.batch import parse_header
 from broker.runtime.clock import ManualClock
-from broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.errors import CorruptError, FatalError, HeadgateError, InvalidError, Reason, RetryError
 from broker.store.interface import ObjectInfo
 from broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
@@ -370,3 +370,16 @@ async def test_s3_crashes(s3_machine: Machine) -> None:
     await machine.check(broker)
     await check_objects(broker)
     await machine.stop(broker)
+
+
+async def test_a_store_of_a_cluster_that_must_be_there(machine: Machine) -> None:
+    """It is the one that was meant, or nothing is made in it."""
+    with pytest.raises(FatalError, match="the store is empty, and is not made anew"):
+        await machine.start(settings(cluster_id="red"))
+    assert await machine._open_store().list("cluster/") == []
+    broker = await machine.start()
+    cluster_id = broker.engine.cluster_id
+    await machine.stop(broker)
+    with pytest.raises(FatalError, match=f"belongs to another cluster.* found=`{cluster_id}` expected=`red`"):
+        await machine.start(settings(cluster_id="red"))
+    assert (await machine.start(settings(cluster_id=cluster_id))).engine.cluster_id == cluster_id
