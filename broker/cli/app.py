@@ -153,7 +153,11 @@ def up(
 
     named = {"--store": store, "--kafka-port": kafka_port, "--grpc-port": grpc_port, "--http-port": http_port}
     arguments = [part for name, value in named.items() if value is not None for part in (name, value)]
-    settings = Settings.load([*arguments, *context.args], os.environ, DEFAULTS)
+    try:
+        settings = Settings.load([*arguments, *context.args], os.environ, DEFAULTS)
+    except InvalidError as error:
+        # Here a setting is a part of the command; where a cluster refuses a topic's, the command was right.
+        raise InvalidError(Reason.INVALID_REQUEST, error.message) from error
     raise typer.Exit(run_up(settings, brokers, max_brokers))
 
 

@@ -356,6 +356,10 @@ def test_up_says_why_it_cannot(spawn: Spawn, tmp_path: Path) -> None:
         (("--brokers", "3", "--max-brokers", "2"), "--max-brokers is not below --brokers. brokers=`3` max_brokers=`2`"),
         (("--max-brokers", "10000"), "a local cluster has 1 to 64 brokers"),
         (("--brokers", "2", "--advertised-kafka-port", "9"), "two brokers cannot have one address"),
+        (("--foo",), "unknown setting"),
+        (("--wal-fsync", "sometimes"), "expected one of always, interval, never. setting=`wal_fsync` value=`sometimes`"),
+        (("--config", str(tmp_path / "nope")), str(tmp_path / "nope")),
+        (("--kafka-port", "70000"), "expected a whole number from 0 to 65535"),
     ):
         running = spawn("up", "--store", str(tmp_path / "store"), *arguments)
         assert running.wait() == 2
