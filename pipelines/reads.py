@@ -101,7 +101,8 @@ def plan(
         held = sorted(
             [(one.base_offset, one.end_offset, one) for one in part.extents]
             + [(hole.base_offset, hole.end_offset, None) for hole in part.holes],
-            key=lambda item: item[0],
+            # A hole first: a file's first rows may have been removed, and stay in the file.
+            key=lambda item: (item[0], item[2] is not None),
         )
         for base, stop, file in held:
             low, high = max(base, position), min(stop, end)

@@ -99,7 +99,10 @@ class FileRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hole:
-    """Offsets [base_offset, end_offset) of a gate in which there is nothing: `open`: nothing yet, readers wait there."""
+    """Offsets [base_offset, end_offset) in which there is nothing. `open`: nothing yet, readers wait there.
+
+    `gate_id`: whose window it is, or is part of; "" where records were removed before a gate was opened in front of them.
+    """
 
     gate_id: str
     base_offset: int

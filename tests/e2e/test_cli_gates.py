@@ -45,6 +45,22 @@ def test_gates_by_hand(make_broker: BrokerFactory, tmp_path: Path) -> None:
     assert [ref["rows"] for ref in described["refs"]] == [30, 20]
 
 
+def test_gates_that_are_filled_in_part(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    """Nothing is missing of a topic where a gate had more room than rows, or none at all were put into it."""
+    broker = make_broker()
+    broker.start()
+    run(broker, "topic", "create", "t", "--partitions", "1")
+    opened = json.loads(run(broker, "gate", "open", "t", "g", "--rows", "100", "--json").stdout)
+    windows = tuple(Window(**one) for one in opened.pop("windows"))
+    gate = Gate(**{**opened, "windows": windows, "state": GateState(opened["state"]), "place": Place(opened["place"])})
+    refs = json.dumps([asdict(ref) for ref in upload(gate, missing=40)])
+    run(broker, "gate", "fill", "t", "g", "-", stdin=refs.encode())
+    run(broker, "gate", "open", "t", "h", "--rows", "30")
+    run(broker, "gate", "fill", "t", "h", "-", stdin=b"[]")
+    certificate = json.loads(run(broker, "flood", "verify", "--topic", "t", "--json").stdout)
+    assert [part["gap_rows"] for part in certificate["partitions"]] == [0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

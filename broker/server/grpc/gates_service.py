@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from google.protobuf.message import Message
 
@@ -150,11 +152,11 @@ def layout(manifest: Manifest, store_url: str, topic_name: str) -> gates_pb2.Lay
     if topic is None:
         raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{topic_name}`")
     response = gates_pb2.LayoutResponse(store_url=store_url, topic_id=topic.id.bytes, prefix=topic_prefix(topic.id))
-    extents: list[list[ParquetExtent]] = [[] for _ in range(topic.partitions)]
+    extents: list[dict[str, list[ParquetExtent]]] = [{} for _ in range(topic.partitions)]
     for gate in manifest.gates.get(topic.id, {}).values():
         for one in gate.extents:
             if manifest.is_readable(topic.id, one.partition, one.base_offset, one.end_offset):
-                extents[one.partition].append(one)
+                extents[one.partition].setdefault(gate.id, []).append(one)
     for number, files in enumerate(extents):
         row = response.partitions.add(partition=number, log_start=manifest.log_start(topic.id, number))
         lead = manifest.leads[topic.id][number]
@@ -162,16 +164,39 @@ def layout(manifest: Manifest, store_url: str, topic_name: str) -> gates_pb2.Lay
             broker = manifest.incarnations[lead.incarnation_id]
             row.grpc_address = f"{broker.host}:{broker.grpc_port}"
             row.kafka_address = f"{broker.host}:{broker.kafka_port}"
-        row.files.extend(_files(sorted(files, key=lambda one: one.base_offset)))
-        for window, gate in manifest.windows(topic.id, number):
-            if gate.state != "filled" and window.end_offset > row.log_start:
-                row.holes.add(
-                    gate_id=gate.id,
-                    base_offset=window.base_offset,
-                    end_offset=window.end_offset,
-                    state=_STATE_NUMBERS[gate.state],
-                )
+        row.files.extend(_files(sorted(chain.from_iterable(files.values()), key=lambda one: one.base_offset)))
+        row.holes.extend(_holes(manifest, topic.id, number, files))
     return response
+
+
+def _holes(
+    manifest: Manifest, topic_id: uuid.UUID, partition: int, files: Mapping[str, Sequence[ParquetExtent]]
+) -> list[gates_pb2.Hole]:
+    """What is empty of windows, whatever became of their gates, and what was removed before a gate was opened in front of it.
+
+    `files`: the partition's, by gate, each gate's by offset.
+    """
+    cuts = manifest.cuts.get(topic_id, {}).get(partition, ())
+    found = [gates_pb2.Hole(base_offset=base, end_offset=end, state=gates_pb2.GATE_STATE_RELEASED) for base, end in cuts]
+    for window, gate in manifest.windows(topic_id, partition):
+        base = window.base_offset
+        for one in files.get(gate.id, ()):
+            found.append(_hole(gate, base, one.base_offset))
+            base = one.end_offset
+        found.append(_hole(gate, base, window.end_offset))
+    holes: list[gates_pb2.Hole] = []
+    position = manifest.log_start(topic_id, partition)
+    for hole in sorted(found, key=lambda one: one.base_offset):
+        # A cut may reach over windows: each offset is told of once.
+        hole.base_offset = max(hole.base_offset, position)
+        if hole.base_offset < hole.end_offset:
+            holes.append(hole)
+            position = hole.end_offset
+    return holes
+
+
+def _hole(gate: Gate, base_offset: int, end_offset: int) -> gates_pb2.Hole:
+    return gates_pb2.Hole(gate_id=gate.id, base_offset=base_offset, end_offset=end_offset, state=_STATE_NUMBERS[gate.state])
 
 
 def _files(extents: Iterable[ParquetExtent]) -> list[gates_pb2.FileRef]:

@@ -26,6 +26,7 @@ from broker.engine.references import References
 from broker.engine.retention import expired_offset
 from broker.runtime.clock import ManualClock
 from broker.runtime.errors import InvalidError, Reason
+from broker.server.grpc.gates_service import layout
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import Alone, files_for, gates_of, put_file, rows_of, value_of
 from tests.unit.engine.world import NOW_MS, Incarnation, read_values, settings
@@ -385,6 +386,42 @@ async def test_retention_counts_from_the_commit(make_machine: MakeMachine, clock
     assert expired_offset(log, NOW_MS + 2 * HOUR_MS) == ROWS + 1, "up to the gate that is open"
     await gates.release("t", "b")
     assert expired_offset(log, NOW_MS + 2 * HOUR_MS) == log.high_watermark
+
+
+async def test_the_layout_tells_each_empty_offset_once(make_machine: MakeMachine, tmp_path: Path) -> None:
+    """Windows that are open, released, filled in part or not at all, and what was removed before a gate in front of it."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    await engine.create_topic("t", 1, {"history.room": "100"})
+    gates = gates_of(engine)
+
+    def holes() -> list[tuple[str, int, int]]:
+        (row,) = layout(engine.manifest, "/s", "t").partitions
+        return [(hole.gate_id, hole.base_offset, hole.end_offset) for hole in row.holes]
+
+    async def fill(gate: Gate, *spans: tuple[int, int]) -> None:
+        files = [await put_file(engine, gate, gate.windows[0], first, count) for first, count in spans]
+        await gates.fill("t", gate.id, files)
+
+    await fill(await gates.open("t", "whole", "front", [50], HOUR_MS), (0, 50))
+    await machine.send(broker, [b"live"])
+    await gates.open("t", "open", "now", [10], HOUR_MS)
+    part = await gates.open("t", "part", "now", [30], HOUR_MS)
+    assert holes() == [("open", 101, 111), ("part", 111, 141)]
+    await fill(part, (5, 5), (15, 5))
+    await fill(await gates.open("t", "none", "now", [7], HOUR_MS))
+    await machine.send(broker, [b"live"])
+    behind = [("part", 111, 116), ("part", 121, 126), ("part", 131, 141), ("none", 141, 148)]
+    assert holes() == [("open", 101, 111), *behind]
+    await gates.release("t", "open")
+    await engine.delete_records(broker.log(), 105)
+    assert holes() == [("open", 105, 111), *behind], "only what may be read"
+    await fill(await gates.open("t", "first", "front", [20], HOUR_MS), (0, 20))
+    assert holes() == [("", 50, 105), ("open", 105, 111), *behind]
+    values = len(await read_values(broker))
+    log = broker.log()
+    assert values + sum(end - base for _, base, end in holes()) == log.high_watermark - log.log_start
 
 
 async def test_epochs_around_a_window(make_machine: MakeMachine, tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ def test_a_file_outside_of_the_store_is_read_through_the_brokers() -> None:
     assert spans(plan(layout([foreign], []), {0: (10, 30)}, Narrowed())) == [(10, 30, None)]
 
 
+def test_what_was_removed_of_a_file_is_not_read() -> None:
+    assert spans(plan(layout([file(10, 20)], [hole(10, 15, is_open=False)]), {0: (10, 30)}, Narrowed())) == [(15, 30, "f10")]
+
+
 def test_ranges_and_filters_cut() -> None:
     one = layout([file(0, 100)], [])
     assert spans(plan(one, {0: (0, 100)}, Narrowed(first=20, last=29))) == [(20, 30, "f0")]
