@@ -156,7 +156,7 @@ class _Reading:
         offsets: Offsets = {topic: {} for topic in chosen}
         for at, answer in found.items():
             start = starts[at]
-            if place.strict and not isinstance(start, int | str) and answer.timestamp_ms < 0:
+            if place.strict and not isinstance(start, int | str) and answer.timestamp_ms is None:
                 raise InvalidError(
                     Reason.INVALID_REQUEST,
                     "no record has that time or a later one: startingOffsetsByTimestampStrategy=latest starts at the end then. "

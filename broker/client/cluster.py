@@ -401,7 +401,7 @@ class Cluster:
         for partition, row in zip(starts, response.results, strict=True):
             if row.HasField("error"):
                 raise from_message(row.error)
-            found[partition] = OffsetAndTimestamp(row.offset, row.timestamp_ms)
+            found[partition] = OffsetAndTimestamp(row.offset, row.timestamp_ms if row.HasField("timestamp_ms") else None)
         return found
 
 

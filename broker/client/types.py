@@ -51,10 +51,10 @@ class Delivery(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """`timestamp_ms`: of the record at `offset`, where the question was about time and there is such a record; else -1."""
+    """`timestamp_ms`: of the record at `offset`, where the question was about time and there is such a record; else None."""
 
     offset: int
-    timestamp_ms: int
+    timestamp_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

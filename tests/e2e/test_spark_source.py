@@ -132,6 +132,23 @@ def test_where_a_batch_begins_and_ends(broker: BrokerProcess, spark: SparkSessio
     assert count(subscribe="mixed", endingOffsets='{"mixed": {"0": 0, "1": 0}}') == 0
 
 
+def test_times_before_1970(broker: BrokerProcess, spark: SparkSession) -> None:
+    from pyspark.sql import functions as F
+
+    create(broker, "old", 1)
+    first_ms = -315_619_200_000
+    frame = spark.range(10).select(F.lit("x").alias("value"), F.timestamp_millis(F.col("id") + first_ms).alias("timestamp"))
+    frame.coalesce(1).write.format("headgate").option("cluster", cluster(broker)).option("topic", "old").mode("append").save()
+
+    def count(**options: Any) -> int:
+        return load(spark, broker, subscribe="old", columns="offset", **options).count()
+
+    assert count(startingTimestamp=first_ms) == 10
+    assert count(startingTimestamp=first_ms + 3, endingTimestamp=first_ms + 5) == 2
+    start, end = (f'{{"old": {{"0": {first_ms + after}}}}}' for after in (4, 8))
+    assert count(startingOffsetsByTimestamp=start, endingOffsetsByTimestamp=end) == 4
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -87,10 +87,12 @@ class LogService:
         topic = self._engine.topic(request.topic)
         response = log_pb2.ListOffsetsResponse()
         for query in request.queries:
-            row = response.results.add(partition=query.partition, offset=-1, timestamp_ms=-1, leader_epoch=-1)
+            row = response.results.add(partition=query.partition, offset=-1, leader_epoch=-1)
             try:
                 partition = self._shared.partition(topic, query.partition)
-                row.offset, row.timestamp_ms = await resolve(self._engine, partition, query.position)
+                row.offset, timestamp_ms = await resolve(self._engine, partition, query.position)
+                if timestamp_ms is not None:
+                    row.timestamp_ms = timestamp_ms
                 row.leader_epoch = partition.leader_epoch
             except HeadgateError as error:
                 row.error.CopyFrom(error_message(error))

@@ -8,8 +8,8 @@ from broker.runtime.errors import InvalidError, Reason
 from broker.wire.grpc.headgate.v1 import log_pb2
 
 
-async def resolve(engine: Engine, partition: PartitionLog, position: log_pb2.Position) -> tuple[int, int]:
-    """(offset, timestamp in ms of the record there if the question was about time and there is one, else -1).
+async def resolve(engine: Engine, partition: PartitionLog, position: log_pb2.Position) -> tuple[int, int | None]:
+    """(offset, timestamp in ms of the record there if the question was about time and there is one, else None).
 
     Raises:
         InvalidError: OFFSET_OUT_OF_RANGE; INVALID_REQUEST where no place is named. RetryError: the store does not answer.
@@ -17,15 +17,15 @@ async def resolve(engine: Engine, partition: PartitionLog, position: log_pb2.Pos
     match position.WhichOneof("at"):
         case "offset":
             await engine.check_range(partition, position.offset)
-            return position.offset, -1
+            return position.offset, None
         case "earliest":
-            return partition.log_start, -1
+            return partition.log_start, None
         case "latest":
-            return partition.high_watermark, -1
+            return partition.high_watermark, None
         case "timestamp_ms":
             found = await engine.offset_for_timestamp(partition, position.timestamp_ms)
         case "max_timestamp":
             found = await engine.max_timestamp(partition)
         case _:
             raise InvalidError(Reason.INVALID_REQUEST, "no position is given: set one of its fields")
-    return (partition.high_watermark, -1) if found is None else (found[1], found[0])
+    return (partition.high_watermark, None) if found is None else (found[1], found[0])

@@ -42,12 +42,15 @@ async def test_the_life_of_a_topic(served: Served) -> None:
         one = TopicPartition("a", 1)
         other = TopicPartition("b", 0)
         assert await admin.offsets({one: "latest", other: "earliest"}) == {
-            one: OffsetAndTimestamp(3, -1),
-            other: OffsetAndTimestamp(0, -1),
+            one: OffsetAndTimestamp(3, None),
+            other: OffsetAndTimestamp(0, None),
         }
         assert await admin.offsets({one: Timestamp(8)}) == {one: OffsetAndTimestamp(2, 9)}
-        assert await admin.offsets({one: 1}) == {one: OffsetAndTimestamp(1, -1)}
+        assert await admin.offsets({one: 1}) == {one: OffsetAndTimestamp(1, None)}
         assert await admin.offsets({}) == {}
+        await served.fill("b", 0, batch(b"x", timestamp_ms=-1))
+        assert await admin.offsets({other: Timestamp(-9)}) == {other: OffsetAndTimestamp(0, -1)}, "before 1970, and there"
+        assert await admin.offsets({other: Timestamp(0)}) == {other: OffsetAndTimestamp(1, None)}
 
         assert await admin.delete_records("a", {1: 2, 0: None}) == {1: 2, 0: 0}
         await admin.delete_topic("b")
