@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -19,6 +19,8 @@ Offsets: TypeAlias = dict[str, dict[int, int]]
 """Offsets by topic and partition."""
 
 _SPECIAL: dict[int, Start] = {-2: "earliest", -1: "latest"}
+_SPARK_OPTIONS = ("path", "queryName", "checkpointLocation")
+"""What Spark's own calls put among the options of a source or sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One end of what is read: `every` for all partitions, but for those in `some`.
+    """One end of what is read: `every` for all partitions, but for those in `some`, which stood in the option `some_option`.
 
     `strict`: where no record has a given time or a later one, that is an error; otherwise it is the end.
     """
@@ -88,6 +90,7 @@ class Place:
     every: Start
     some: Mapping[str, Mapping[int, Start]] = field(default_factory=dict)
     strict: bool = False
+    some_option: str = ""
 
     @classmethod
     def of(cls, options: Mapping[str, str], end: str, default: Start) -> Place:
@@ -105,6 +108,7 @@ class Place:
                 default,
                 {name: {number: Timestamp(ms) for number, ms in rows.items()} for name, rows in some.items()},
                 strategy == "error",
+                f"{end}OffsetsByTimestamp",
             )
         offsets = option(options, f"{end}Offsets")
         if offsets is None:
@@ -116,11 +120,22 @@ class Place:
         return cls(
             default,
             {name: {number: _SPECIAL.get(offset, offset) for number, offset in rows.items()} for name, rows in some.items()},
+            some_option=f"{end}Offsets",
         )
 
     def at(self, topic: str, partition: int) -> Start:
         """The place in one partition."""
         return self.some.get(topic, {}).get(partition, self.every)
+
+    def check(self, chosen: Mapping[str, Collection[int]]) -> None:
+        """Raise InvalidError where a partition is named that is not among those that are read."""
+        for topic, rows in self.some.items():
+            for number in rows:
+                if number not in chosen.get(topic, ()):
+                    raise InvalidError(
+                        Reason.INVALID_REQUEST,
+                        f"{self.some_option} names a partition that is not read. topic=`{topic}` partition=`{number}`",
+                    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +223,14 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 def from_json(found: Mapping[str, Mapping[str, int]]) -> Offsets:
     """The reverse of `to_json`."""
     return {topic: {int(number): int(offset) for number, offset in rows.items()} for topic, rows in found.items()}
+
+
+def check_options(options: Iterable[str], known: Sequence[str], what: str) -> None:
+    """Raise InvalidError where `what` is given an option that it has not: who gives it counts on what it means elsewhere."""
+    names = {name.lower() for name in (*known, *_SPARK_OPTIONS)}
+    for name in options:
+        if name.lower() not in names:
+            raise InvalidError(Reason.INVALID_REQUEST, f"{what} has no such option. option=`{name}` options=`{', '.join(known)}`")
 
 
 def option(options: Mapping[str, str], name: str) -> str | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 QUERY_ID = "sql.streaming.queryId"
 COLUMNS = ("key", "value", "partition", "timestamp", "headers")
+OPTIONS = ("cluster", "topic", "fileBytes")
 
 
 @dataclass
@@ -46,6 +47,7 @@ class _Sink:
         from pipelines.source import cluster_of
 
         self._cluster = cluster_of(options)
+        places.check_options(options, OPTIONS, "a write")
         topic = places.option(options, "topic")
         if topic is None:
             raise InvalidError(Reason.INVALID_REQUEST, "say where to write with the option topic; one write is one topic's")

@@ -12,7 +12,7 @@ at all. Writing uploads files and commits them in one step, exactly once (`pipel
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,16 @@ _TYPES = {
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }
+_STREAM_OPTIONS = (
+    "cluster", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy", "failOnDataLoss", "maxOffsetsPerTrigger", "minPartitions", "includeHeaders", "columns",
+    "pieceBytes",
+)  # fmt: skip
+_BATCH_OPTIONS = (
+    *_STREAM_OPTIONS, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsetsByTimestampStrategy",
+    "openGates",
+)  # fmt: skip
+"""With `maxOffsetsPerTrigger`, which means nothing to a batch of Spark's Kafka source either, and is taken."""
 _OPEN_GATES = ("error", "stop", "skip")
 
 
@@ -73,6 +83,8 @@ class HeadgateDataSource(DataSource):
     - ``columns``: those that are wanted, with commas between. Default: all.
     - ``openGates``: what a batch does where a flood is under way: error (default), stop, skip. A stream waits there.
     - writing: ``topic``; ``fileBytes``.
+
+    Any other is refused, as is the end of a stream.
     """
 
     @classmethod
@@ -134,8 +146,9 @@ class Task(InputPartition):
 class _Reading:
     """What batch and stream have in common."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], known: Sequence[str], what: str) -> None:
         self._cluster = cluster_of(options)
+        places.check_options(options, known, what)
         self._topics = Topics.of(options)
         self._columns = columns_of(options)
         self._piece_bytes = places.number_option(options, "pieceBytes", PIECE_BYTES) or PIECE_BYTES
@@ -148,7 +161,8 @@ class _Reading:
         return self._topics.choose(known)
 
     def _offsets(self, connection: Connection, chosen: Mapping[str, tuple[int, ...]], place: Place) -> Offsets:
-        """A place as offsets."""
+        """A place as offsets. Raises InvalidError where it is not one in what was chosen."""
+        place.check(chosen)
         starts: dict[TopicPartition, Start] = {
             TopicPartition(topic, number): place.at(topic, number) for topic, numbers in chosen.items() for number in numbers
         }
@@ -198,7 +212,7 @@ class BatchReader(_Reading, DataSourceReader):
     """A range of offsets, fixed when the query is planned."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(options)
+        super().__init__(options, _BATCH_OPTIONS, "a batch read")
         self._start = Place.of(options, "starting", "earliest")
         self._end = Place.of(options, "ending", "latest")
         self._open_gates = places.option(options, "openGates") or "error"
@@ -227,7 +241,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     """An endless read. Lives in one process for as long as the query; its offsets are the checkpoint's."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__(options)
+        super().__init__(options, _STREAM_OPTIONS, "a streaming read")
         self._start = Place.of(options, "starting", "latest")
         self._rows_max = places.number_option(options, "maxOffsetsPerTrigger")
         self._connection: Connection | None = None

@@ -158,6 +158,10 @@ def test_times_before_1970(broker: BrokerProcess, spark: SparkSession) -> None:
         ({"subscribe": "mixed", "columns": "key,nope"}, "no such column"),
         ({"subscribe": "mixed", "startingTimestamp": "99999999999999"}, "startingOffsetsByTimestampStrategy"),
         ({"subscribe": "mixed", "cluster": "nonsense"}, "nonsense"),
+        ({"subscribe": "mixed", "startingOffsets": '{"mixt": {"0": 40}}'}, "startingOffsets names a partition that is not read"),
+        ({"subscribe": "mixed", "endingOffsets": '{"mixed": {"7": 40}}'}, "endingOffsets names a partition that is not read"),
+        ({"subscribe": "mixed", "minOffsetsPerTrigger": "5"}, "a batch read has no such option"),
+        ({"subscribe": "mixed", "kafka.group.id": "g"}, "a batch read has no such option"),
     ],
 )
 def test_a_read_that_cannot_be(
@@ -167,6 +171,24 @@ def test_a_read_that_cannot_be(
 
     with pytest.raises(PySparkException, match=words):
         load(spark, broker, **options).count()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"endingOffsets": "latest"}, "a streaming read has no such option"),
+        ({"endingTimestamp": "5"}, "a streaming read has no such option"),
+        ({"openGates": "skip"}, "a streaming read has no such option"),
+        ({"startingOffsets": '{"mixed": {"7": 40}}'}, "startingOffsets names a partition that is not read"),
+    ],
+)
+def test_a_stream_that_cannot_be(
+    broker: BrokerProcess, spark: SparkSession, mixed: list[Event], tmp_path: Path, options: dict[str, str], words: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=words):
+        stream(spark, broker, "mixed", tmp_path / "c", subscribe="mixed", **options).awaitTermination()
 
 
 def test_an_open_gate_is_told_stopped_at_or_skipped(broker: BrokerProcess, spark: SparkSession) -> None:
@@ -244,6 +266,14 @@ def test_a_write_that_cannot_be(
     frame = spark.range(1).selectExpr(*columns.split(", "))
     with pytest.raises(PySparkException, match=words):
         frame.write.format("headgate").option("cluster", cluster(broker)).option("topic", "mixed").mode(mode).save()
+
+
+def test_a_write_with_an_option_that_nobody_has(broker: BrokerProcess, spark: SparkSession, mixed: list[Event]) -> None:
+    from pyspark.errors import PySparkException
+
+    writer = spark.sql("SELECT 'x' AS value").write.format("headgate").option("cluster", cluster(broker)).option("topic", "mixed")
+    with pytest.raises(PySparkException, match="a write has no such option"):
+        writer.option("topics", "mixed").mode("append").save()
 
 
 def stream(spark: SparkSession, broker: BrokerProcess, into: str, checkpoint: Path, **options: Any) -> Any:

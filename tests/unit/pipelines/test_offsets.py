@@ -14,7 +14,7 @@ import pytest
 
 from broker.client.types import Timestamp
 from broker.runtime.errors import InvalidError, Reason
-from pipelines.offsets import Narrowed, Place, Topics, flag_option, from_json, number_option, rate_limited, to_json
+from pipelines.offsets import Narrowed, Place, Topics, check_options, flag_option, from_json, number_option, rate_limited, to_json
 
 KNOWN = {"a": 2, "ab": 3, "c": 1}
 
@@ -81,6 +81,22 @@ def test_a_timestamp_wins_over_offsets_by_timestamp_and_these_over_offsets() -> 
 def test_places_that_cannot_be(options: dict[str, str]) -> None:
     with pytest.raises(InvalidError):
         Place.of(options, "starting", "earliest")
+
+
+@pytest.mark.parametrize("name", ["Offsets", "OffsetsByTimestamp"])
+@pytest.mark.parametrize("end", ["starting", "ending"])
+def test_a_place_in_what_is_not_read(end: str, name: str) -> None:
+    chosen = {"a": (0, 1)}
+    Place.of({f"{end}{name}": '{"a": {"1": 5}}'}, end, "earliest").check(chosen)
+    for text, where in (('{"aa": {"0": 5}}', "topic=`aa` partition=`0`"), ('{"a": {"0": 5, "2": 5}}', "topic=`a` partition=`2`")):
+        with pytest.raises(InvalidError, match=f"{end}{name} names a partition that is not read. {where}"):
+            Place.of({f"{end}{name}": text}, end, "earliest").check(chosen)
+
+
+def test_options_that_nobody_has() -> None:
+    check_options(["includeheaders", "COLUMNS", "path", "checkpointlocation"], ["includeHeaders", "columns"], "a read")
+    with pytest.raises(InvalidError, match=r"a read has no such option\. option=`minoffsetspertrigger`"):
+        check_options(["columns", "minoffsetspertrigger"], ["includeHeaders", "columns"], "a read")
 
 
 def test_numbers_and_flags() -> None:
