@@ -264,7 +264,8 @@ def fetched(loop: asyncio.AbstractEventLoop, piece: Piece, wanted: Wanted) -> It
         return await anext(batches, None)
 
     fetcher = loop.run_until_complete(opened())
-    batches: Any = fetcher.read(piece.topic, piece.partition, piece.start, piece.end)
+    typed = "timestampType" in wanted.columns
+    batches: Any = fetcher.read(piece.topic, piece.partition, piece.start, piece.end, with_timestamp_type=typed)
     try:
         while (rows := loop.run_until_complete(following(batches))) is not None:
             if rows.num_rows:
@@ -306,7 +307,8 @@ def shaped(piece: Piece, first_offset: int, rows: pa.RecordBatch, columns: Seque
                 arrays.append(repeated.column(name, piece.topic, kind, count))
             case "partition":
                 arrays.append(repeated.column(name, piece.partition, kind, count))
-            case "timestampType":
+            case "timestampType" if "timestampType" not in names or piece.file is not None:
+                # What stands in a file has the time that its writer gave it.
                 arrays.append(repeated.column(name, 0, kind, count))
             case "offset" if "offset" not in names or piece.file is not None:
                 # A file's own column says the same, or the broker would not have taken it.

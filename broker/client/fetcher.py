@@ -71,15 +71,22 @@ class Fetcher:
                 refresh = True
                 await asyncio.sleep(pause_s)
 
-    async def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[pa.RecordBatch]:
+    async def read(
+        self, topic: str, partition: int, start: int, end: int, *, with_timestamp_type: bool = False
+    ) -> AsyncIterator[pa.RecordBatch]:
         """The records with offsets in [start, end), in `broker.log.columns.SCHEMA`; what is no record is stepped over.
 
         `end` is at most the high watermark, and no open gate may stand before it. While a batch is looked at the next one comes.
 
+        Args:
+            with_timestamp_type: add the column `timestampType`, see `broker.log.columns.timestamp_types`.
+
         Raises:
             RetryError: TIMED_OUT where records do not come for a minute, for an open gate stands before them.
         """
-        from broker.log.columns import decode_batches
+        import pyarrow as pa
+
+        from broker.log.columns import decode_batches, timestamp_types
 
         position = start
         waited_ms = 0
@@ -103,7 +110,11 @@ class Fetcher:
                 first, position = position, last_offset(batches) + 1
                 if position < end:
                     coming = asyncio.create_task(self.fetch(topic, partition, position))
-                yield await asyncio.to_thread(decode_batches, [batches], start=first, end=end)
+                rows = await asyncio.to_thread(decode_batches, [batches], start=first, end=end)
+                if with_timestamp_type:
+                    types = timestamp_types(batches, rows.column("offset").to_numpy())
+                    rows = rows.append_column("timestampType", pa.array(types))
+                yield rows
         finally:
             if coming is not None:
                 await end_tasks((coming,))

@@ -118,6 +118,19 @@ def decode_batches(
         raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"more than 2 GB of keys or values cannot be one table: {error}") from error
 
 
+def timestamp_types(batches: Buffer, offsets: Int64s) -> npt.NDArray[np.int32]:
+    """What the times of decoded records are, as Kafka's clients number it: 0 CreateTime, 1 LogAppendTime.
+
+    Args:
+        batches: whole batches, back to back, that have the records.
+        offsets: the records' offsets, each in one of the batches.
+    """
+    headers = [unpack_header(whole) for whole in split(memoryview(batches))]
+    last_offsets = np.array([header[0] + header[6] for header in headers], np.int64)
+    types = np.array([header[5] & LOG_APPEND_TIME != 0 for header in headers], np.int32)
+    return types[np.searchsorted(last_offsets, offsets)]
+
+
 def _open(
     whole: memoryview, within: bytes | None, position: int, low: int, high: int, decompressed_bytes_max: int
 ) -> _Batch | None:

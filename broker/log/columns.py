@@ -7,7 +7,7 @@ pyarrow: import it where it is used, not at the top of a module on the way to a 
 from __future__ import annotations
 
 from broker.log.column_checksum import checksum
-from broker.log.column_decoder import decode_batches
+from broker.log.column_decoder import decode_batches, timestamp_types
 from broker.log.column_encoder import BATCH_BYTES_MAX, BATCH_ROWS_MAX, encode_batches
 from broker.log.column_schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, check_columns
 
@@ -21,4 +21,5 @@ __all__ = [
     "checksum",
     "decode_batches",
     "encode_batches",
+    "timestamp_types",
 ]

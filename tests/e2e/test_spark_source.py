@@ -132,6 +132,25 @@ def test_where_a_batch_begins_and_ends(broker: BrokerProcess, spark: SparkSessio
     assert count(subscribe="mixed", endingOffsets='{"mixed": {"0": 0, "1": 0}}') == 0
 
 
+def test_who_set_the_time_of_a_record(broker: BrokerProcess, spark: SparkSession) -> None:
+    """Live records of a topic whose setting changed between them, and history behind them."""
+
+    async def setting(kind: str) -> None:
+        async with Admin(cluster(broker)) as admin:
+            await admin.alter_topic_config("timed", {"message.timestamp.type": kind})
+
+    create(broker, "timed", 1)
+    one = [Record(partition=0, key=None, value=b"x", timestamp_ms=5)]
+    for kind in ("CreateTime", "LogAppendTime", "CreateTime"):
+        asyncio.run(setting(kind))
+        JUDGE.produce(broker.bootstrap, "timed", one * 3)
+    asyncio.run(setting("LogAppendTime"))
+    frame = spark.sql("SELECT 'x' AS value")
+    frame.write.format("headgate").option("cluster", cluster(broker)).option("topic", "timed").mode("append").save()
+    rows = load(spark, broker, subscribe="timed", columns="offset,timestampType").collect()
+    assert [row.timestampType for row in sorted(rows)] == [0, 0, 0, 1, 1, 1, 0, 0, 0, 0]
+
+
 def test_times_before_1970(broker: BrokerProcess, spark: SparkSession) -> None:
     from pyspark.sql import functions as F
 

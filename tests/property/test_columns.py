@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from broker.log import column_chain, column_decoder
 from broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, crc_matches, parse_header, stamp
-from broker.log.columns import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, checksum, decode_batches, encode_batches
+from broker.log.columns import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, checksum, decode_batches, encode_batches, timestamp_types
 from broker.log.compression import Codec
 from broker.log.records import Record, encode_batch, iter_records
 from broker.runtime.errors import InvalidError, Reason
@@ -333,6 +334,10 @@ def test_control_batches_and_append_times() -> None:
     stamp(appended, 0, 1, len(appended) - LENGTH_OVERHEAD_BYTES, 0)
     stamp_append_time(appended, 0, len(appended), 77)
     assert as_records(decode_batches([control, appended])) == [Record(1, 77, b"k", b"v"), Record(2, 77, b"k", b"w")]
+    created = bytearray(encode_batch([Record(0, 5, b"k", b"v")]))
+    stamp(created, 0, 3, len(created) - LENGTH_OVERHEAD_BYTES, 0)
+    assert timestamp_types(control + appended + created, np.array([1, 2, 3])).tolist() == [1, 1, 0]
+    assert timestamp_types(appended + created, np.array([2])).tolist() == [1]
 
 
 def test_what_stands_in_the_place_of_a_null_does_not_count() -> None:
