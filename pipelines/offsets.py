@@ -56,18 +56,21 @@ class Topics:
             raise _bad('assign is written as {"topic": [0, 1]}', text)
         return cls(assigned={name: tuple(sorted(set(numbers))) for name, numbers in found.items()})
 
-    def choose(self, known: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    def choose(self, known: Mapping[str, int], internal: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
         """The partitions to read.
 
         Args:
             known: all topics of the cluster, and how many partitions each has.
+            internal: those of them that are read only where they are named.
 
         Raises:
             InvalidError(UNKNOWN_TOPIC): a topic or partition that is named is not there.
         """
         if self.pattern is not None:
             matches = re.compile(self.pattern)
-            return {name: tuple(range(count)) for name, count in sorted(known.items()) if matches.fullmatch(name)}
+            # As Kafka's consumers have it (exclude.internal.topics).
+            names = sorted(name for name in known if name not in internal and matches.fullmatch(name))
+            return {name: tuple(range(known[name])) for name in names}
         if self.assigned is not None:
             for name, numbers in self.assigned.items():
                 for number in numbers:

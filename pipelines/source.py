@@ -157,8 +157,9 @@ class _Reading:
         self._narrowed = Narrowed()
 
     def _chosen(self, connection: Connection) -> dict[str, tuple[int, ...]]:
-        known = {topic.name: topic.partitions for topic in connection.call(connection.admin.list_topics())}
-        return self._topics.choose(known)
+        topics = connection.call(connection.admin.list_topics())
+        known = {topic.name: topic.partitions for topic in topics}
+        return self._topics.choose(known, [topic.name for topic in topics if topic.is_internal])
 
     def _offsets(self, connection: Connection, chosen: Mapping[str, tuple[int, ...]], place: Place) -> Offsets:
         """A place as offsets. Raises InvalidError where it is not one in what was chosen."""

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from broker.cluster.topic_config import is_internal
 from broker.log.records import Headers
 
 DEFAULT_CLUSTER = "127.0.0.1:9095"
@@ -65,6 +66,11 @@ class Topic:
     id: uuid.UUID
     partitions: int
     created_ms: int
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is the brokers' own, as `__consumer_offsets` is."""
+        return is_internal(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,6 +192,12 @@ def test_a_read_that_cannot_be(
         load(spark, broker, **options).count()
 
 
+def test_a_pattern_does_not_mean_internal_topics(broker: BrokerProcess, spark: SparkSession, mixed: list[Event]) -> None:
+    create(broker, "__consumer_offsets", 1)
+    assert load(spark, broker, subscribePattern="__.*|mixed").select("topic").distinct().collect() == [("mixed",)]
+    assert load(spark, broker, subscribe="__consumer_offsets").count() == 0
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

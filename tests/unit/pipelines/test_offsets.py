@@ -16,7 +16,7 @@ from broker.client.types import Timestamp
 from broker.runtime.errors import InvalidError, Reason
 from pipelines.offsets import Narrowed, Place, Topics, check_options, flag_option, from_json, number_option, rate_limited, to_json
 
-KNOWN = {"a": 2, "ab": 3, "c": 1}
+KNOWN = {"a": 2, "ab": 3, "c": 1, "__consumer_offsets": 2}
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,13 @@ KNOWN = {"a": 2, "ab": 3, "c": 1}
         ({"subscribe": " c, a,a"}, {"a": (0, 1), "c": (0,)}),
         ({"subscribepattern": "a.*"}, {"a": (0, 1), "ab": (0, 1, 2)}),
         ({"subscribePattern": "b"}, {}),
+        ({"subscribePattern": ".*"}, {"a": (0, 1), "ab": (0, 1, 2), "c": (0,)}),
+        ({"subscribe": "__consumer_offsets"}, {"__consumer_offsets": (0, 1)}),
         ({"assign": '{"ab": [2, 0, 2]}'}, {"ab": (0, 2)}),
     ],
 )
 def test_topics(options: dict[str, str], chosen: dict[str, tuple[int, ...]]) -> None:
-    assert Topics.of(options).choose(KNOWN) == chosen
+    assert Topics.of(options).choose(KNOWN, ["__consumer_offsets"]) == chosen
 
 
 @pytest.mark.parametrize(
