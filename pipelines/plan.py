@@ -255,8 +255,12 @@ def _collect(frame: DataFrame, what: str) -> list[Any]:
         return frame.collect()
 
 
+_INVALID = f"{InvalidError.__module__}.{InvalidError.__name__}: "
+"""Begins what a Python worker says where a task refused its rows."""
+
+
 class spark_errors:
-    """Spark's errors as ours, on one line: what the user wrote is wrong, or the job failed.
+    """Spark's errors as ours, on one line: what the user wrote is wrong, or the rows are, or the job failed.
 
     Args:
         what: what was tried.
@@ -276,7 +280,10 @@ class spark_errors:
         if isinstance(error, AnalysisException | ParseException):
             raise InvalidError(Reason.INVALID_REQUEST, f"{self._what} spark=`{first_line(error)}`") from error
         if isinstance(error, PySparkException) or type(error).__module__.split(".")[0] == "py4j":
-            raise RetryError(Reason.INTERNAL, f"{self._what} spark=`{first_line(error)}`") from error
+            line = first_line(error)
+            if line.startswith(_INVALID):
+                raise InvalidError(Reason.INVALID_RECORD, f"{self._what} {line.removeprefix(_INVALID)}") from error
+            raise RetryError(Reason.INTERNAL, f"{self._what} spark=`{line}`") from error
 
 
 def first_line(error: Exception) -> str:

@@ -156,11 +156,17 @@ def timestamps_ms(column: ArrowArray) -> Int64s:
 def _headers(column: ArrowArray) -> ArrowArray | None:
     if pa.types.is_null(column.type):
         return None
-    if len(column) == 0 or column.null_count == len(column) or len(column.flatten()) == 0:
+    if len(column) == 0 or column.null_count == len(column) or len(items := column.flatten()) == 0:
         return None
+    nameless = max(items.null_count, items.field(0).null_count)
+    if nameless:
+        raise InvalidError(Reason.INVALID_RECORD, f"a header, or its name, is null: only its value may be. headers=`{nameless}`")
     if column.type == HEADERS_TYPE and column.offset == 0:
         return column
-    return column.cast(HEADERS_TYPE)
+    try:
+        return column.cast(HEADERS_TYPE)
+    except pa.ArrowInvalid as error:
+        raise InvalidError(Reason.INVALID_RECORD, f"column `headers` cannot be read as (text, binary): {error}") from error
 
 
 def _binary(column: ArrowArray) -> ArrowArray:

@@ -193,6 +193,14 @@ def test_rows_as_json_without_keys_from_csv(broker: BrokerProcess, spark: SparkS
     assert sorted(json.loads(row.value or b"")["number"] for some in found.values() for row in some) == list(range(300))
 
 
+@pytest.mark.parametrize("header", ["named_struct('key', cast(null AS string), 'value', 'x')", "null"])
+def test_a_header_without_a_name(broker: BrokerProcess, spark: SparkSession, tmp_path: Path, header: str) -> None:
+    path = write(tmp_path / "nameless", events(10, seed=6))
+    headers = f"array(named_struct('key', 'h', 'value', 'x'), {header})"
+    with pytest.raises(InvalidError, match=r"the job failed\. a header, or its name, is null"):
+        run(flood(broker, "nameless", path, headers=headers), spark)
+
+
 def test_null_keys_a_hot_key_and_a_query(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
     rows = events(3000, seed=4, keyless=200, hot=0.9)
     spark.read.parquet(str(write(tmp_path / "hot", rows))).createOrReplaceTempView("hot_rows")

@@ -281,6 +281,7 @@ def test_a_batch_is_written_whole_or_not_at_all(broker: BrokerProcess, spark: Sp
         ("'x' AS value, id AS nope", "append", "nope"),
         ("'x' AS value", "overwrite", "only ever added"),
         ("'x' AS value, 9 AS partition", "append", "partitions"),
+        ("'x' AS value, array(named_struct('key',CAST(null AS string),'value',X'00')) AS headers", "append", "or its name"),
     ],
 )
 def test_a_write_that_cannot_be(

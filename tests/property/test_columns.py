@@ -291,6 +291,21 @@ def test_what_does_not_shrink_is_left_uncompressed() -> None:
     assert parse_header(batch).attributes == Codec.LZ4
 
 
+LOOSE_HEADERS_TYPE: Any = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+BINARY_HEADERS_TYPE: Any = pa.list_(pa.struct([pa.field("key", pa.binary()), pa.field("value", pa.binary())]))
+
+
+def with_headers(headers: list[Any], kind: Any) -> dict[str, Any]:
+    """The columns of one row."""
+    return {"timestamp": pa.array([1]), "key": pa.nulls(1), "value": pa.nulls(1), "headers": pa.array(headers, kind)}
+
+
+def test_null_headers_beside_others() -> None:
+    columns = {name: pa.concat_arrays([column] * 4) for name, column in with_headers([None], LOOSE_HEADERS_TYPE).items()}
+    rows = pa.table(columns).set_column(3, "headers", pa.array([None, [{"key": "a", "value": None}], None, []], LOOSE_HEADERS_TYPE))
+    assert [record.headers for record in read(encode_batches(rows, 0))] == [(), (("a", None),), (), ()]
+
+
 def test_offsets_must_be_consecutive_where_they_are_said() -> None:
     source = table([Row(1, None, b"a", None), Row(1, None, b"b", None)])
     for offsets, fine in (([7, 8], True), ([7, 9], False), ([8, 7], False), ([0, 1], False)):
@@ -317,6 +332,10 @@ def test_offsets_must_be_consecutive_where_they_are_said() -> None:
         ({"timestamp": pa.array([None], pa.int64()), "key": pa.nulls(1), "value": pa.nulls(1)}, "timestamp is null"),
         ({"timestamp": pa.array([TIMESTAMP_MS_MAX + 1]), "key": pa.nulls(1), "value": pa.nulls(1)}, "out of range"),
         ({"timestamp": pa.array([-(1 << 63)]), "key": pa.nulls(1), "value": pa.nulls(1)}, "out of range"),
+        (with_headers([[{"key": None, "value": b"x"}]], LOOSE_HEADERS_TYPE), "a header, or its name, is null"),
+        (with_headers([[{"key": "a", "value": b"x"}, None]], LOOSE_HEADERS_TYPE), "a header, or its name, is null"),
+        (with_headers([[None]], HEADERS_TYPE), "a header, or its name, is null"),
+        (with_headers([[{"key": b"\xff", "value": b"x"}]], BINARY_HEADERS_TYPE), "cannot be read as"),
     ],
 )
 def test_what_is_no_table_of_records(columns: dict[str, Any], message: str) -> None:
