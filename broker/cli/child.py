@@ -119,8 +119,9 @@ class Child:
     @property
     def where(self) -> dict[str, str]:
         """Addresses by door (`kafka`, `grpc`, `http`), and the `store`; nothing while it starts."""
-        # A path may have spaces, and stands at the end.
-        doors, _, store = (self.line or "").partition(" store=")
+        # A path may have spaces, and a cluster's name, which is the last.
+        doors, _, rest = (self.line or "").partition(" store=")
+        store = rest.rpartition(" cluster=")[0]
         return dict(_WHERE.findall(doors)) | ({"store": store} if store else {})
 
     @property
