@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from broker.client import Gate
 
-TRIES_MAX = 1000
 CALL_MS = 60_000
 
 
@@ -103,32 +102,24 @@ def _job(flood: Flood, span: Window, cluster: str, partitions: int) -> Backfill:
 def _open(spark: SparkSession, flood: Flood, span: Window, cluster: str, partitions: int) -> str | None:
     """Open the gate of a partition; None where it stands already, or there is nothing to come."""
     job = _job(flood, span, cluster, partitions)
-    frame = load(spark, job.source, job.format, job.options)
-    counts = None
-    for number in range(1, TRIES_MAX + 1):
-        name = job.id() if number == 1 else f"{job.id()}.{number}"
-        gate = call(_describe(flood.topic, name, cluster))
-        if gate is not None and gate.state is GateState.RELEASED:
-            continue
-        if gate is not None:
-            return None
-        if counts is None:
-            rows = records(
-                frame,
-                key=job.key,
-                value=job.value,
-                event_time=job.event_time,
-                headers=None,
-                order_by=(),
-                where=job.where,
-                now_ms=0,
-            )
-            counts = count(spark, rows, partitions)
-        if counts.total == 0:
-            return None
-        call(_open_gate(flood, name, counts.rows, cluster))
-        return name
-    raise InvalidError(Reason.GATE_CONFLICT, f"the gate was given up too often. gate=`{job.id()}`")
+    gate = call(_describe(flood.topic, job.id(), cluster))
+    if gate is not None and gate.state is not GateState.RELEASED:
+        return None
+    rows = records(
+        load(spark, job.source, job.format, job.options),
+        key=job.key,
+        value=job.value,
+        event_time=job.event_time,
+        headers=None,
+        order_by=(),
+        where=job.where,
+        now_ms=0,
+    )
+    counts = count(spark, rows, partitions)
+    if counts.total == 0:
+        return None
+    call(_open_gate(flood, job.id(), counts.rows, cluster))
+    return job.id()
 
 
 async def _describe(topic: str, gate: str, cluster: str) -> Gate | None:

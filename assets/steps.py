@@ -96,7 +96,7 @@ def clear_failures(run: Run, *, give_back: bool = True) -> Iterator[None]:
 
 
 def filled_keys(flood: Flood, keys: Sequence[str], gates: Mapping[str, Any]) -> set[str]:
-    """Those of the partitions whose gate, or a later try of it, is filled."""
+    """Those of the partitions whose gate is filled."""
     return set(gates_of(flood, keys, (name for name, gate in gates.items() if str(gate.state) == "filled")).values())
 
 

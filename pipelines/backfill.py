@@ -6,7 +6,7 @@ process commits their list in one step. No record passes a broker.
 
 The gate's id is the flood's id: the same flood again finds the gate filled, adds nothing, and says so. Of two runs at once one
 fills the gate. A run that fails releases its gate; one that dies lets it expire. A flood whose gate was released can be tried
-again: its next gate is called `<flood id>.2`, and so on.
+again: its next gate has the same id, and the one that was released is listed as `<flood id>~1`, which cannot be a flood's id.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ CALL_MS = 120_000
 FILE_BYTES = 64 << 20
 FILE_BYTES_MIN = 64 << 10
 FILE_BYTES_MAX = 1 << 30
-TRIES_MAX = 1000
-"""Gates that one flood may have had released."""
 
 _FLOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 
@@ -154,20 +152,20 @@ class _Run:
 
     def run(self) -> Certificate:
         partitions = self._partitions()
-        gate_id, seen = self._gate_id()
+        seen = self._gate()
         if seen is not None and seen.state is GateState.FILLED:
-            return self._filled_before(gate_id)
+            return self._filled_before()
         with self._phase(Phase.COUNTING):
             rows = self._rows()
             with self._job():
                 counts = count(self._spark, rows, partitions)
         if counts.total == 0:
             self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
-            return self._certificate(gate_id, partitions=_empty(partitions))
+            return self._certificate(partitions=_empty(partitions))
         if self._backfill.place is Place.END:
-            return self._verified(self._at_the_end(gate_id, rows, counts))
+            return self._verified(self._at_the_end(rows, counts))
         with self._phase(Phase.OPENING, counts.total):
-            gate = self._open(gate_id, counts)
+            gate = self._open(counts)
         return self._verified(self._through(gate, rows, counts, opened_here=seen is None))
 
     # -- the topic and its gate
@@ -193,25 +191,21 @@ class _Run:
             )
         return found
 
-    def _gate_id(self) -> tuple[str, Gate | None]:
-        """The id of this flood's gate, and the gate if there is one: the first that was not released."""
-        for number in range(1, TRIES_MAX + 1):
-            gate_id = self._flood_id if number == 1 else f"{self._flood_id}.{number}"
-            try:
-                gate = self._connection.call(self._connection.gates.describe(self._backfill.topic, gate_id))
-            except InvalidError as error:
-                if error.reason is not Reason.UNKNOWN_GATE:
-                    raise
-                return gate_id, None
-            if gate.state is not GateState.RELEASED:
-                return gate_id, gate
-        raise InvalidError(Reason.GATE_CONFLICT, f"flood was given up too often: choose another id. flood_id=`{self._flood_id}`")
+    def _gate(self) -> Gate | None:
+        """This flood's gate; None where there is none, or only one that was released."""
+        try:
+            gate = self._connection.call(self._connection.gates.describe(self._backfill.topic, self._flood_id))
+        except InvalidError as error:
+            if error.reason is not Reason.UNKNOWN_GATE:
+                raise
+            return None
+        return None if gate.state is GateState.RELEASED else gate
 
-    def _open(self, gate_id: str, counts: Counts) -> Gate:
+    def _open(self, counts: Counts) -> Gate:
         gates, topic = self._connection.gates, self._backfill.topic
         try:
             gate = self._connection.call(
-                gates.open(topic, counts.rows, gate_id=gate_id, place=self._backfill.place, ttl_ms=self._backfill.ttl_ms)
+                gates.open(topic, counts.rows, gate_id=self._flood_id, place=self._backfill.place, ttl_ms=self._backfill.ttl_ms)
             )
         except InvalidError as error:
             if error.reason is not Reason.GATE_CONFLICT:
@@ -220,14 +214,12 @@ class _Run:
                 Reason.GATE_CONFLICT,
                 "another run of this flood, with other rows, holds its gate: wait for its end, release the gate, or choose another "
                 "id. "
-                f"gate=`{gate_id}` error=`{error.message}`",
+                f"gate=`{self._flood_id}` error=`{error.message}`",
             ) from error
-        if gate.state is GateState.RELEASED:
-            raise RetryError(Reason.GATE_CONFLICT, f"the flood's gate was released just now: run the flood again. gate=`{gate_id}`")
         return gate
 
-    def _filled_before(self, gate_id: str) -> Certificate:
-        gate, files = self._connection.call(self._connection.gates.describe_files(self._backfill.topic, gate_id))
+    def _filled_before(self) -> Certificate:
+        gate, files = self._connection.call(self._connection.gates.describe_files(self._backfill.topic, self._flood_id))
         self._tell(
             Progress(
                 phase=Phase.DONE,
@@ -270,10 +262,10 @@ class _Run:
         renewing = self._connection.every(self._backfill.ttl_ms / 3000, renew)
         try:
             if gate.state is GateState.FILLED:
-                return self._filled_before(gate.id)
+                return self._filled_before()
             bases = {window.partition: window.base_offset for window in gate.windows}
             try:
-                written = self._write(gate.store_url, gate.prefix, gate.id, bases, rows, counts)
+                written = self._write(gate.store_url, gate.prefix, bases, rows, counts)
             except HeadgateError as error:
                 if renewing.error is not None:
                     raise self._lost(gate, renewing.error) from error
@@ -296,24 +288,24 @@ class _Run:
         self._say_added(counts.total)
         return self._of_gate(filled, files, written, added=True, keyless=counts.keyless)
 
-    def _at_the_end(self, gate_id: str, rows: Rows, counts: Counts) -> Certificate:
+    def _at_the_end(self, rows: Rows, counts: Counts) -> Certificate:
         """Write the rows, and append them all in one step."""
         layout = self._connection.call(self._connection.gates.layout(self._backfill.topic))
-        written = self._write(layout.store_url, layout.prefix + "data/", gate_id, {}, rows, counts)
+        written = self._write(layout.store_url, layout.prefix + "data/", {}, rows, counts)
         files = [file for one in written for file in one.files]
         with self._phase(Phase.COMMITTING, counts.total):
-            gate = self._connection.call(self._connection.gates.publish(self._backfill.topic, files, gate_id=gate_id))
+            gate = self._connection.call(self._connection.gates.publish(self._backfill.topic, files, gate_id=self._flood_id))
         self._say_added(counts.total)
         return self._of_gate(gate, files, written, added=True, keyless=counts.keyless)
 
-    def _write(self, store_url: str, prefix: str, gate_id: str, bases: dict[int, int], rows: Rows, counts: Counts) -> list[Any]:
+    def _write(self, store_url: str, prefix: str, bases: dict[int, int], rows: Rows, counts: Counts) -> list[Any]:
         """Have Spark write the files. Returns what was written of each partition; nothing of it can be seen yet."""
         from pipelines.extents import FORMAT, ExtentSink, Job, Written
 
         self._spark.dataSource.register(ExtentSink)
         with tempfile.TemporaryDirectory(prefix="headgate-flood-") as directory, self._phase(Phase.SHUFFLING, counts.total):
             path = os.path.join(directory, "written.json")
-            job = Job(store_url, prefix, f"{gate_id}-{uuid.uuid4().hex[:8]}", self._backfill.file_bytes, bases, path)
+            job = Job(store_url, prefix, f"{self._flood_id}-{uuid.uuid4().hex[:8]}", self._backfill.file_bytes, bases, path)
             frame = placed(self._spark, rows, len(counts.rows), counts.keyless > 0)
             with self._job(), Watch(self._spark, self._group, counts.total, self._listener), spark_errors("the job failed."):
                 frame.write.format(FORMAT).option("job", job.to_json()).mode("append").save()
@@ -340,7 +332,7 @@ class _Run:
     def _other_run_filled(self, gate: Gate, counts: Counts, error: InvalidError) -> Certificate:
         now = self._connection.call(self._connection.gates.describe(self._backfill.topic, gate.id))
         if now.state is GateState.FILLED and now.rows == counts.total:
-            return self._filled_before(gate.id)
+            return self._filled_before()
         raise error
 
     def _lost(self, gate: Gate, error: BaseException) -> RetryError:
@@ -375,7 +367,6 @@ class _Run:
             for window in gate.windows
         )
         return self._certificate(
-            gate.id,
             added_rows=gate.rows if added else 0,
             already_filled=not added,
             files=gate.files,
@@ -385,13 +376,13 @@ class _Run:
             partitions=parts,
         )
 
-    def _certificate(self, gate_id: str, **known: Any) -> Certificate:
+    def _certificate(self, **known: Any) -> Certificate:
         one = self._backfill
         return Certificate(
             cluster=one.cluster,
             topic=one.topic,
             flood_id=self._flood_id,
-            gate_id=gate_id,
+            gate_id=self._flood_id,
             place=str(one.place),
             seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},
             **known,

@@ -70,12 +70,7 @@ def verify(
 
 
 def _of_flood(connection: Connection, topic: str, flood_id: str) -> Certificate:
-    gates = [
-        gate
-        for gate in connection.call(connection.gates.list(topic))
-        if (gate.id == flood_id or gate.id.startswith(f"{flood_id}.")) and gate.state is GateState.FILLED
-    ]
-    gate = gates[0] if gates else _filled(connection, topic, flood_id)
+    gate = _filled(connection, topic, flood_id)
     return _blank(
         connection.cluster, topic, flood_id, gate.id, str(gate.place),
         [(window.partition, window.base_offset, window.end_offset) for window in gate.windows],

@@ -126,13 +126,6 @@ def keys_between(partitions: Partitions, first: str, last: str) -> list[str]:
 
 
 def gates_of(flood: Flood, keys: Sequence[str], gates: Iterable[str]) -> dict[str, str]:
-    """Of gates, those that belong to partitions of a flood: the first try, or a later one (``.2``). Gate to key."""
+    """Of gates, those that belong to partitions of a flood. Gate to key."""
     names = {gate_id(flood, key): key for key in keys}
-    found = {}
-    for gate in gates:
-        stem, _, number = gate.rpartition(".")
-        if gate in names:
-            found[gate] = names[gate]
-        elif stem in names and number.isascii() and number.isdigit():
-            found[gate] = names[stem]
-    return found
+    return {gate: names[gate] for gate in gates if gate in names}
