@@ -60,7 +60,7 @@ def check_columns(schema: pa.Schema) -> None:
     """Raise InvalidError(INVALID_RECORD) where a file or table of this schema cannot be history; the message names the column."""
     for name in ("timestamp", "key", "value"):
         if schema.get_field_index(name) < 0:
-            raise _bad(f"has no column `{name}`", schema)
+            raise _bad(f"there is no column `{name}`", schema)
     kind = schema.field("timestamp").type
     if not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):
         raise _bad("column `timestamp` is not a time", schema)
@@ -204,4 +204,4 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _bad(what: str, schema: pa.Schema) -> InvalidError:
     columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
-    return InvalidError(Reason.INVALID_RECORD, f"not a table of records: it {what}. columns=`{columns}`")
+    return InvalidError(Reason.INVALID_RECORD, f"not a table of records: {what}. columns=`{columns}`")

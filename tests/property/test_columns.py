@@ -324,7 +324,7 @@ def test_offsets_must_be_consecutive_where_they_are_said() -> None:
         ({"timestamp": pa.array([1]), "key": pa.nulls(1)}, "no column `value`"),
         ({"timestamp": pa.array(["x"]), "key": pa.nulls(1), "value": pa.nulls(1)}, "not a time"),
         ({"timestamp": pa.array([1.5]), "key": pa.nulls(1), "value": pa.nulls(1)}, "not a time"),
-        ({"timestamp": pa.array([1]), "key": pa.array([1]), "value": pa.nulls(1)}, "`key` is neither"),
+        ({"timestamp": pa.array([1]), "key": pa.array([1]), "value": pa.nulls(1)}, "records: column `key` is neither"),
         ({"timestamp": pa.array([1]), "key": pa.nulls(1), "value": pa.array([[b"x"]])}, "`value` is neither"),
         ({"timestamp": pa.array([1]), "key": pa.nulls(1), "value": pa.nulls(1), "headers": pa.array(["x"])}, "`headers` is not"),
         ({"timestamp": pa.array([1]), "key": pa.nulls(1), "value": pa.nulls(1), "headers": pa.array([["x"]])}, "`headers` is not"),
