@@ -28,7 +28,7 @@ from broker.client.gates import FileRef, Gate, GateState, Place
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from pipelines.certificate import Certificate, PartitionCertificate, Tally
 from pipelines.connection import Connection
-from pipelines.plan import Counts, Rows, count, load, placed, records, spark_errors
+from pipelines.plan import Counts, Rows, count, full_source, load, placed, records, spark_errors
 from pipelines.progress import Listener, Phase, Progress, Watch
 from pipelines.session import activate
 
@@ -61,7 +61,8 @@ class Backfill:
         headers: a map, or an array of structs of a name and a value.
         order_by: what orders rows of one event time; after that their content does, so that every run gives the same order.
         where: which rows.
-        flood_id: letters, digits, ``.``, ``_``, ``-``. Default: made of everything above, so that the same flood has the same id.
+        flood_id: letters, digits, ``.``, ``_``, ``-``. Default: made of `topic`, `place` and all from `source` to `where`, so that
+            the same flood has the same id; a local path counts as the absolute one.
         place: `Place.NOW`: behind what is there, before what comes from now on. `Place.FRONT`: before everything, within the
             topic's `history.room`. `Place.END`: behind everything, at the moment of the commit.
         partitions: make the topic with so many if there is none.
@@ -103,7 +104,7 @@ class Backfill:
             )
         parts: list[object] = [
             self.topic,
-            self.source,
+            full_source(self.source, self.format),
             self.format,
             sorted(self.options.items()),
             self.key,

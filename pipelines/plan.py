@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 
 QUERY = "query"
 """The format of a source that is a SQL query."""
+_FILE_FORMATS = frozenset({"parquet", "csv", "json", "orc", "text", "avro", "xml", "binaryfile", "delta"})
+"""Formats whose source is a path; of another one it may be the name of a table."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,12 @@ class Rows:
     has_headers: bool
     has_time: bool
     ties: tuple[str, ...] = field(default=())
+
+
+def full_source(source: str, format: str) -> str:
+    """The source by a name that means the same wherever the process was started: a local path becomes absolute."""
+    is_local = format.lower() in _FILE_FORMATS and _SCHEME.match(source) is None
+    return os.path.abspath(source) if is_local else source
 
 
 def load(spark: SparkSession, source: str | DataFrame, format: str, options: Mapping[str, str]) -> DataFrame:
