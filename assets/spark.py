@@ -118,7 +118,7 @@ def _open(spark: SparkSession, flood: Flood, span: Window, cluster: str, partiti
     counts = count(spark, rows, partitions)
     if counts.total == 0:
         return None
-    call(_open_gate(flood, job.id(), counts.rows, cluster))
+    call(_open_gate(job, counts.rows))
     return job.id()
 
 
@@ -132,9 +132,9 @@ async def _describe(topic: str, gate: str, cluster: str) -> Gate | None:
             raise
 
 
-async def _open_gate(flood: Flood, gate: str, rows: Sequence[int], cluster: str) -> None:
-    async with GateAdmin(cluster, timeout_ms=CALL_MS) as admin:
-        await admin.open(flood.topic, rows, gate_id=gate, place=Place(flood.place), ttl_ms=flood.gate_ttl_ms)
+async def _open_gate(job: Backfill, rows: Sequence[int]) -> None:
+    async with GateAdmin(job.cluster, timeout_ms=CALL_MS) as admin:
+        await admin.open(job.topic, rows, gate_id=job.id(), place=job.place, ttl_ms=job.ttl_ms, definition=job.definition())
 
 
 def _renew(flood: Flood, gates: Sequence[str], cluster: str) -> None:

@@ -4,9 +4,10 @@ The rows of each partition are counted first, which sizes the gate; from then on
 executors write each partition, sorted by event time, to Parquet files in the topic's own store, where nobody sees them, and this
 process commits their list in one step. No record passes a broker.
 
-The gate's id is the flood's id: the same flood again finds the gate filled, adds nothing, and says so. Of two runs at once one
-fills the gate. A run that fails releases its gate; one that dies lets it expire. A flood whose gate was released can be tried
-again: its next gate has the same id, and the one that was released is listed as `<flood id>~1`, which cannot be a flood's id.
+The gate's id is the flood's id: the same flood again finds the gate filled, adds nothing, and says so. The gate keeps what the
+flood is made of, so that another one under the same id is refused without reading anything. Of two runs at once one fills the
+gate. A run that fails releases its gate; one that dies lets it expire. A flood whose gate was released can be tried again: its
+next gate has the same id, and the one that was released is listed as `<flood id>~1`, which cannot be a flood's id.
 """
 
 from __future__ import annotations
@@ -102,17 +103,45 @@ class Backfill:
             raise InvalidError(
                 Reason.INVALID_REQUEST, "a flood from a DataFrame needs a flood_id: the same flood again must have the same"
             )
-        parts: list[object] = [
-            self.topic,
-            full_source(self.source, self.format),
-            self.format,
-            sorted(self.options.items()),
-            self.key,
-            self.value,
-            self.event_time,
-        ]
-        parts += [self.headers, list(self.order_by), self.where, str(self.place)]
-        return f"flood-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
+        return f"flood-{_digest([self.topic, *self._parts().values()], 16)}"
+
+    def definition(self) -> str:
+        """What the flood is made of, as its gate keeps it: a digest of each part. Options may be secret, and SQL is long.
+
+        Of a DataFrame it says nothing but that it is one.
+        """
+        return " ".join(f"{name}={_digest(part, 12)}" for name, part in self._parts().items())
+
+    def check_definition(self, gate: Gate) -> None:
+        """Raises InvalidError(GATE_CONFLICT) where a gate of this flood's id was opened for something else."""
+        if gate.definition == self.definition():
+            return
+        ours, theirs = ({tuple(part.split("=", 1)) for part in text.split()} for text in (self.definition(), gate.definition))
+        differing = sorted({part[0] for part in ours ^ theirs}) if gate.definition else ["not a flood's gate"]
+        raise InvalidError(
+            Reason.GATE_CONFLICT,
+            "the flood's id was used for another flood: choose another one (--flood-id). "
+            f"flood_id=`{gate.id}` topic=`{gate.topic}` state=`{gate.state}` differs=`{', '.join(differing)}`",
+        )
+
+    def _parts(self) -> dict[str, object]:
+        """What decides on the flood's records and their place, besides the topic."""
+        return {
+            "source": full_source(self.source, self.format) if isinstance(self.source, str) else None,
+            "format": self.format,
+            "options": sorted(self.options.items()),
+            "key": self.key,
+            "value": self.value,
+            "event_time": self.event_time,
+            "headers": self.headers,
+            "order_by": list(self.order_by),
+            "where": self.where,
+            "place": str(self.place),
+        }
+
+
+def _digest(what: object, characters: int) -> str:
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:characters]
 
 
 def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = None) -> Certificate:
@@ -123,7 +152,7 @@ def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = 
         progress: told of each phase, and twice a second while Spark works; from another thread then.
 
     Raises:
-        InvalidError: the flood cannot be what it is asked to be: no such topic, column or source; null event times; another content
+        InvalidError: the flood cannot be what it is asked to be: no such topic, column or source; null event times; another flood
             under the same id. RetryError: the cluster, the store or Spark failed; the same flood may be run again.
     """
     if not FILE_BYTES_MIN <= backfill.file_bytes <= FILE_BYTES_MAX:
@@ -200,17 +229,28 @@ class _Run:
             if error.reason is not Reason.UNKNOWN_GATE:
                 raise
             return None
-        return None if gate.state is GateState.RELEASED else gate
+        if gate.state is GateState.RELEASED:
+            return None
+        self._backfill.check_definition(gate)
+        return gate
 
     def _open(self, counts: Counts) -> Gate:
         gates, topic = self._connection.gates, self._backfill.topic
         try:
             gate = self._connection.call(
-                gates.open(topic, counts.rows, gate_id=self._flood_id, place=self._backfill.place, ttl_ms=self._backfill.ttl_ms)
+                gates.open(
+                    topic,
+                    counts.rows,
+                    gate_id=self._flood_id,
+                    place=self._backfill.place,
+                    ttl_ms=self._backfill.ttl_ms,
+                    definition=self._backfill.definition(),
+                )
             )
         except InvalidError as error:
             if error.reason is not Reason.GATE_CONFLICT:
                 raise
+            self._gate()
             raise InvalidError(
                 Reason.GATE_CONFLICT,
                 "another run of this flood, with other rows, holds its gate: wait for its end, release the gate, or choose another "
@@ -295,7 +335,11 @@ class _Run:
         written = self._write(layout.store_url, layout.prefix + "data/", {}, rows, counts)
         files = [file for one in written for file in one.files]
         with self._phase(Phase.COMMITTING, counts.total):
-            gate = self._connection.call(self._connection.gates.publish(self._backfill.topic, files, gate_id=self._flood_id))
+            gate = self._connection.call(
+                self._connection.gates.publish(
+                    self._backfill.topic, files, gate_id=self._flood_id, definition=self._backfill.definition()
+                )
+            )
         self._say_added(counts.total)
         return self._of_gate(gate, files, written, added=True, keyless=counts.keyless)
 

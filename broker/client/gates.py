@@ -53,7 +53,7 @@ class Gate:
     """A gate. Its files go to `store_url` under keys that begin with `prefix`, which ends with a slash.
 
     `windows` has one for each partition, by number; it may be empty. `filled_ms`, `rows`, `size_bytes`, `files` are 0 and `digest`
-    is "" until it is filled. `released_by`: ``asked``, ``expired`` or "".
+    is "" until it is filled. `released_by`: ``asked``, ``expired`` or "". `definition` and `owner` are what its opener said.
     """
 
     topic: str
@@ -72,6 +72,8 @@ class Gate:
     files: int = 0
     digest: str = ""
     released_by: str = ""
+    definition: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,20 +166,42 @@ class GateAdmin:
         """Give back the connections."""
         await self._cluster.close()
 
-    async def open(self, topic: str, rows: Sequence[int], *, gate_id: str, place: Place = Place.NOW, ttl_ms: int = TTL_MS) -> Gate:
+    async def open(
+        self,
+        topic: str,
+        rows: Sequence[int],
+        *,
+        gate_id: str,
+        place: Place = Place.NOW,
+        ttl_ms: int = TTL_MS,
+        definition: str = "",
+        owner: str = "",
+    ) -> Gate:
         """Keep room for `rows` records in each partition, by number, in one atomic step.
 
         From the moment that it returns, whoever reads from the beginning waits at the window; live producers and readers at the end
         do not notice. Unless it is filled, released or renewed the gate is released by itself after `ttl_ms`.
+
+        Args:
+            definition: what is to fill it, up to 1,024 characters; of a gate that is there already it must be the same.
+            owner: who opens it, up to 100 characters; a gate that is there already keeps its own.
         """
-        request = gates_pb2.OpenGateRequest(topic=topic, gate_id=gate_id, place=_PLACES[place], rows=rows, ttl_ms=ttl_ms)
+        request = gates_pb2.OpenGateRequest(
+            topic=topic, gate_id=gate_id, place=_PLACES[place], rows=rows, ttl_ms=ttl_ms, definition=definition, owner=owner
+        )
         response: gates_pb2.OpenGateResponse = await self._cluster.call(GATES["OpenGate"], request, retry=True)
         return _gate(response.gate)
 
-    async def publish(self, topic: str, files: Sequence[FileRef], *, gate_id: str) -> Gate:
+    async def publish(self, topic: str, files: Sequence[FileRef], *, gate_id: str, definition: str = "", owner: str = "") -> Gate:
         """Append files at the end of the topic: a gate that is opened and filled in one step. Their offsets count from 0."""
         request = gates_pb2.OpenGateRequest(
-            topic=topic, gate_id=gate_id, place=gates_pb2.GATE_PLACE_END, ttl_ms=TTL_MS, files=[_message(one) for one in files]
+            topic=topic,
+            gate_id=gate_id,
+            place=gates_pb2.GATE_PLACE_END,
+            ttl_ms=TTL_MS,
+            files=[_message(one) for one in files],
+            definition=definition,
+            owner=owner,
         )
         response: gates_pb2.OpenGateResponse = await self._cluster.call(GATES["OpenGate"], request, retry=True)
         return _gate(response.gate)
@@ -195,9 +219,10 @@ class GateAdmin:
         response: gates_pb2.RenewGateResponse = await self._cluster.call(GATES["RenewGate"], request, retry=True)
         return _gate(response.gate)
 
-    async def release(self, topic: str, gate_id: str) -> Gate:
-        """Give an open gate up; its window stays empty. Raises InvalidError(GATE_CONFLICT) where it was filled."""
-        request = gates_pb2.ReleaseGateRequest(topic=topic, gate_id=gate_id)
+    async def release(self, topic: str, gate_id: str, *, owner: str = "") -> Gate:
+        """Give an open gate up; its window stays empty. Raises InvalidError(GATE_CONFLICT) where it was filled, or is not this
+        owner's. Without an owner it may be anybody's."""
+        request = gates_pb2.ReleaseGateRequest(topic=topic, gate_id=gate_id, owner=owner)
         response: gates_pb2.ReleaseGateResponse = await self._cluster.call(GATES["ReleaseGate"], request, retry=True)
         return _gate(response.gate)
 
@@ -313,4 +338,6 @@ def _gate(row: gates_pb2.Gate) -> Gate:
         files=row.files,
         digest=row.digest,
         released_by=row.released_by,
+        definition=row.definition,
+        owner=row.owner,
     )

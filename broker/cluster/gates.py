@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from broker.cluster.manifest import Topic
 
 GATE_ID_MAX = 100
+DEFINITION_CHARS_MAX = 1024
+OWNER_CHARS_MAX = 100
 _GATE_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}", re.ASCII)
 TTL_MS_MIN = 1000
 TTL_MS_MAX = 7 * 24 * 3600 * 1000
@@ -91,6 +93,7 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A gate. `windows`: one for each partition that the topic had, by number. `renewals` counts what starts `ttl_ms` again.
+    `definition` and `owner` are what its opener said: what is to fill it, and who opened it.
 
     `extents`: by partition and offset, without those that nobody can read any more. `digest`, `rows`, `size_bytes`, `files` are of
     the files that filled it.
@@ -111,6 +114,8 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str = ""
     released_by: str = ""
     extents: list[ParquetExtent] = []
+    definition: str = ""
+    owner: str = ""
 
 
 def is_url(path: str) -> bool:
@@ -161,6 +166,13 @@ def check_ttl(ttl_ms: int) -> None:
             Reason.INVALID_REQUEST,
             f"a gate's time-to-live is from a second to 7 days. ttl_ms=`{ttl_ms}` min=`{TTL_MS_MIN}` max=`{TTL_MS_MAX}`",
         )
+
+
+def check_words(definition: str, owner: str) -> None:
+    """Raises InvalidError(INVALID_REQUEST) where what an opener says is too long to be kept."""
+    for name, text, most in (("definition", definition, DEFINITION_CHARS_MAX), ("owner", owner, OWNER_CHARS_MAX)):
+        if len(text) > most:
+            raise InvalidError(Reason.INVALID_REQUEST, f"a gate's {name} is too long. characters=`{len(text)}` max=`{most}`")
 
 
 def check_rows(topic: Topic, rows: Sequence[int], partitions: int) -> None:

@@ -23,6 +23,7 @@ from broker.cluster.gates import (
     check_gate_id,
     check_rows,
     check_ttl,
+    check_words,
     digest_of,
     gate_of,
     is_url,
@@ -104,12 +105,17 @@ class LeaderGates:
         rows: Sequence[int],
         ttl_ms: int,
         files: Sequence[ParquetExtent] = (),
+        *,
+        definition: str = "",
+        owner: str = "",
     ) -> Gate:
         """Open a gate, or find it open.
 
         Args:
             rows: of each partition; of `files` where there are some.
             files: with place `end`: what fills it at once. Their offsets count from 0 in each partition.
+            definition: what is to fill it; a gate that is found must have the same.
+            owner: who opens it; a gate that is found keeps its own.
 
         Raises:
             InvalidError: UNKNOWN_TOPIC, INVALID_REQUEST, GATE_CONFLICT, INVALID_REFERENCE. RetryError: a lead or the store does not
@@ -117,6 +123,7 @@ class LeaderGates:
         """
         check_gate_id(gate_id)
         check_ttl(ttl_ms)
+        check_words(definition, owner)
         topic = self._topic(topic_name)
         if is_internal(topic.name):
             raise InvalidError(Reason.INVALID_TOPIC, f"the topic is the cluster's own. topic=`{topic.name}`")
@@ -129,7 +136,10 @@ class LeaderGates:
         if known is None:
             await self._judge_new(topic, gate_id, files)
         # A caller who goes away must not leave half of it: what is held is either opened or dropped.
-        opening = asyncio.create_task(self._open(topic, gate_id, place, list(rows), ttl_ms, list(files)), name="open-gate")
+        wanted = Gate(
+            id=gate_id, topic_id=topic.id, place=place, windows=[], ttl_ms=ttl_ms, opened_ms=0, definition=definition, owner=owner
+        )
+        opening = asyncio.create_task(self._open(topic, wanted, list(rows), list(files)), name="open-gate")
         opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(opening)
 
@@ -138,26 +148,28 @@ class LeaderGates:
             bounds = {one: GateWindow(one, 0, end, -1) for one, end in enumerate(rows_of(files, topic.partitions))}
             await self._engine.references.check(topic.id, check_extents(gate_id, files, bounds), absolute=False)
 
-    async def _open(
-        self, topic: Topic, gate_id: str, place: Place, rows: list[int], ttl_ms: int, files: list[ParquetExtent]
-    ) -> Gate:
+    async def _open(self, topic: Topic, wanted: Gate, rows: list[int], files: list[ParquetExtent]) -> Gate:
+        gate_id = wanted.id
         deadline_s = self._owner.clock.monotonic() + OPEN_TIMEOUT_S
         digest = digest_of(files) if files else ""
         async with self._opening:
             while True:
                 known = self._known(topic, gate_id)
                 if known is not None:
-                    if not same_rows(known, place, rows) or (files and known.digest != digest):
+                    if known.definition != wanted.definition:
+                        raise InvalidError(
+                            Reason.GATE_CONFLICT,
+                            f"a gate of this id has another definition. topic=`{topic.name}` gate=`{gate_id}`",
+                        )
+                    if not same_rows(known, wanted.place, rows) or (files and known.digest != digest):
                         raise InvalidError(
                             Reason.GATE_CONFLICT,
                             f"a gate of this id was opened with other rows or elsewhere. topic=`{topic.name}` gate=`{gate_id}`",
                         )
                     return known
-                gate = Gate(
-                    id=gate_id, topic_id=topic.id, place=place, windows=[], ttl_ms=ttl_ms, opened_ms=self._owner.clock.now_ms()
-                )
+                gate = replace(wanted, opened_ms=self._owner.clock.now_ms())
                 try:
-                    if place == "front":
+                    if gate.place == "front":
                         await self._open_in_front(topic, gate, rows)
                     else:
                         await self._open_behind(topic, gate, rows, files, digest)
@@ -166,10 +178,10 @@ class LeaderGates:
                         "gate_opened",
                         topic=topic.name,
                         gate=gate_id,
-                        place=place,
+                        place=gate.place,
                         rows=sum(rows),
                         state=opened.state,
-                        ttl_ms=ttl_ms,
+                        ttl_ms=gate.ttl_ms,
                     )
                     return opened
                 except InvalidError:
@@ -283,12 +295,17 @@ class LeaderGates:
         self._look()
         return self._gate(topic, gate_id)
 
-    async def release(self, topic_name: str, gate_id: str, why: str = "asked") -> Gate:
-        """Give an open gate up; one that was released before stays so."""
+    async def release(self, topic_name: str, gate_id: str, why: str = "asked", *, owner: str = "") -> Gate:
+        """Give an open gate up; one that was released before stays so. With an owner only that one's."""
         topic = self._topic(topic_name)
 
         def make(now: Manifest) -> list[Edit]:
             current = now.gates.get(topic.id, {}).get(gate_id)
+            if owner and current is not None and current.owner != owner:
+                raise InvalidError(
+                    Reason.GATE_CONFLICT,
+                    f"the gate is another owner's. gate=`{gate_id}` owner=`{current.owner}` asked=`{owner[:100]}`",
+                )
             return [] if current is not None and current.state == "released" else [ReleaseGate(topic.id, gate_id, why)]
 
         await self._owner.commit_made(make)

@@ -303,6 +303,53 @@ def test_a_topic_that_is_not_there(broker: BrokerProcess, source: tuple[Path, li
         Backfill(topic="t", source=spark.range(1)).id()
 
 
+@pytest.mark.parametrize("place", [Place.NOW, Place.END])
+def test_an_id_stands_for_one_flood(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, tmp_path: Path, place: Place
+) -> None:
+    """The same flood is known after its source is gone; whatever makes it another one is an error, and changes nothing."""
+    rows = events(50, seed=9)
+    path, topic = write(tmp_path / "moving", rows), f"one-id-{place}"
+    backfill = flood(broker, topic, path, flood_id="o", place=place)
+    assert run(backfill, spark).added_rows == len(rows)
+    path.rename(tmp_path / "gone")
+    again = run(backfill, spark)
+    assert (again.added_rows, again.rows) == (0, len(rows))
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("source", {"source": source[0]}),
+        ("source", {"source": "/no/such/place"}),
+        ("format", {"format": "csv"}),
+        ("options", {"options": {"mergeSchema": "true"}}),
+        ("key", {"key": None}),
+        ("value", {"value": "user"}),
+        ("event_time, where", {"event_time": None, "where": "number < 3"}),
+        ("headers", {"headers": "map('a', 'b')"}),
+        ("order_by", {"order_by": ("number",)}),
+        ("place", {"place": Place.FRONT}),
+    ]
+    for differing, changed in others:
+        other = flood(broker, topic, **{"source": path, "flood_id": "o", "place": place, **changed})
+        with pytest.raises(InvalidError) as caught:
+            run(other, spark)
+        assert f"differs=`{differing}`" in caught.value.message and "--flood-id" in caught.value.message
+    assert [(gate.id, gate.rows) for gate in gates(broker, topic)] == [("o", len(rows))]
+
+
+def test_a_gate_that_no_flood_opened_is_not_taken_for_one(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
+) -> None:
+    create(broker, "by-hand")
+
+    async def by_hand() -> None:
+        async with GateAdmin(cluster(broker)) as admin:
+            await admin.open("by-hand", [0, 0, 0], gate_id="h")
+            await admin.fill("by-hand", "h", [])
+
+    asyncio.run(by_hand())
+    with pytest.raises(InvalidError, match="not a flood's gate"):
+        run(flood(broker, "by-hand", source[0], flood_id="h"), spark)
+
+
 # -- deaths, and two at once
 
 
@@ -494,10 +541,13 @@ def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[P
 
     async def ask(ttl_ms: int, opened: bool) -> None:
         async with GateAdmin(cluster(broker)) as admin:
-            await (admin.renew("dead", "d", ttl_ms) if opened else admin.open("dead", [7, 7, 7], gate_id="d", ttl_ms=ttl_ms))
+            if opened:
+                await admin.renew("dead", "d", ttl_ms)
+            else:
+                await admin.open("dead", [7, 7, 7], gate_id="d", ttl_ms=ttl_ms, definition=backfill.definition())
 
-    asyncio.run(ask(3_600_000, opened=False))
     backfill = flood(broker, "dead", path, flood_id="d")
+    asyncio.run(ask(3_600_000, opened=False))
     with pytest.raises(InvalidError, match="other rows"):
         run(backfill, spark)
     asyncio.run(ask(1000, opened=True))

@@ -70,6 +70,8 @@ class GatesService:
             list(request.rows),
             request.ttl_ms,
             [_extent(row) for row in request.files],
+            definition=request.definition,
+            owner=request.owner,
         )
         return gates_pb2.OpenGateResponse(gate=self._gate(gates, gate))
 
@@ -94,7 +96,7 @@ class GatesService:
         if answer is not None:
             return answer
         gates = self._gates()
-        gate = await gates.release(request.topic, request.gate_id)
+        gate = await gates.release(request.topic, request.gate_id, owner=request.owner)
         return gates_pb2.ReleaseGateResponse(gate=self._gate(gates, gate))
 
     async def list_gates(self, request: gates_pb2.ListGatesRequest, context: Context) -> gates_pb2.ListGatesResponse | bytes:
@@ -143,6 +145,8 @@ class GatesService:
             files=gate.files,
             digest=gate.digest,
             released_by=gate.released_by,
+            definition=gate.definition,
+            owner=gate.owner,
         )
 
 

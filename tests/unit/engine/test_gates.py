@@ -244,6 +244,9 @@ async def test_opening_again_and_otherwise(make_machine: MakeMachine, tmp_path: 
     bad: list[tuple[tuple[Any, ...], Reason]] = [
         (("t", "g", "now", [1, ROWS], HOUR_MS), Reason.GATE_CONFLICT),
         (("t", "g", "front", [ROWS, ROWS], HOUR_MS), Reason.GATE_CONFLICT),
+        (("t", "g", "now", [ROWS, ROWS], HOUR_MS, (), "other"), Reason.GATE_CONFLICT),
+        (("t", "h", "now", [1, 1], HOUR_MS, (), "d" * 1025), Reason.INVALID_REQUEST),
+        (("t", "h", "now", [1, 1], HOUR_MS, (), "", "o" * 101), Reason.INVALID_REQUEST),
         (("t", "h", "now", [1], HOUR_MS), Reason.INVALID_REQUEST),
         (("t", "h", "now", [1, -1], HOUR_MS), Reason.INVALID_REQUEST),
         (("t", "h", "now", [1, 1 << 60], HOUR_MS), Reason.INVALID_REQUEST),
@@ -256,13 +259,35 @@ async def test_opening_again_and_otherwise(make_machine: MakeMachine, tmp_path: 
     ]
     for arguments, reason in bad:
         with pytest.raises(InvalidError) as caught:
-            await gates.open(*arguments)
+            words = dict(zip(("definition", "owner"), arguments[6:], strict=False))
+            await gates.open(*arguments[:6], **words)
         assert caught.value.reason is reason, caught.value
     with pytest.raises(InvalidError) as caught:
         await gates.fill("t", "nobody", [])
     assert caught.value.reason is Reason.UNKNOWN_GATE
     log = broker.log()
     assert (log.next_offset, log.high_watermark) == (ROWS, ROWS), "what was refused has kept nothing free"
+
+
+async def test_a_gate_keeps_its_first_owner_who_alone_can_release_it_as_such(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    gates = gates_of(broker.engine)
+    gate = await gates.open("t", "g", "now", [ROWS], HOUR_MS, definition="rows of May", owner="one")
+    assert await gates.open("t", "g", "now", [ROWS], HOUR_MS, definition="rows of May", owner="other") == gate
+    await machine.crash(broker)
+    broker = await machine.start()
+    gates = gates_of(broker.engine)
+    assert gates.describe("t", "g") == gate and (gate.definition, gate.owner) == ("rows of May", "one")
+    with pytest.raises(InvalidError) as caught:
+        await gates.release("t", "g", owner="other")
+    assert caught.value.reason is Reason.GATE_CONFLICT
+    assert (await gates.release("t", "g", owner="one")).state == "released"
+    again = await gates.open("t", "g", "now", [ROWS], HOUR_MS, definition="rows of June", owner="other")
+    with pytest.raises(InvalidError):
+        await gates.release("t", "g", owner="one")
+    assert gates.describe("t", "g") == again and again.state == "open"
 
 
 async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_path: Path) -> None:

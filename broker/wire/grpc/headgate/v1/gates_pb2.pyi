@@ -40,7 +40,7 @@ class GateWindow(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class Gate(_message.Message):
-    __slots__ = ("topic", "id", "place", "state", "windows", "store_url", "prefix", "opened_ms", "expires_in_ms", "ttl_ms", "filled_ms", "rows", "size_bytes", "files", "digest", "released_by")
+    __slots__ = ("topic", "id", "place", "state", "windows", "store_url", "prefix", "opened_ms", "expires_in_ms", "ttl_ms", "filled_ms", "rows", "size_bytes", "files", "digest", "released_by", "definition", "owner")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,8 @@ class Gate(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     RELEASED_BY_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     id: str
     place: GatePlace
@@ -73,7 +75,9 @@ class Gate(_message.Message):
     files: int
     digest: str
     released_by: str
-    def __init__(self, topic: _Optional[str] = ..., id: _Optional[str] = ..., place: _Optional[_Union[GatePlace, str]] = ..., state: _Optional[_Union[GateState, str]] = ..., windows: _Optional[_Iterable[GateWindow]] = ..., store_url: _Optional[str] = ..., prefix: _Optional[str] = ..., opened_ms: _Optional[int] = ..., expires_in_ms: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., filled_ms: _Optional[int] = ..., rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., files: _Optional[int] = ..., digest: _Optional[str] = ..., released_by: _Optional[str] = ...) -> None: ...
+    definition: str
+    owner: str
+    def __init__(self, topic: _Optional[str] = ..., id: _Optional[str] = ..., place: _Optional[_Union[GatePlace, str]] = ..., state: _Optional[_Union[GateState, str]] = ..., windows: _Optional[_Iterable[GateWindow]] = ..., store_url: _Optional[str] = ..., prefix: _Optional[str] = ..., opened_ms: _Optional[int] = ..., expires_in_ms: _Optional[int] = ..., ttl_ms: _Optional[int] = ..., filled_ms: _Optional[int] = ..., rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., files: _Optional[int] = ..., digest: _Optional[str] = ..., released_by: _Optional[str] = ..., definition: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class FileRef(_message.Message):
     __slots__ = ("partition", "path", "base_offset", "rows", "size_bytes", "footer_crc32c", "timestamp_min_ms", "timestamp_max_ms")
@@ -96,20 +100,24 @@ class FileRef(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., path: _Optional[str] = ..., base_offset: _Optional[int] = ..., rows: _Optional[int] = ..., size_bytes: _Optional[int] = ..., footer_crc32c: _Optional[int] = ..., timestamp_min_ms: _Optional[int] = ..., timestamp_max_ms: _Optional[int] = ...) -> None: ...
 
 class OpenGateRequest(_message.Message):
-    __slots__ = ("topic", "gate_id", "place", "rows", "ttl_ms", "files")
+    __slots__ = ("topic", "gate_id", "place", "rows", "ttl_ms", "files", "definition", "owner")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GATE_ID_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     gate_id: str
     place: GatePlace
     rows: _containers.RepeatedScalarFieldContainer[int]
     ttl_ms: int
     files: _containers.RepeatedCompositeFieldContainer[FileRef]
-    def __init__(self, topic: _Optional[str] = ..., gate_id: _Optional[str] = ..., place: _Optional[_Union[GatePlace, str]] = ..., rows: _Optional[_Iterable[int]] = ..., ttl_ms: _Optional[int] = ..., files: _Optional[_Iterable[FileRef]] = ...) -> None: ...
+    definition: str
+    owner: str
+    def __init__(self, topic: _Optional[str] = ..., gate_id: _Optional[str] = ..., place: _Optional[_Union[GatePlace, str]] = ..., rows: _Optional[_Iterable[int]] = ..., ttl_ms: _Optional[int] = ..., files: _Optional[_Iterable[FileRef]] = ..., definition: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class OpenGateResponse(_message.Message):
     __slots__ = ("gate",)
@@ -150,12 +158,14 @@ class RenewGateResponse(_message.Message):
     def __init__(self, gate: _Optional[Gate] = ...) -> None: ...
 
 class ReleaseGateRequest(_message.Message):
-    __slots__ = ("topic", "gate_id")
+    __slots__ = ("topic", "gate_id", "owner")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GATE_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     gate_id: str
-    def __init__(self, topic: _Optional[str] = ..., gate_id: _Optional[str] = ...) -> None: ...
+    owner: str
+    def __init__(self, topic: _Optional[str] = ..., gate_id: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class ReleaseGateResponse(_message.Message):
     __slots__ = ("gate",)
