@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -58,12 +59,13 @@ def gates_ahead(
     those that were opened here are released, unless they were filled by then.
     """
     opened: list[str] = []
+    owner = f"headgate-{uuid.uuid4().hex}"
     # From the first gate on: counting for the others may take longer than a gate lives.
     beat = Heartbeat("gates of the flood", lambda: _renew(flood, tuple(opened), cluster), flood.gate_ttl_ms, most_s, say)
     try:
         # In front of everything, each gate comes before the one that was opened last.
         for span in reversed(spans) if flood.place == "front" else spans:
-            gate = _open(spark, flood, span, cluster, partitions)
+            gate = _open(spark, flood, span, cluster, partitions, owner)
             if gate is not None:
                 opened.append(gate)
         if opened:
@@ -72,7 +74,7 @@ def gates_ahead(
     except BaseException:
         for gate in opened:
             try:
-                _release(flood, gate, cluster)
+                _release(flood, gate, cluster, owner)
             except HeadgateError as error:
                 say(f"gate {gate} could not be released, it will expire: {error.message}")
         raise
@@ -99,7 +101,7 @@ def _job(flood: Flood, span: Window, cluster: str, partitions: int) -> Backfill:
     )
 
 
-def _open(spark: SparkSession, flood: Flood, span: Window, cluster: str, partitions: int) -> str | None:
+def _open(spark: SparkSession, flood: Flood, span: Window, cluster: str, partitions: int, owner: str) -> str | None:
     """Open the gate of a partition; None where it stands already, or there is nothing to come."""
     job = _job(flood, span, cluster, partitions)
     gate = call(_describe(flood.topic, job.id(), cluster))
@@ -118,8 +120,8 @@ def _open(spark: SparkSession, flood: Flood, span: Window, cluster: str, partiti
     counts = count(spark, rows, partitions)
     if counts.total == 0:
         return None
-    call(_open_gate(job, counts.rows))
-    return job.id()
+    opened = call(_open_gate(job, counts.rows, owner))
+    return opened.id if opened.owner == owner else None
 
 
 async def _describe(topic: str, gate: str, cluster: str) -> Gate | None:
@@ -132,9 +134,11 @@ async def _describe(topic: str, gate: str, cluster: str) -> Gate | None:
             raise
 
 
-async def _open_gate(job: Backfill, rows: Sequence[int]) -> None:
+async def _open_gate(job: Backfill, rows: Sequence[int], owner: str) -> Gate:
     async with GateAdmin(job.cluster, timeout_ms=CALL_MS) as admin:
-        await admin.open(job.topic, rows, gate_id=job.id(), place=job.place, ttl_ms=job.ttl_ms, definition=job.definition())
+        return await admin.open(
+            job.topic, rows, gate_id=job.id(), place=job.place, ttl_ms=job.ttl_ms, definition=job.definition(), owner=owner
+        )
 
 
 def _renew(flood: Flood, gates: Sequence[str], cluster: str) -> None:
@@ -149,12 +153,12 @@ def _renew(flood: Flood, gates: Sequence[str], cluster: str) -> None:
     call(work())
 
 
-def _release(flood: Flood, gate: str, cluster: str) -> None:
+def _release(flood: Flood, gate: str, cluster: str, owner: str) -> None:
     async def work() -> None:
         async with GateAdmin(cluster, timeout_ms=CALL_MS) as admin:
             try:
-                await admin.release(flood.topic, gate)
+                await admin.release(flood.topic, gate, owner=owner)
             except InvalidError:
-                return  # filled by now, or given up
+                return  # filled by now, or given up and another run's
 
     call(work())

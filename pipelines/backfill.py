@@ -177,7 +177,8 @@ class _Run:
         self._spark = spark
         self._connection = connection
         self._listener = listener
-        self._group = f"headgate-{flood_id}-{uuid.uuid4().hex[:8]}"
+        self._name = f"headgate-{flood_id}-{uuid.uuid4().hex[:8]}"
+        """Of this run's Spark jobs, and of it as the owner of a gate."""
         self._seconds: dict[str, float] = {}
 
     def run(self) -> Certificate:
@@ -196,7 +197,7 @@ class _Run:
             return self._verified(self._at_the_end(rows, counts))
         with self._phase(Phase.OPENING, counts.total):
             gate = self._open(counts)
-        return self._verified(self._through(gate, rows, counts, opened_here=seen is None))
+        return self._verified(self._through(gate, rows, counts))
 
     # -- the topic and its gate
 
@@ -245,6 +246,7 @@ class _Run:
                     place=self._backfill.place,
                     ttl_ms=self._backfill.ttl_ms,
                     definition=self._backfill.definition(),
+                    owner=self._name,
                 )
             )
         except InvalidError as error:
@@ -287,14 +289,16 @@ class _Run:
             now_ms=time.time_ns() // 1_000_000,
         )
 
-    def _through(self, gate: Gate, rows: Rows, counts: Counts, *, opened_here: bool) -> Certificate:
-        """Write and commit the rows through an open gate; release it if that fails."""
+    def _through(self, gate: Gate, rows: Rows, counts: Counts) -> Certificate:
+        """Write and commit the rows through an open gate; if that fails, release it where it is this run's."""
         topic = self._backfill.topic
         gates = self._connection.gates
 
         async def renew() -> None:
             try:
-                await gates.renew(topic, gate.id, self._backfill.ttl_ms)
+                renewed = await gates.renew(topic, gate.id, self._backfill.ttl_ms)
+                if renewed.owner != gate.owner:
+                    raise InvalidError(Reason.GATE_CONFLICT, f"the gate was opened again. gate=`{gate.id}`")
             except InvalidError:
                 # Somebody released it, or filled it: what this job still writes could not be committed.
                 self._cancel()
@@ -307,21 +311,19 @@ class _Run:
             bases = {window.partition: window.base_offset for window in gate.windows}
             try:
                 written = self._write(gate.store_url, gate.prefix, bases, rows, counts)
-            except HeadgateError as error:
-                if renewing.error is not None:
-                    raise self._lost(gate, renewing.error) from error
-                raise
+            except HeadgateError:
+                if not isinstance(renewing.error, InvalidError):
+                    raise
+                return self._refused(counts, renewing.error, gate)
             files = [file for one in written for file in one.files]
             with self._phase(Phase.COMMITTING, counts.total):
                 try:
                     filled = self._connection.call(gates.fill(topic, gate.id, files))
                 except InvalidError as error:
-                    if error.reason is not Reason.GATE_CONFLICT:
-                        raise
-                    return self._other_run_filled(gate, counts, error)
+                    return self._refused(counts, error, gate)
         except BaseException:
             renewing.stop()
-            if opened_here:
+            if gate.owner == self._name:
                 self._give_up(gate)
             raise
         finally:
@@ -335,11 +337,13 @@ class _Run:
         written = self._write(layout.store_url, layout.prefix + "data/", {}, rows, counts)
         files = [file for one in written for file in one.files]
         with self._phase(Phase.COMMITTING, counts.total):
-            gate = self._connection.call(
-                self._connection.gates.publish(
-                    self._backfill.topic, files, gate_id=self._flood_id, definition=self._backfill.definition()
-                )
+            publish = self._connection.gates.publish(
+                self._backfill.topic, files, gate_id=self._flood_id, definition=self._backfill.definition(), owner=self._name
             )
+            try:
+                gate = self._connection.call(publish)
+            except InvalidError as error:
+                return self._refused(counts, error)
         self._say_added(counts.total)
         return self._of_gate(gate, files, written, added=True, keyless=counts.keyless)
 
@@ -352,7 +356,7 @@ class _Run:
             path = os.path.join(directory, "written.json")
             job = Job(store_url, prefix, f"{self._flood_id}-{uuid.uuid4().hex[:8]}", self._backfill.file_bytes, bases, path)
             frame = placed(self._spark, rows, len(counts.rows), counts.keyless > 0)
-            with self._job(), Watch(self._spark, self._group, counts.total, self._listener), spark_errors("the job failed."):
+            with self._job(), Watch(self._spark, self._name, counts.total, self._listener), spark_errors("the job failed."):
                 frame.write.format(FORMAT).option("job", job.to_json()).mode("append").save()
             with open(path) as file:
                 written = sorted((Written.from_dict(row) for row in json.load(file)), key=lambda one: one.partition)
@@ -374,22 +378,25 @@ class _Run:
 
     # -- ends
 
-    def _other_run_filled(self, gate: Gate, counts: Counts, error: InvalidError) -> Certificate:
-        now = self._connection.call(self._connection.gates.describe(self._backfill.topic, gate.id))
-        if now.state is GateState.FILLED and now.rows == counts.total:
-            return self._filled_before()
-        raise error
+    def _refused(self, counts: Counts, error: InvalidError, gate: Gate | None = None) -> Certificate:
+        """The commit was refused, of `gate` or of a gate of its own: well, where another run of this flood was there before it.
 
-    def _lost(self, gate: Gate, error: BaseException) -> RetryError:
-        return RetryError(
-            Reason.GATE_CONFLICT,
-            f"the flood's gate was lost while the job ran: run the flood again. gate=`{gate.id}` error=`{error}`",
-        )
+        Raises RetryError where the gate was lost meanwhile, else the error itself.
+        """
+        now = self._gate()
+        if now is not None and now.state is GateState.FILLED and now.rows == counts.total:
+            return self._filled_before()
+        if gate is not None and (now is None or now.owner != gate.owner):
+            raise RetryError(
+                Reason.GATE_CONFLICT,
+                f"the flood's gate was lost while the job ran: run the flood again. gate=`{gate.id}` error=`{error.message}`",
+            ) from error
+        raise error
 
     def _give_up(self, gate: Gate) -> None:
         """Release the gate, so that readers need not wait for it to expire. What went wrong before is what matters."""
         try:
-            self._connection.call(self._connection.gates.release(self._backfill.topic, gate.id))
+            self._connection.call(self._connection.gates.release(self._backfill.topic, gate.id, owner=self._name))
         except HeadgateError as error:
             self._tell(Progress(phase=Phase.DONE, message=f"the gate could not be released, it will expire: {error.message}"))
 
@@ -452,7 +459,7 @@ class _Run:
             yield
             return
         context = self._spark.sparkContext
-        context.setJobGroup(self._group, f"flood {self._flood_id} to {self._backfill.topic}", interruptOnCancel=True)
+        context.setJobGroup(self._name, f"flood {self._flood_id} to {self._backfill.topic}", interruptOnCancel=True)
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
@@ -464,7 +471,7 @@ class _Run:
 
     def _cancel(self) -> None:
         if self._classic:
-            self._spark.sparkContext.cancelJobGroup(self._group)
+            self._spark.sparkContext.cancelJobGroup(self._name)
 
     @property
     def _classic(self) -> bool:

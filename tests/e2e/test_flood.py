@@ -390,9 +390,13 @@ def test_a_flood_whose_id_begins_as_another_s_is_another(
     assert verify(cluster(broker), "alike", flood_id="v1").rows == len(rows)
 
 
-def test_two_at_once_add_one_flood(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+@pytest.mark.parametrize("place", [Place.NOW, Place.END])
+def test_two_at_once_add_one_flood(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, place: Place
+) -> None:
     path, rows = source
-    create(broker, "two")
+    topic = f"two-{place}"
+    create(broker, topic)
     barrier = threading.Barrier(2, timeout=TIMEOUT_S)
     done: list[Certificate | BaseException] = []
 
@@ -402,7 +406,7 @@ def test_two_at_once_add_one_flood(broker: BrokerProcess, source: tuple[Path, li
                 barrier.wait()
 
         try:
-            done.append(run(flood(broker, "two", path, flood_id="same"), spark, progress=listen))
+            done.append(run(flood(broker, topic, path, flood_id="same", place=place), spark, progress=listen))
         except BaseException as error:  # noqa: BLE001 - judged below
             done.append(error)
 
@@ -414,7 +418,83 @@ def test_two_at_once_add_one_flood(broker: BrokerProcess, source: tuple[Path, li
     certificates = [one for one in done if isinstance(one, Certificate)]
     assert len(certificates) == 2, done
     assert sorted(one.added_rows for one in certificates) == [0, len(rows)]
-    assert content(read(broker, "two")) == expected(rows, PARTITIONS)
+    assert content(read(broker, topic)) == expected(rows, PARTITIONS)
+
+
+def test_of_two_at_once_the_one_that_came_second_leaves_the_gate_alone(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
+) -> None:
+    """It is interrupted: the first one adds the flood. Both asked before there was a gate."""
+    path, rows = source
+    create(broker, "second-ends")
+    both_asked, first_opened, second_ended = threading.Barrier(2, timeout=TIMEOUT_S), threading.Event(), threading.Event()
+    done: list[Certificate | BaseException] = []
+
+    def first(seen: Progress) -> None:
+        if seen.phase is Phase.OPENING:
+            both_asked.wait()
+        if seen.phase is Phase.SHUFFLING:
+            first_opened.set()
+        if seen.phase is Phase.COMMITTING:
+            assert second_ended.wait(TIMEOUT_S)
+
+    def second(seen: Progress) -> None:
+        if seen.phase is Phase.OPENING:
+            both_asked.wait()
+            assert first_opened.wait(TIMEOUT_S)
+        if seen.phase is Phase.COMMITTING:
+            raise KeyboardInterrupt
+
+    def one() -> None:
+        try:
+            done.append(run(flood(broker, "second-ends", path, flood_id="s"), spark, progress=first))
+        except BaseException as error:  # noqa: BLE001 - judged below
+            done.append(error)
+
+    thread = threading.Thread(target=one)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(flood(broker, "second-ends", path, flood_id="s"), spark, progress=second)
+    second_ended.set()
+    thread.join()
+    assert isinstance(done[0], Certificate) and done[0].added_rows == len(rows), done
+    assert content(read(broker, "second-ends")) == expected(rows, PARTITIONS)
+
+
+def test_of_two_at_once_the_first_releases_its_gate_and_the_second_can_be_run_again(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
+) -> None:
+    path, rows = source
+    create(broker, "first-ends")
+    first_opened, second_joined = threading.Event(), threading.Event()
+    done: list[BaseException] = []
+
+    def first(seen: Progress) -> None:
+        if seen.phase is Phase.SHUFFLING:
+            first_opened.set()
+        if seen.phase is Phase.COMMITTING:
+            assert second_joined.wait(TIMEOUT_S)
+            raise KeyboardInterrupt
+
+    def second(seen: Progress) -> None:
+        if seen.phase is Phase.COMMITTING:
+            second_joined.set()
+            thread.join()
+
+    def one() -> None:
+        try:
+            run(flood(broker, "first-ends", path, flood_id="s"), spark, progress=first)
+        except BaseException as error:  # noqa: BLE001 - judged below
+            done.append(error)
+
+    thread = threading.Thread(target=one)
+    thread.start()
+    assert first_opened.wait(TIMEOUT_S)
+    with pytest.raises(RetryError, match="run the flood again"):
+        run(flood(broker, "first-ends", path, flood_id="s"), spark, progress=second)
+    assert [type(error) for error in done] == [KeyboardInterrupt]
+    assert run(flood(broker, "first-ends", path, flood_id="s"), spark).added_rows == len(rows)
+    assert content(read(broker, "first-ends")) == expected(rows, PARTITIONS)
 
 
 def test_two_floods_at_once_are_both_whole(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
@@ -458,7 +538,7 @@ def test_a_gate_that_was_lost_ends_the_job(broker: BrokerProcess, source: tuple[
         async with GateAdmin(cluster(broker)) as admin:
             await admin.release("lost", "l")
 
-    with pytest.raises(InvalidError) as caught:
+    with pytest.raises(RetryError) as caught:
         run(flood(broker, "lost", source[0], flood_id="l"), spark, progress=listen)
     assert caught.value.reason is Reason.GATE_CONFLICT
     assert read_now(broker, "lost") == {number: [] for number in range(PARTITIONS)}
