@@ -182,14 +182,17 @@ class _Run:
         self._seconds: dict[str, float] = {}
 
     def run(self) -> Certificate:
-        partitions = self._partitions()
-        seen = self._gate()
+        partitions, is_there = self._partitions()
+        seen = self._gate() if is_there else None
         if seen is not None and seen.state is GateState.FILLED:
             return self._filled_before()
         with self._phase(Phase.COUNTING):
             rows = self._rows()
             with self._job():
                 counts = count(self._spark, rows, partitions)
+        if not is_there:
+            # Only now: a source that cannot be read leaves no empty topic behind.
+            self._create(partitions)
         if counts.total == 0:
             self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
             return self._certificate(partitions=_empty(partitions))
@@ -201,26 +204,30 @@ class _Run:
 
     # -- the topic and its gate
 
-    def _partitions(self) -> int:
-        admin, topic = self._connection.admin, self._backfill.topic
-        wanted = self._backfill.partitions
+    def _partitions(self) -> tuple[int, bool]:
+        """How many the topic has, or is to have, and whether it is there."""
+        topic, wanted = self._backfill.topic, self._backfill.partitions
         try:
-            found = len(self._connection.call(admin.describe_topic(topic)).partitions)
+            found = len(self._connection.call(self._connection.admin.describe_topic(topic)).partitions)
         except InvalidError as error:
             if error.reason is not Reason.UNKNOWN_TOPIC or wanted is None:
                 raise
-            try:
-                return self._connection.call(admin.create_topic(topic, wanted)).partitions
-            except InvalidError as raced:
-                if raced.reason is not Reason.TOPIC_EXISTS:
-                    raise
-            found = len(self._connection.call(admin.describe_topic(topic)).partitions)
+            return wanted, False
         if wanted is not None and wanted != found:
             raise InvalidError(
                 Reason.INVALID_PARTITIONS,
                 f"topic has another number of partitions. topic=`{topic}` partitions=`{found}` wanted=`{wanted}`",
             )
-        return found
+        return found, True
+
+    def _create(self, partitions: int) -> None:
+        try:
+            self._connection.call(self._connection.admin.create_topic(self._backfill.topic, partitions))
+        except InvalidError as error:
+            if error.reason is not Reason.TOPIC_EXISTS:
+                raise
+            # Somebody else made it meanwhile, perhaps with another number of partitions.
+            self._partitions()
 
     def _gate(self) -> Gate | None:
         """This flood's gate; None where there is none, or only one that was released."""

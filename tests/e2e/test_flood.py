@@ -295,6 +295,21 @@ def create_once(broker: BrokerProcess, topic: str) -> None:
         assert error.reason is Reason.TOPIC_EXISTS
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"source": "/no/such/place"}, {"key": "nope"}, {"event_time": "if(number < 7, null, at)"}],
+    ids=lambda one: next(iter(one)),
+)
+def test_a_flood_that_cannot_be_makes_no_topic(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, changed: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidError):
+        run(flood(broker, "never", **{"source": source[0], **changed}), spark)
+    with pytest.raises(InvalidError) as caught:
+        gates(broker, "never")
+    assert caught.value.reason is Reason.UNKNOWN_TOPIC
+
+
 def test_a_topic_that_is_not_there(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
     with pytest.raises(InvalidError) as caught:
         run(flood(broker, "missing", source[0], partitions=None), spark)
