@@ -151,6 +151,29 @@ class Certificate:
         """The same certificate with other partitions."""
         return replace(self, partitions=partitions)
 
+    def with_proof_of(self, earlier: Certificate) -> Certificate:
+        """This one with what an earlier certificate of the same gate knows besides: the source's side, which only the run that
+        added the records sees, and the topic's where nobody looked now. One of another gate adds nothing.
+
+        The addresses by which the cluster is reached may differ: the digest is of paths that no other topic has.
+        """
+        if (self.topic, self.gate_id, self.digest, self._windows) != (
+            earlier.topic,
+            earlier.gate_id,
+            earlier.digest,
+            earlier._windows,
+        ):
+            return self
+        parts = []
+        for one, before in zip(self.partitions, earlier.partitions, strict=True):
+            part = one if one.topic is not None else before
+            parts.append(replace(part, source=before.source if one.source is None else one.source))
+        return replace(self, keyless_rows=self.keyless_rows or earlier.keyless_rows, partitions=tuple(parts))
+
+    @property
+    def _windows(self) -> list[tuple[int, int, int]]:
+        return [(one.partition, one.base_offset, one.end_offset) for one in self.partitions]
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it. Checksums are text, for most readers of JSON cannot hold 64 bits."""
         row = asdict(self)

@@ -46,7 +46,16 @@ def run_flood(backfill: Backfill, master: str, certificate_path: Path | None, as
                 spark.stop()
         except HeadgateError as error:
             raise _with_log(error, log) from error
-    return _show(certificate, certificate_path, as_json)
+    kept = ""
+    if certificate_path is not None and certificate.already_filled:
+        alone, certificate = certificate, _with_earlier(certificate, certificate_path)
+        if certificate != alone:
+            kept = (
+                ", with what the one before it proved"
+                if alone.in_topic is None
+                else ", with the source's side of the one before it"
+            )
+    return _show(certificate, certificate_path, as_json, kept)
 
 
 def verify_flood(
@@ -79,7 +88,17 @@ def _check_writable(path: Path) -> None:
         raise InvalidError(Reason.INVALID_REQUEST, f"certificate cannot be written there. path=`{path}`")
 
 
-def _show(certificate: Certificate, path: Path | None, as_json: bool) -> int:
+def _with_earlier(certificate: Certificate, path: Path) -> Certificate:
+    """A certificate of records that were there, with what the file that it replaces knows of the same gate."""
+    from pipelines.certificate import Certificate
+
+    try:
+        return certificate.with_proof_of(Certificate.from_json(path.read_bytes()))
+    except (OSError, InvalidError):
+        return certificate  # there is no file, or it is no certificate
+
+
+def _show(certificate: Certificate, path: Path | None, as_json: bool, kept: str = "") -> int:
     if path is not None:
         with tempfile.NamedTemporaryFile("w", dir=path.resolve().parent, prefix=f".{path.name}.", delete=False) as file:
             file.write(certificate.to_json() + "\n")
@@ -88,13 +107,13 @@ def _show(certificate: Certificate, path: Path | None, as_json: bool) -> int:
     if as_json:
         output.print_json(certificate.to_dict())
     else:
-        _print(certificate, path)
+        _print(certificate, path, kept)
     for problem in certificate.problems():
         output.fail(problem, "headgate flood")
     return 0 if certificate.complete else output.EXIT_FAILED
 
 
-def _print(certificate: Certificate, path: Path | None) -> None:
+def _print(certificate: Certificate, path: Path | None, kept: str) -> None:
     facts: list[tuple[str, str]] = [("topic", certificate.topic)]
     if certificate.flood_id:
         facts.append(("flood", certificate.flood_id))
@@ -118,7 +137,7 @@ def _print(certificate: Certificate, path: Path | None) -> None:
         facts.append(("time", ", ".join(f"{name} {seconds:.1f} s" for name, seconds in certificate.seconds.items())))
     facts.append(("complete", _verdict(certificate)))
     if path is not None:
-        facts.append(("certificate", str(path)))
+        facts.append(("certificate", f"{path}{kept}"))
     output.print_table(("what", "found"), facts)
 
 

@@ -620,6 +620,16 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
     )  # fmt: skip
     assert checked.returncode == 0, checked.stderr
     assert json.loads(checked.stdout)["verified"] is True
+
+    again = subprocess.run(
+        [*command, "run", "--topic", "killed", "--source", str(path), *options, "--certificate", str(proof)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert "0: the flood was committed before" in again.stdout and "with what the one before it proved" in again.stdout
+    kept = Certificate.from_json(proof.read_bytes())
+    assert kept.verified and kept.partitions == certificate.partitions and kept.added_rows == 0
+
     other = json.loads(proof.read_text())
     other["partitions"][1]["source"]["checksum"] = "0" * 16
     proof.write_text(json.dumps(other))
@@ -628,6 +638,12 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
     )  # fmt: skip
     assert wrong.returncode == 1 and "checksum of the topic" in wrong.stderr and "NO" in wrong.stdout
+    wrong_again = subprocess.run(
+        [*command, "run", "--topic", "killed", "--source", str(path), *options, "--verify", "--certificate", str(proof)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert wrong_again.returncode == 1 and "checksum of the topic" in wrong_again.stderr, "it is read back again, and compared"
+    assert "with the source's side of the one before it" in wrong_again.stdout
 
 
 def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:

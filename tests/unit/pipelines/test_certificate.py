@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -80,6 +81,35 @@ def test_a_side_that_was_not_looked_at_proves_nothing() -> None:
     one = certificate(replace(BLANK, source=Tally(rows=4)))
     assert one.complete and not one.verified and one.in_topic is None and one.gap_rows is None
     assert not certificate(replace(BLANK, source=Tally(rows=5))).complete
+
+
+def test_a_later_certificate_keeps_what_was_proved() -> None:
+    looked = look(GOOD)
+    proved = replace(certificate(looked), digest="d", keyless_rows=2, added_rows=4)
+    again = replace(certificate(replace(BLANK, timestamp_min_ms=-5, timestamp_max_ms=9)), digest="d", already_filled=True)
+    kept = again.with_proof_of(proved)
+    assert kept.verified and kept.partitions == proved.partitions
+    assert (kept.added_rows, kept.already_filled, kept.keyless_rows) == (0, True, 2)
+
+    # What was read back now counts, and is compared with what the source had.
+    lost = replace(looked, source=None, topic=tally(GOOD.slice(1)), gap_rows=1)
+    problems = replace(again, partitions=(lost,)).with_proof_of(proved).problems()
+    assert any("rows of the topic" in problem for problem in problems) and any("missing" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"topic": "u"},
+        {"gate_id": "g"},
+        {"digest": "e"},
+        {"partitions": (replace(BLANK, base_offset=99),)},
+        {"partitions": (BLANK, replace(BLANK, partition=1))},
+    ],
+)
+def test_another_gate_s_certificate_proves_nothing(changed: dict[str, Any]) -> None:
+    again = replace(certificate(BLANK), digest="d")
+    assert again.with_proof_of(replace(certificate(look(GOOD)), **{"digest": "d", **changed})) == again
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format_version": 2}', '{"format_version": 1, "partitions": [1]}'])
