@@ -5,13 +5,14 @@ from __future__ import annotations
 import builtins
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
 from broker.client.cluster import Cluster
 from broker.client.types import DEFAULT_CLUSTER, Start, TopicPartition
+from broker.runtime.errors import InvalidError, Reason
 from broker.wire.grpc.headgate.v1 import gates_pb2
 from broker.wire.grpc.methods import methods
 
@@ -293,16 +294,18 @@ _STATE_OF = {
 
 
 def _message(file: FileRef) -> gates_pb2.FileRef:
-    return gates_pb2.FileRef(
-        partition=file.partition,
-        path=file.path,
-        base_offset=file.base_offset,
-        rows=file.rows,
-        size_bytes=file.size_bytes,
-        footer_crc32c=file.footer_crc32c,
-        timestamp_min_ms=file.timestamp_min_ms,
-        timestamp_max_ms=file.timestamp_max_ms,
-    )
+    message = gates_pb2.FileRef()
+    for one in fields(FileRef):
+        value = getattr(file, one.name)
+        try:
+            setattr(message, one.name, value)
+        except (TypeError, ValueError) as error:
+            # References come from other programs' JSON too.
+            raise InvalidError(
+                Reason.INVALID_REFERENCE,
+                f"a file's reference has a field of a wrong type or size. field=`{one.name}` value=`{value!r}`",
+            ) from error
+    return message
 
 
 def _file(row: gates_pb2.FileRef) -> FileRef:

@@ -61,6 +61,20 @@ def test_gates_that_are_filled_in_part(make_broker: BrokerFactory, tmp_path: Pat
     assert [part["gap_rows"] for part in certificate["partitions"]] == [0]
 
 
+def test_references_with_a_wrong_field(make_broker: BrokerFactory) -> None:
+    broker = make_broker()
+    broker.start()
+    whole = {
+        "partition": 0, "path": "p", "base_offset": 0, "rows": 1, "size_bytes": 1, "footer_crc32c": 0, "timestamp_min_ms": 0,
+        "timestamp_max_ms": 0,
+    }  # fmt: skip
+    wrong: dict[str, object] = {"partition": "0", "path": 5, "rows": 1.5, "size_bytes": None, "base_offset": 1 << 70}
+    for field, value in wrong.items():
+        refs = json.dumps([{**whole, field: value}]).encode()
+        lines = run(broker, "gate", "fill", "t", "g", "-", stdin=refs, fails=True).stderr.splitlines()
+        assert [f"wrong type or size. field=`{field}` value=`{value!r}`" in line for line in lines] == [True], lines
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
