@@ -91,6 +91,11 @@ class Broker:
     def alive(self) -> bool:
         return not self.process.dead
 
+    @property
+    def ending(self) -> bool:
+        """Whether its end has begun: it was told to, or cannot go on."""
+        return self._end.done()
+
     def stop(self, error: HeadgateError | None = None) -> None:
         """End it as SIGTERM does; with an error, as a part that cannot go on does."""
         if not self._end.done():
