@@ -118,9 +118,12 @@ class Backfill:
             return
         ours, theirs = ({tuple(part.split("=", 1)) for part in text.split()} for text in (self.definition(), gate.definition))
         differing = sorted({part[0] for part in ours ^ theirs}) if gate.definition else ["not a flood's gate"]
+        way_out = "choose another one (--flood-id)"
+        if gate.state is GateState.OPEN:
+            way_out += ", or wait for that flood's end, or release its gate"
         raise InvalidError(
             Reason.GATE_CONFLICT,
-            "the flood's id was used for another flood: choose another one (--flood-id). "
+            f"the flood's id was used for another flood: {way_out}. "
             f"flood_id=`{gate.id}` topic=`{gate.topic}` state=`{gate.state}` differs=`{', '.join(differing)}`",
         )
 

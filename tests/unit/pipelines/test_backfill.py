@@ -5,10 +5,14 @@ A mismatch means that a flood is taken for another one, whose rows are then neve
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from broker.client.gates import Gate, GateState, Place
+from broker.cluster.gates import DEFINITION_CHARS_MAX
+from broker.runtime.errors import InvalidError, Reason
 from pipelines.backfill import Backfill
 
 
@@ -43,3 +47,21 @@ def test_what_is_no_local_path_is_the_same_flood_everywhere(
     before = id_of(source, format)
     monkeypatch.chdir(tmp_path)
     assert id_of(source, format) == before
+
+
+def test_another_flood_under_an_id_is_told_what_differs_and_what_can_be_done() -> None:
+    ours = Backfill(topic="t", source="/data", flood_id="f", key="user", options={"password": "secret"})
+    gate = Gate(
+        topic="t", id="f", place=Place.NOW, state=GateState.OPEN, windows=(), store_url="", prefix="", opened_ms=1, expires_in_ms=1,
+        definition=ours.definition(),
+    )  # fmt: skip
+    ours.check_definition(gate)
+    assert "secret" not in gate.definition and len(gate.definition) <= DEFINITION_CHARS_MAX
+    for one, words in (
+        (gate, "or release its gate. flood_id=`f` topic=`t` state=`open` differs=`key, where`"),
+        (replace(gate, state=GateState.FILLED), "(--flood-id). flood_id=`f` topic=`t` state=`filled` differs=`key, where`"),
+        (replace(gate, definition=""), "differs=`not a flood's gate`"),
+    ):
+        with pytest.raises(InvalidError) as caught:
+            replace(ours, key="number", where="number < 3").check_definition(one)
+        assert caught.value.reason is Reason.GATE_CONFLICT and words in caught.value.message
