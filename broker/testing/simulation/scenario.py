@@ -237,8 +237,8 @@ class Scenario:
             else:
                 broker.kill()
         self._until(lambda: not self.fleet.alive(), SETTLE_S, "brokers end when they are told to")
-        # Who is killed in the middle of it may leave the others without a leader, or take one for gone that is not. Who could not go
-        # on before has its own reason.
+        # Who is killed in the middle of it may leave the others without a leader, or take one for gone that is not. Who could not
+        # go on before has its own reason.
         for broker in told if told == last and in_peace else ():
             if broker.exit_error is not None:
                 raise Violation("brokers end well", f"{broker.name} was told to end, as all were: {broker.exit_error!r}")
