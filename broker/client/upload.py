@@ -83,7 +83,6 @@ class Uploader:
             timestamp_max_ms=written.timestamp_max_ms,
         )
 
-
     async def _create(self, key: str, data: memoryview) -> None:
         # A gate may be filled with what stands there, and readers trust its reference.
         if not await self._store.put_if_absent(key, data) and await self._store.get(key) != data:

@@ -222,7 +222,9 @@ async def test_released_and_expired_gates_are_stepped_over(make_broker: BrokerFa
         again = await gates.open("t", [3, 3], gate_id="a")
         assert again.windows[0].base_offset >= second.windows[0].end_offset
         assert sorted(one.id for one in await gates.list("t")) == ["a", "a~1", "b"]
-        await gates.fill("t", "a", await asyncio.to_thread(upload, again))
+        with pytest.raises(InvalidError, match="another file stands there"):
+            await asyncio.to_thread(upload, again)
+        await gates.fill("t", "a", await asyncio.to_thread(upload, again, attempt="1"))
         whole = await asyncio.to_thread(read_all, broker, "t")
         await eventually(lambda: all(reader.seen == whole for reader in from_start), "they read everything")
         assert [one for one in whole[0] if one[0] >= again.windows[0].base_offset] == expected(again)[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import stat
 import subprocess
@@ -528,6 +529,7 @@ async def test_a_descriptor_for_another_process(store: LocalStore) -> None:
             os.write(descriptor, b"not to be written")
         assert not os.get_inheritable(descriptor)
         os.close(descriptor)
+    gc.collect()  # what other tests left behind may go at any moment
     before = len(os.listdir("/proc/self/fd"))
     for files in (store, foreign, metered):
         for key in ("a", "a/c", "a/b/c"):
@@ -536,7 +538,7 @@ async def test_a_descriptor_for_another_process(store: LocalStore) -> None:
             assert caught.value.reason is Reason.NOT_FOUND
         with pytest.raises(InvalidError):
             await files.open_file("a/../b")
-    assert len(os.listdir("/proc/self/fd")) == before, "no descriptor is left behind"
+    assert len(os.listdir("/proc/self/fd")) <= before, "no descriptor is left behind"
     counted = metered.counts["open_file"]
     assert (counted.calls, counted.errors) == (5, 0), "what is not there is an answer"
     assert await MeteredStore(MemoryStore(MemoryObjects(ManualClock(0))), ManualClock(0)).open_file("a/b") is None
