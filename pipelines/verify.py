@@ -39,11 +39,12 @@ def verify(
 
     Args:
         certificate: of the run; the answer is the same certificate with the topic's side new, compared with the source.
-        flood_id: the flood, where there is no certificate: the answer has the topic's side only. Without either, everything that
+        flood_id: the flood. Where there is no certificate the answer has the topic's side only; without either, everything that
             can be read from the topic is looked at.
 
     Raises:
-        InvalidError: no such topic or flood; the flood was never committed. RetryError: the cluster does not answer.
+        InvalidError: no such topic or flood; the certificate is of another one; the flood was never committed, or records of it
+        were removed from the topic since. RetryError: the cluster does not answer.
     """
     with Connection(cluster) as connection:
         if certificate is None:
@@ -51,6 +52,11 @@ def verify(
         elif certificate.topic != topic:
             raise InvalidError(
                 Reason.INVALID_REQUEST, f"certificate is of another topic. certificate=`{certificate.topic}` topic=`{topic}`"
+            )
+        elif flood_id is not None and certificate.flood_id != flood_id:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"certificate is of another flood. certificate=`{certificate.flood_id}` flood_id=`{flood_id}`",
             )
         elif certificate.rows:
             # That the gate is as the certificate has it shows that it is this flood's window that is read.
@@ -63,7 +69,14 @@ def verify(
                         "certificate is of another flood: the gate has another window. "
                         f"gate=`{gate.id}` partition=`{part.partition}`",
                     )
-        looked = connection.call(_look(cluster, topic, certificate, progress))
+        try:
+            looked = connection.call(_look(cluster, topic, certificate, progress))
+        except InvalidError as error:
+            if error.reason is not Reason.OFFSET_OUT_OF_RANGE:
+                raise
+            raise InvalidError(
+                error.reason, f"records were removed from the topic by retention or by hand, and cannot be read: {error.message}"
+            ) from error
         if not certificate.gate_id:
             looked = _of_any_records(connection, topic, looked)
     return certificate.with_partitions(looked)

@@ -120,6 +120,19 @@ def test_a_flood_is_whole_in_order_and_counted(
     assert content(read(broker, "whole")) == expected(rows, PARTITIONS)
     assert verify(cluster(broker), "whole", certificate=certificate).verified
     assert verify(cluster(broker), "whole", flood_id=certificate.flood_id).complete
+    with pytest.raises(InvalidError, match="certificate is of another flood"):
+        verify(cluster(broker), "whole", certificate=certificate, flood_id="nosuch")
+    remove_records(broker, "whole", {0: certificate.partitions[0].base_offset + 1})
+    with pytest.raises(InvalidError, match="records were removed from the topic by retention or by hand"):
+        verify(cluster(broker), "whole", certificate=certificate)
+
+
+def remove_records(broker: BrokerProcess, topic: str, before: dict[int, int]) -> None:
+    async def ask() -> None:
+        async with Admin(cluster(broker)) as admin:
+            await admin.delete_records(topic, before)
+
+    asyncio.run(ask())
 
 
 def test_live_records_go_on_behind_history(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
