@@ -64,8 +64,10 @@ class Tally:
         delivery.add_done_callback(partial(self._done, line))
 
     def _done(self, line: int, delivery: asyncio.Future[Delivery]) -> None:
-        error = None if delivery.cancelled() else delivery.exception()
-        if error is None and not delivery.cancelled():
+        if delivery.cancelled():
+            return
+        error = delivery.exception()
+        if error is None:
             self.written += 1
         elif isinstance(error, HeadgateError) and not self._told:
             self._told = True

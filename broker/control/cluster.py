@@ -242,15 +242,16 @@ class Cluster:
         leader.capacity.on_change = self.capacity.changed
         try:
             await leader.start()
-        except HeadgateError as error:
-            leader.stop()
-            if not isinstance(error, DeposedError | RetryError):
-                # This broker is over; the lease is for those that are not.
-                with suppress(RetryError):
-                    await leader.give_up()
-                raise
+        except (DeposedError, RetryError) as error:
             log.warning("lead_not_taken", error=error.message)
+            leader.stop()
             return
+        except HeadgateError:
+            # This broker is over; the lease is for those that are not.
+            leader.stop()
+            with suppress(RetryError):
+                await leader.give_up()
+            raise
         self.leader = leader
         try:
             if self._serving and not leader.lease.serving:

@@ -13,7 +13,7 @@ Names may be written with ``-``, ``_`` or ``.``. Sizes take a unit (``64MiB``, `
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeAlias
 
@@ -266,10 +266,8 @@ def setting(name: str) -> Field[Any]:
     """The field of a setting. Raises InvalidError(INVALID_CONFIG) with the nearest known name."""
     found = Settings.__dataclass_fields__.get(name)
     if found is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, Settings.__dataclass_fields__, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else "`headgate broker --help` lists them all."
+        near = _nearest(name, Settings.__dataclass_fields__)
+        hint = "`headgate broker --help` lists them all." if near is None else f"did you mean `{near}`?"
         raise _invalid(f"unknown setting. {hint} setting=`{name}`")
     return found
 
@@ -455,20 +453,19 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
         # Kubernetes gives every pod HEADGATE_KAFKA_PORT=tcp://10.0.0.1:9092 when a Service is named `headgate-kafka`: not for us.
         if value and not (item.name.endswith("_port") and value.startswith("tcp://")):
             values[item.name] = value
+    known = [environment_name(item.name) for item in fields(Settings)]
     for name in environment:
-        if name.startswith(ENVIRONMENT_PREFIX) and (meant := _misspelt(name)) is not None:
+        # What is not like any of ours is somebody else's.
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known and (meant := _nearest(name, known, MISSPELT_RATIO)):
             raise _invalid(f"unknown setting in the environment. did you mean `{meant}`? name=`{name}`")
     return values
 
 
-def _misspelt(name: str) -> str | None:
-    """The variable that is meant by one that is almost its name. What is not like any of ours is somebody else's."""
-    known = [environment_name(item.name) for item in fields(Settings)]
-    if name in known:
-        return None
+def _nearest(name: str, known: Iterable[str], ratio: float = 0.6) -> str | None:
+    """The known name that is most like another one, by `difflib`; None where none is so much like it."""
     import difflib
 
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=MISSPELT_RATIO)), None)
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=ratio)), None)
 
 
 def _from_file(path: str) -> dict[str, Value]:
