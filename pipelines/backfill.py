@@ -44,6 +44,8 @@ FILE_BYTES_MIN = 64 << 10
 FILE_BYTES_MAX = 1 << 30
 
 _FLOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
+_SECRET_OPTION = re.compile(r"secret|password|token|access[._]?key", re.IGNORECASE)
+"""Options that Spark, too, takes for secrets (`spark.redaction.regex`). They say who reads, not what, and change with time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class Backfill:
         order_by: what orders rows of one event time; after that their content does, so that every run gives the same order.
         where: which rows.
         flood_id: letters, digits, ``.``, ``_``, ``-``. Default: made of `topic`, `place` and all from `source` to `where`, so that
-            the same flood has the same id; a local path counts as the absolute one.
+            the same flood has the same id; a local path counts as the absolute one, and passwords, tokens and keys do not count.
         place: `Place.NOW`: behind what is there, before what comes from now on. `Place.FRONT`: before everything, within the
             topic's `history.room`. `Place.END`: behind everything, at the moment of the commit.
         partitions: make the topic with so many if there is none.
@@ -106,7 +108,7 @@ class Backfill:
         return f"flood-{_digest([self.topic, *self._parts().values()], 16)}"
 
     def definition(self) -> str:
-        """What the flood is made of, as its gate keeps it: a digest of each part. Options may be secret, and SQL is long.
+        """What the flood is made of, as its gate keeps it: a digest of each part: SQL is long, and an URL may hold a password.
 
         Of a DataFrame it says nothing but that it is one.
         """
@@ -132,7 +134,7 @@ class Backfill:
         return {
             "source": full_source(self.source, self.format) if isinstance(self.source, str) else None,
             "format": self.format,
-            "options": sorted(self.options.items()),
+            "options": sorted(one for one in self.options.items() if _SECRET_OPTION.search(one[0]) is None),
             "key": self.key,
             "value": self.value,
             "event_time": self.event_time,

@@ -268,6 +268,14 @@ def _collect(frame: DataFrame, what: str) -> list[Any]:
 
 _INVALID = f"{InvalidError.__module__}.{InvalidError.__name__}: "
 """Begins what a Python worker says where a task refused its rows."""
+_FAILS_AGAIN = re.compile(r"SQLSTATE: (22|42|P0)\w{3}\b|\.CANNOT_READ_FILE_FOOTER\]")
+"""Spark's words for what is no better the next time. SQLSTATE classes are those of ISO 9075: 22, a value cannot be cast, parsed or
+divided by; 42, there is no such thing; and P0, an expression raised an error. A file without a footer is of another format."""
+_LACKING = re.compile(
+    r"No FileSystem for scheme|ClassNotFoundException: Class org\.apache\.hadoop\.fs\.|\[DATA_SOURCE_NOT_FOUND\]|_NOT_ENABLED\]"
+    r"|java\.sql\.SQLException: No suitable driver"
+)
+"""Spark's words where the class that would read the source is in a package that this Spark has not."""
 
 
 class spark_errors:
@@ -288,13 +296,17 @@ class spark_errors:
             return
         from pyspark.errors import AnalysisException, ParseException, PySparkException
 
-        if isinstance(error, AnalysisException | ParseException):
-            raise InvalidError(Reason.INVALID_REQUEST, f"{self._what} spark=`{first_line(error)}`") from error
-        if isinstance(error, PySparkException) or type(error).__module__.split(".")[0] == "py4j":
-            line = first_line(error)
-            if line.startswith(_INVALID):
-                raise InvalidError(Reason.INVALID_RECORD, f"{self._what} {line.removeprefix(_INVALID)}") from error
-            raise RetryError(Reason.INTERNAL, f"{self._what} spark=`{line}`") from error
+        if not isinstance(error, PySparkException) and type(error).__module__.split(".")[0] != "py4j":
+            return
+        line = first_line(error)
+        if line.startswith(_INVALID):
+            raise InvalidError(Reason.INVALID_RECORD, f"{self._what} {line.removeprefix(_INVALID)}") from error
+        if _LACKING.search(str(error)):
+            way_out = "Spark lacks a package for it: name it in spark.jars.packages, for S3 org.apache.hadoop:hadoop-aws:VERSION"
+            raise InvalidError(Reason.UNSUPPORTED, f"{self._what} {way_out} spark=`{line}`") from error
+        if isinstance(error, AnalysisException | ParseException) or _FAILS_AGAIN.search(str(error)):
+            raise InvalidError(Reason.INVALID_REQUEST, f"{self._what} spark=`{line}`") from error
+        raise RetryError(Reason.INTERNAL, f"{self._what} spark=`{line}`") from error
 
 
 def first_line(error: Exception) -> str:

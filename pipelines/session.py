@@ -113,6 +113,8 @@ def local_settings(master: str) -> dict[str, str]:
     settings = {}
     if master.startswith("local"):
         settings["spark.driver.memory"] = f"{min(max(_memory_bytes() // 4, 1 << 30), 4 << 30) >> 20}m"
+        # Hadoop reads S3 as s3a:// and leaves s3://, which everybody else says, to those who have a reader of their own.
+        settings["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     if master.startswith(("local", "spark://127.", "spark://localhost")):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = LOOPBACK
     return settings

@@ -657,6 +657,10 @@ def flood_run(
     ] = None,
     file_size: Annotated[str, typer.Option("--file-size", metavar="SIZE", help="Of a Parquet file.")] = "64MiB",
     master: Annotated[str, typer.Option("--master", metavar="URL", help="Any Spark master.")] = "local[*]",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting, as spark.driver.memory=4g; may be repeated."),
+    ] = None,
     certificate: Annotated[
         Path | None, typer.Option("--certificate", metavar="FILE", help="Write the completeness certificate there, as JSON.")
     ] = None,
@@ -684,7 +688,7 @@ def flood_run(
         event_time=event_time, headers=headers, order_by=tuple(order_by or ()), where=where, flood_id=flood_id, place=Place(place),
         partitions=partitions, file_bytes=file_bytes, verify=verify,
     )  # fmt: skip
-    raise typer.Exit(run_flood(backfill, master, certificate, json))
+    raise typer.Exit(run_flood(backfill, master, _pairs("--conf", conf), certificate, json))
 
 
 @flood_app.command("verify")

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ LINE_INTERVAL_S = 5.0
 """Between two lines about one phase, where there is no terminal."""
 
 
-def run_flood(backfill: Backfill, master: str, certificate_path: Path | None, as_json: bool) -> int:
+def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certificate_path: Path | None, as_json: bool) -> int:
     """Run a flood and show its certificate. Returns the exit code: 0 only where everything is there."""
     from pipelines import backfill as flood
     from pipelines.session import session
@@ -39,7 +39,7 @@ def run_flood(backfill: Backfill, master: str, certificate_path: Path | None, as
     with _ended_by_sigterm(), _quiet() as log, _shown(f"flood to {backfill.topic}") as listener:
         listener(None, f"starting Spark ({master})")
         try:
-            spark = session(master, app_name=f"headgate flood {backfill.topic}")
+            spark = session(master, app_name=f"headgate flood {backfill.topic}", conf=conf)
             try:
                 certificate = flood.run(backfill, spark, progress=lambda seen: listener(seen, ""))
             finally:

@@ -46,7 +46,7 @@ def test_gates_by_hand(make_broker: BrokerFactory, tmp_path: Path) -> None:
 
 
 def test_gates_that_are_filled_in_part(make_broker: BrokerFactory, tmp_path: Path) -> None:
-    """Nothing is missing of a topic where a gate had more room than rows, or none at all were put into it."""
+    """Nothing is missing of a topic or a gate where a gate had more room than rows, or none at all were put into it."""
     broker = make_broker()
     broker.start()
     run(broker, "topic", "create", "t", "--partitions", "1")
@@ -57,8 +57,9 @@ def test_gates_that_are_filled_in_part(make_broker: BrokerFactory, tmp_path: Pat
     run(broker, "gate", "fill", "t", "g", "-", stdin=refs.encode())
     run(broker, "gate", "open", "t", "h", "--rows", "30")
     run(broker, "gate", "fill", "t", "h", "-", stdin=b"[]")
-    certificate = json.loads(run(broker, "flood", "verify", "--topic", "t", "--json").stdout)
-    assert [part["gap_rows"] for part in certificate["partitions"]] == [0]
+    for of_gate in ([], ["--flood-id", "g"], ["--flood-id", "h"]):
+        certificate = json.loads(run(broker, "flood", "verify", "--topic", "t", *of_gate, "--json").stdout)
+        assert [part["gap_rows"] for part in certificate["partitions"]] == [0]
 
 
 def test_references_with_a_wrong_field(make_broker: BrokerFactory) -> None:

@@ -49,8 +49,18 @@ def test_what_is_no_local_path_is_the_same_flood_everywhere(
     assert id_of(source, format) == before
 
 
+def test_a_flood_stays_the_same_when_a_password_changes() -> None:
+    def flood(**options: str) -> Backfill:
+        return Backfill(topic="t", source="ignored", format="jdbc", options=options)
+
+    before = flood(dbtable="events", password="old", AccessKey="a")
+    after = flood(dbtable="events", password="new", AccessKey="b")
+    assert (before.id(), before.definition()) == (after.id(), after.definition())
+    assert flood(dbtable="other", password="old").id() != before.id()
+
+
 def test_another_flood_under_an_id_is_told_what_differs_and_what_can_be_done() -> None:
-    ours = Backfill(topic="t", source="/data", flood_id="f", key="user", options={"password": "secret"})
+    ours = Backfill(topic="t", source="/data", flood_id="f", key="user", options={"url": "jdbc:x?user=me&pass=secret"})
     gate = Gate(
         topic="t", id="f", place=Place.NOW, state=GateState.OPEN, windows=(), store_url="", prefix="", opened_ms=1, expires_in_ms=1,
         definition=ours.definition(),
