@@ -187,7 +187,7 @@ class Settings:
     # -- clients
     frame_bytes_max: int = _size(100 * MIB, 64 * KIB, GIB, "largest Kafka request or gRPC message; more ends the connection")
     connections_max: int = _count(
-        10_000, 1, 1_000_000, "open Kafka connections, or 32 fewer than `ulimit -Hn` has room for; one more is closed at once"
+        10_000, 1, 1_000_000, "open Kafka connections, fewer where `ulimit -Hn` has no room for so many; one more is closed at once"
     )
     connection_idle_ms: int = _duration(600 * SECOND_MS, 100, DAY_MS, "a connection without a request for this long is closed")
     frame_timeout_ms: int = _duration(

@@ -1,4 +1,4 @@
-"""File descriptors: as many as are allowed, and some that connections never take."""
+"""File descriptors: as many as are allowed, shared out among what is opened by others, and some that no connection takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from contextlib import suppress
 
 KEPT = 32
 """For the log's chunks, and for modules that are still to be loaded: without a descriptor neither can be opened."""
-OTHERS_MAX = 1024
+GRPC_MAX = 1000
+"""gRPC connections: each carries many calls, and has some 50 kB."""
+HTTP_MAX = 200
+SHARE = 8
+"""Where descriptors are few, one in so many may be a gRPC connection, and another one HTTP: Kafka's clients get the rest."""
+OTHERS_MAX = 2 * GRPC_MAX
 """For what is not a Kafka connection: gRPC, HTTP, the store."""
 
 
@@ -26,7 +31,21 @@ def allow(connections_max: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def share(most: int) -> int:
+    """How many connections of a kind there may be, at most `most`."""
+    limit = _limit()
+    return most if limit is None else min(most, limit // SHARE)
+
+
 def scarce(descriptor: int) -> bool:
-    """Whether a connection that was given this number must be refused. The lowest free one is given out: as many are in use."""
+    """Whether a connection that was given this number must be refused. The lowest free one is given out: as many are in use.
+
+    What gRPC may have is left to it: it takes connections without asking.
+    """
+    limit = _limit()
+    return limit is not None and descriptor >= limit - KEPT - share(GRPC_MAX)
+
+
+def _limit() -> int | None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return limit != resource.RLIM_INFINITY and descriptor >= limit - KEPT
+    return None if limit == resource.RLIM_INFINITY else limit

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from broker.runtime.descriptors import HTTP_MAX, OTHERS_MAX, SHARE
 from tests.compat.topics import create_topic, eventually, fresh
 from tests.e2e.hostile import MIB, check_healthy, check_raw, connect, fetch_values, fill, produce
 from tests.support import oracle
@@ -361,6 +362,40 @@ def test_connections_that_vanish(broker: BrokerProcess) -> None:
         connection.close()
     assert eventually(broker.open_files, lambda count: count <= before + 5) <= before + 5, "descriptors are not given back"
     check_healthy(broker)
+
+
+@pytest.mark.parametrize(("door", "most"), [("grpc", (2_100 + OTHERS_MAX) // SHARE), ("http", HTTP_MAX)])
+def test_silent_connections_to_another_door(broker: BrokerProcess, door: str, most: int) -> None:
+    """However many there are, descriptors are left for the log and for Kafka's clients."""
+    port = {"grpc": broker.grpc_port, "http": broker.http_port}[door]
+    before = broker.open_files()
+    connections: list[socket.socket] = []
+
+    def closed() -> int:
+        return sum(_is_over(connection) for connection in connections)
+
+    try:
+        for _ in range(most + 100):
+            connections.append(socket.create_connection((HOST, port), timeout=20))
+            connections[-1].setblocking(False)
+        assert eventually(closed, lambda count: count >= 100) >= 100
+        assert broker.open_files() <= before + most + 10
+        check_healthy(broker)
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def _is_over(connection: socket.socket) -> bool:
+    """Whether the other end has closed it. What it said before that is taken."""
+    try:
+        while connection.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True
 
 
 def test_half_open_connections(broker: BrokerProcess) -> None:

@@ -30,8 +30,8 @@ class Limits:
     ("soft", "hard", "expected"),
     [
         pytest.param(1024, 4096, 4096, id="all-that-may-be"),
-        pytest.param(1024, 1 << 20, 11_024, id="what-is-needed"),
-        pytest.param(1024, INFINITE, 11_024, id="no-limit"),
+        pytest.param(1024, 1 << 20, 12_000, id="what-is-needed"),
+        pytest.param(1024, INFINITE, 12_000, id="no-limit"),
         pytest.param(1 << 20, 1 << 20, 1 << 20, id="never-lowered"),
         pytest.param(INFINITE, INFINITE, INFINITE, id="none-at-all"),
     ],
@@ -50,6 +50,9 @@ def test_a_system_that_allows_less_than_it_says(monkeypatch: pytest.MonkeyPatch)
 
 def test_connections_leave_some(monkeypatch: pytest.MonkeyPatch) -> None:
     Limits(monkeypatch, 1024, 1024)
-    assert [descriptors.scarce(number) for number in (3, 991, 992, 1023)] == [False, False, True, True]
+    assert (descriptors.share(1000), descriptors.share(100)) == (128, 100)
+    assert [descriptors.scarce(number) for number in (3, 863, 864, 1023)] == [False, False, True, True]
+    Limits(monkeypatch, 12_000, 12_000)
+    assert descriptors.share(1000) == 1000 and not descriptors.scarce(10_900)
     Limits(monkeypatch, INFINITE, INFINITE)
-    assert not descriptors.scarce(1 << 30)
+    assert descriptors.share(1000) == 1000 and not descriptors.scarce(1 << 30)

@@ -9,6 +9,7 @@ import grpc
 from broker.control.cluster import Cluster
 from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
+from broker.runtime import descriptors
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, Reason
 from broker.runtime.metrics import Metrics
@@ -100,6 +101,8 @@ class GrpcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", METADATA_BYTES_MAX),
                 ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+                ("grpc.max_allowed_incoming_connections", descriptors.share(descriptors.GRPC_MAX)),
+                ("grpc.server_handshake_timeout_ms", settings.frame_timeout_ms),
                 ("grpc.max_connection_idle_ms", settings.connection_idle_ms),
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),

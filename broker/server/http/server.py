@@ -9,11 +9,14 @@ from collections.abc import Iterator
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from broker.runtime import descriptors
 
 REQUEST_BYTES_MAX = 16 << 10
 """Of a request's head. Nothing here takes a body."""
-CONNECTIONS_MAX = 200
 IDLE_S = 60
+"""A connection may be silent for so long, also before its first request."""
 GRACE_S = 2
 
 
@@ -24,13 +27,12 @@ class HttpServer:
         config = uvicorn.Config(
             app,
             loop="none",
-            http="h11",
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=GRACE_S,
             h11_max_incomplete_event_size=REQUEST_BYTES_MAX,
@@ -49,6 +51,18 @@ class HttpServer:
         if self._task is not None:
             await self._task
         self._listening.close()
+
+
+class _Connection(H11Protocol):
+    """Counts from its first moment: uvicorn itself looks at how many there are, and for how long, when a request is there."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        descriptor = transport.get_extra_info("socket").fileno()
+        if len(self.connections) > descriptors.share(descriptors.HTTP_MAX) or descriptors.scarce(descriptor):
+            transport.abort()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(IDLE_S, self.timeout_keep_alive_handler)
 
 
 class _Server(uvicorn.Server):

@@ -1,0 +1,41 @@
+"""The HTTP door lets nobody stay who says nothing.
+
+Runs: the real server with a short patience, on a real socket. A mismatch means that silent connections take the places of all
+others for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from starlette.applications import Starlette
+
+from broker.runtime import descriptors
+from broker.server.http import server
+
+HOST = "127.0.0.1"
+
+
+async def test_silent_connections_go_and_one_too_many_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "IDLE_S", 1)
+    monkeypatch.setattr(descriptors, "HTTP_MAX", 2)
+    listening = socket.create_server((HOST, 0))
+    port = listening.getsockname()[1]
+    door = server.HttpServer(Starlette(), listening)
+    door.start()
+    try:
+        silent = [await asyncio.open_connection(HOST, port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection(HOST, port)
+        assert await reader.read() == b""
+        writer.close()
+        for reader, writer in silent:
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+            writer.close()
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        writer.close()
+    finally:
+        await door.close()
