@@ -20,6 +20,7 @@ from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reaso
 from broker.runtime.modules import found_by
 from broker.server import ports
 from broker.server.main import SUPERVISED
+from broker.store.open import PRIVATE_URLS
 
 LINE_BYTES_MAX = 1 << 20
 STRIDE = 10
@@ -77,7 +78,7 @@ class Places:
 
 def in_memory(settings: Settings) -> bool:
     """Whether the store goes with its broker's process."""
-    return settings.store.startswith(("memory:", "null:"))
+    return settings.store in PRIVATE_URLS
 
 
 def check_shareable(settings: Settings) -> None:

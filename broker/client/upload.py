@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from broker.client.gates import FileRef
 from broker.runtime.errors import InvalidError, Reason
-from broker.store.open import open_store
+from broker.store.open import PRIVATE_URLS, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ class Uploader:
     """
 
     def __init__(self, store_url: str) -> None:
-        if store_url in ("memory:", "null:"):
+        if store_url in PRIVATE_URLS:
             raise InvalidError(
                 Reason.INVALID_REQUEST,
                 f"only the broker itself can reach its store: use a directory or a bucket. store=`{store_url}`",

@@ -72,6 +72,7 @@ from broker.runtime.errors import (
 )
 from broker.runtime.logging import get_logger
 from broker.store.interface import Store
+from broker.store.open import PRIVATE_URLS
 
 log = get_logger("engine")
 
@@ -89,8 +90,6 @@ STALL_GRACE_S = 5.0
 """How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
 CHECKPOINT_BYTES_MAX = 64 << 20
 """Bytes of complete chunks that may be unlisted: bounds what a start has to read."""
-MEMORY_URLS = ("memory:", "null:")
-"""The stores whose writes never block."""
 CHUNK_MS = 3600 * 1000
 """A chunk with records is completed after an hour, so that retention by time can free it."""
 
@@ -338,7 +337,8 @@ class Engine:
     def _start_wal(self) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
         if self.store.appender is not None:
-            in_memory = self.store.url in MEMORY_URLS
+            # There is no disk whose writes the loop would wait for.
+            in_memory = self.store.url in PRIVATE_URLS
             writer = GroupWriter(
                 appender=self.store.appender,
                 incarnation_id=self.incarnation_id,

@@ -10,6 +10,8 @@ from broker.store.interface import Readable, Store
 from broker.store.local_append import Fsync
 
 FSYNC_INTERVAL_MS = 100
+PRIVATE_URLS = frozenset({"memory:", "null:"})
+"""Stores that only the process sees which opened them, and that end with it."""
 
 
 def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FSYNC_INTERVAL_MS, required_key: str = "") -> Store:
