@@ -9,6 +9,7 @@ once, into what is already the batches with room for their 61-byte headers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -35,9 +36,11 @@ RECORD_BYTES_MAX = 1 << 30
 """A record's own bytes at the most. Arrow's positions are 31 bits."""
 
 _IN_PLACE_BYTES = 12
+_IN_PLACE = np.dtype({"names": ["size", "low", "high"], "formats": ["<u4", "<u8", "<u4"], "offsets": [0, 4, 12]})
+_REFERENCE = np.dtype([("size", "<u8"), ("buffer", "<u4"), ("position", "<u4")])
+"""The two kinds of binary views. A reference has the first bytes of its value behind a size of four; nobody looks at them here."""
 _THREE = np.uint64(3)
 _ALL_BITS = (1 << 64) - 1
-_32 = np.uint64(32)
 _64 = np.uint64(64)
 
 
@@ -108,11 +111,9 @@ class Sources:
         data = array.buffers()[2]
         if data is not None:
             self.buffers.append(data)
-        made = np.empty((len(sizes), 2), np.uint64)
-        made[:, 0] = sizes
-        np.left_shift(binary_offsets(array)[:-1].view(np.uint32), _32, out=made[:, 1], dtype=np.uint64)
-        if first:
-            made[:, 1] |= np.uint64(first)
+        fields = np.empty(len(sizes), _REFERENCE)
+        fields["size"], fields["buffer"], fields["position"] = sizes, first, binary_offsets(array)[:-1]
+        made = fields.view(np.uint64).reshape(-1, 2)
         if len(short):
             made[short] = self._cast(array.take(pa.array(short)), sizes[short])
         return made
@@ -146,18 +147,36 @@ class Sources:
         return array.cast(pa.binary())
 
 
+class _Field:
+    """All keys, or all values: their lengths, -1 for null, the bounds of these, and the views of their bytes, if any has some."""
+
+    __slots__ = ("lengths", "longest", "shortest", "views")
+
+    def __init__(self, array: ArrowArray, sources: Sources) -> None:
+        self.lengths = lengths(array)
+        self.shortest, self.longest = int(self.lengths.min()), int(self.lengths.max())
+        self.views = sources.views(array, self.lengths) if self.longest > 0 else None
+
+    @property
+    def bytes(self) -> Int64s:
+        """The lengths, where null is nothing."""
+        return self.lengths if self.shortest >= 0 else np.maximum(self.lengths, 0)
+
+    def varint(self, start: int, end: int) -> _Varint:
+        """The lengths of the rows [start, end)."""
+        return _Varint(self.lengths[start:end], self.shortest, self.longest)
+
+
 class _Records:
     """What is known of all rows before they are laid out: the sizes of their parts, and the views of their bytes."""
 
     def __init__(self, columns: Columns) -> None:
         self.timestamps = columns.timestamps
         self.sources = Sources()
-        self.key_lengths = lengths(columns.key)
-        self.value_lengths = lengths(columns.value)
         # The first one's views are taken as they are.
-        self.value_views = None if _no_bytes(self.value_lengths) else self.sources.views(columns.value, self.value_lengths)
-        self.key_views = None if _no_bytes(self.key_lengths) else self.sources.views(columns.key, self.key_lengths)
-        self.payload = _bytes_of(self.key_lengths) + _bytes_of(self.value_lengths)
+        self.value = _Field(columns.value, self.sources)
+        self.key = _Field(columns.key, self.sources)
+        self.payload = self.key.bytes + self.value.bytes
         self.header_counts: Int64s | None = None
         self.header_lengths: Int64s | None = None
         self.header_views: Views | None = None
@@ -176,19 +195,10 @@ class _Records:
         """At most how many bytes each row takes in an uncompressed batch."""
         span = int(self.timestamps.max()) - int(self.timestamps.min())
         overhead = 2 + 5 + _width(2 * span) + _width(2 * len(self.timestamps))
-        overhead += _width(2 * int(self.key_lengths.max(initial=0))) + _width(2 * int(self.value_lengths.max(initial=0)))
+        overhead += _width(2 * max(self.key.longest, 0)) + _width(2 * max(self.value.longest, 0))
         if self.header_counts is not None:
             overhead += _width(2 * int(self.header_counts.max()))
         return self.payload + overhead
-
-
-def _bytes_of(sizes: Int64s) -> Int64s:
-    """Lengths where null is nothing."""
-    return sizes if int(sizes.min()) >= 0 else np.maximum(sizes, 0)
-
-
-def _no_bytes(sizes: Int64s) -> bool:
-    return int(sizes.max()) <= 0
 
 
 def header_bytes(headers: ArrowArray) -> tuple[Int64s, ArrowArray]:
@@ -329,10 +339,10 @@ def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int
     bare = record.header_counts is None
     timestamps = record.timestamps[start:end]
     time_deltas = timestamps - np.repeat(timestamps[firsts - start], counts)
-    key_lengths, value_lengths = record.key_lengths[start:end], record.value_lengths[start:end]
-    fixed = [_Varint(time_deltas), _numbers(counts), _Varint(key_lengths), _Varint(value_lengths)]
-    if record.header_counts is not None:
-        fixed.append(_Varint(record.header_counts[start:end]))
+    before_key = [_Varint(time_deltas), *_numbered(counts, record.key.varint(start, end))]
+    before_value = [record.value.varint(start, end)]
+    before_headers = [] if record.header_counts is None else [_Varint(record.header_counts[start:end])]
+    fixed = before_key + before_value + before_headers
     sizes = record.payload[start:end] + (1 + bare + sum(varint.widths for varint in fixed if isinstance(varint.widths, int)))
     for varint in fixed:
         if not isinstance(varint.widths, int):
@@ -343,19 +353,19 @@ def _lay_out(record: _Records, start: int, end: int, firsts: Int64s, counts: Int
         entries.zero()
     entries.add(_Varint(sizes))
     entries.zero()
-    for varint in fixed[:3]:
+    for varint in before_key:
         entries.add(varint)
-    if record.key_views is not None:
+    if record.key.views is not None:
         columns += entries.views()
-        columns.append(record.key_views[start:end])
+        columns.append(record.key.views[start:end])
         entries = _Entries(end - start)
-    entries.add(fixed[3])
-    if record.value_views is not None:
+    entries.add(*before_value)
+    if record.value.views is not None:
         columns += entries.views()
-        columns.append(record.value_views[start:end])
+        columns.append(record.value.views[start:end])
         entries = _Entries(end - start)
     if record.header_views is not None:
-        entries.add(fixed[4])
+        entries.add(*before_headers)
         columns += entries.views()
         columns.append(record.header_views[start:end])
     elif not entries.empty:
@@ -372,12 +382,16 @@ class _Varint:
     """Zigzag varints of a column: their bytes as little-endian words, and how many bytes each has (a number where all have it).
 
     Where all values are the same there is one word for all of them.
+
+    Args:
+        low, high: bounds of the values, if they are known.
     """
 
     __slots__ = ("width_max", "widths", "words")
 
-    def __init__(self, values: Int64s) -> None:
-        low, high = int(values.min()), int(values.max())
+    def __init__(self, values: Int64s, low: int | None = None, high: int | None = None) -> None:
+        low = int(values.min()) if low is None else low
+        high = int(values.max()) if high is None else high
         if low == high:
             values = values[:1]
         signs = values << 1 if low >= 0 else (values << 1) ^ (values >> 63)
@@ -405,22 +419,43 @@ class _Varint:
         assert widths is not None
         self.words, self.widths = words, widths
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether there is one word for all rows, and it is known how wide it is."""
+        return len(self.words) == 1 and isinstance(self.widths, int)
+
 
 _NUMBERS = _Varint(np.arange(BATCH_ROWS_MAX, dtype=np.int64))
+_NUMBERS_OF_ONE_BYTE = 64
 
 
-def _numbers(counts: Int64s) -> _Varint:
-    """0, 1, ... of each of some batches, one behind the other."""
+@lru_cache(8)
+def _numbers_before(word: int, width: int) -> _Varint:
+    """`_NUMBERS`, each with the same varint behind it."""
+    found = _Varint.__new__(_Varint)
+    assert not isinstance(_NUMBERS.widths, int), "some take a byte, some two"
+    found.widths = _NUMBERS.widths + width
+    found.words = _NUMBERS.words | np.uint64(word) << (_NUMBERS.widths.view(np.uint64) << _THREE)
+    return found
+
+
+def _numbered(counts: Int64s, key: _Varint) -> list[_Varint]:
+    """0, 1, ... of each of some batches, one behind the other, and the key's length of each row; in one where all have the same."""
     largest = int(counts.max())
     if largest > BATCH_ROWS_MAX:
-        return _Varint(np.concatenate([np.arange(count, dtype=np.int64) for count in counts.tolist()]))
+        return [_Varint(np.concatenate([np.arange(count, dtype=np.int64) for count in counts.tolist()])), key]
+    together = key.is_constant
+    numbers = _numbers_before(int(key.words[0]), key.width_max) if together else _NUMBERS
     found = _Varint.__new__(_Varint)
-    found.width_max = _width(2 * (largest - 1))
-    found.words = np.concatenate([_NUMBERS.words[:count] for count in counts.tolist()])
-    widths = _NUMBERS.widths
-    assert not isinstance(widths, int), "some take a byte, some two"
-    found.widths = 1 if found.width_max == 1 else np.concatenate([widths[:count] for count in counts.tolist()])
-    return found
+    found.width_max = _width(2 * (largest - 1)) + key.width_max * together
+    found.words = np.concatenate([numbers.words[:count] for count in counts.tolist()])
+    if largest <= _NUMBERS_OF_ONE_BYTE:
+        found.widths = found.width_max
+    else:
+        widths = numbers.widths
+        assert not isinstance(widths, int), "some take a byte, some two"
+        found.widths = np.concatenate([widths[:count] for count in counts.tolist()])
+    return [found] if together else [found, key]
 
 
 class _Entries:
@@ -433,6 +468,11 @@ class _Entries:
         self._low: Uint64s | None = None
         self._high: Uint64s | None = None
         self._size: Int64s | int = 0
+
+    @property
+    def _varies(self) -> bool:
+        """Whether rows differ in what was added since the last view."""
+        return not isinstance(self._size, int) or any(words is not None and len(words) > 1 for words in (self._low, self._high))
 
     @property
     def empty(self) -> bool:
@@ -482,12 +522,8 @@ class _Entries:
 
     def _close(self) -> None:
         assert self._low is not None, "a view has a varint"
-        views = np.empty((self._rows, 2), np.uint64)
-        low, high = views[:, 0], views[:, 1]
-        np.left_shift(self._low, _32, out=low)
-        low |= np.uint64(self._size) if isinstance(self._size, int) else self._size.view(np.uint64)
-        np.right_shift(self._low, _32, out=high)
-        if self._high is not None:
-            high |= self._high << _32
-        self._done.append(views)
+        fields = np.empty(self._rows if self._varies else 1, _IN_PLACE)
+        fields["size"], fields["low"], fields["high"] = self._size, self._low, 0 if self._high is None else self._high
+        views = fields.view(np.uint64).reshape(-1, 2)
+        self._done.append(views if len(views) == self._rows else np.broadcast_to(views, (self._rows, 2)))
         self._room, self._low, self._high, self._size = _IN_PLACE_BYTES, None, None, 0

@@ -130,7 +130,8 @@ def binary_offsets(array: ArrowArray) -> npt.NDArray[np.int32]:
 
 def lengths(array: ArrowArray) -> Int64s:
     """The length of each value of a binary array; -1 where it is null."""
-    sizes = np.diff(binary_offsets(array)).astype(np.int64)
+    positions = binary_offsets(array)
+    sizes = (positions[1:] - positions[:-1]).astype(np.int64)
     if array.null_count:
         sizes[array.is_null().to_numpy(zero_copy_only=False)] = -1
     return sizes
@@ -142,7 +143,7 @@ def timestamps_ms(column: ArrowArray) -> Int64s:
     if column.null_count:
         raise InvalidError(Reason.INVALID_RECORD, f"a timestamp is null: every record has a time. rows=`{column.null_count}`")
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
-    values: Int64s = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    values: Int64s = column.view(pa.int64()).to_numpy(zero_copy_only=False)
     if unit in _PER_MS:
         # Floor, as Kafka's clients and Spark have it: what is before 1970 goes to the millisecond that it lies in.
         values = values // _PER_MS[unit]

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log import column_chain, column_decoder
+from broker.log import column_chain, column_decoder, column_encoder
 from broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, crc_matches, parse_header, stamp
 from broker.log.columns import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, checksum, decode_batches, encode_batches, timestamp_types
 from broker.log.compression import Codec
@@ -243,6 +243,15 @@ def test_large_groups_are_cut_and_every_row_is_there() -> None:
     assert read(batches) == records(rows, 10)
     assert checksum(decode_batches(batches)) == checksum(source)
     assert as_records(decode_batches(batches, start=20_000, end=20_010)) == records(rows, 10)[19_990:20_000]
+
+
+def test_groups_of_one_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where rows are larger than a group: what all rows have in common is not what the row has."""
+    monkeypatch.setattr(column_encoder, "GROUP_ROWS", 1)
+    keys = [None, b"", b"k", bytes(63), bytes(64), bytes(9_000), b"k"]
+    rows = [Row(1_000 + 300 * at, key, bytes(20 * at), None) for at, key in enumerate(keys)]
+    assert read(encode_batches(table(rows, with_headers=False), 5, batch_rows_max=1)) == records(rows, 5)
+    assert read(encode_batches(table(rows, with_headers=False), 5, batch_rows_max=2)) == records(rows, 5)
 
 
 def test_slices_chunks_and_other_types_of_columns() -> None:
