@@ -8,6 +8,7 @@ retries what can never work, or gives up on what would.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import uuid
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import TransactionalIdAuthorizationFailed
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPythonPartition
-from kafka.errors import OffsetOutOfRangeError
+from kafka.errors import OffsetOutOfRangeError, TransactionalIdAuthorizationFailedError
 
 from tests.compat.conftest import EXTERNAL
 from tests.compat.topics import create_topic, eventually, fresh
@@ -408,6 +411,34 @@ def test_consumers_are_told_of_offsets_out_of_range(bootstrap: str, topic: str) 
             eventually(lambda: other.poll(timeout_ms=200), bool)
     finally:
         other.close(autocommit=False)
+
+
+@pytest.mark.skipif(EXTERNAL is not None, reason="Kafka serves transactions")
+def test_transactional_producers_are_refused_at_once(bootstrap: str) -> None:
+    """Every library gives up at the first answer; librdkafka shows the reason too."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "tx"})
+    with pytest.raises(KafkaException) as raised:
+        producer.init_transactions(30)
+    error = raised.value.args[0]
+    assert error.fatal() and not error.retriable()
+    assert "transactions are not served" in error.str()
+
+    other = KafkaProducer(bootstrap_servers=bootstrap, transactional_id="tx")
+    try:
+        with pytest.raises(TransactionalIdAuthorizationFailedError):
+            other.init_transactions()
+    finally:
+        other.close(timeout=5)
+
+    async def third() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="tx")
+        try:
+            with pytest.raises(TransactionalIdAuthorizationFailed):
+                await producer.start()
+        finally:
+            await producer.stop()
+
+    asyncio.run(third())
 
 
 def test_librdkafka_tells_admin_errors(bootstrap: str, topic: str) -> None:

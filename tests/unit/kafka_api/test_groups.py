@@ -154,7 +154,12 @@ async def test_this_broker_coordinates_every_group(kafka: Kafka, version: int) -
 async def test_coordinators_of_share_groups_are_refused(kafka: Kafka) -> None:
     (answer,) = (await kafka.call(FindCoordinatorRequest(key_type=2, coordinator_keys=["g"]), 6)).coordinators
     assert (answer.error_code, answer.node_id, answer.port) == (ErrorCode.INVALID_REQUEST, -1, -1)
-    assert (await kafka.call(FindCoordinatorRequest(key_type=1, key="tx"), 2)).error_code == 0
+
+
+async def test_coordinators_of_transactions_are_refused_with_the_reason(kafka: Kafka) -> None:
+    answer = await kafka.call(FindCoordinatorRequest(key_type=1, key="tx"), 2)
+    assert (answer.error_code, answer.node_id, answer.port) == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
+    assert answer.error_message == "transactions are not served"
 
 
 # -- membership

@@ -1,8 +1,10 @@
 """FindCoordinator (10), versions 0-6: which broker holds a group. Several keys at once from version 4.
 
 The lead of a group's partition of `__consumer_offsets` holds the group; as long as there is no such topic, the broker that answers
-stands in, and makes it when a group comes. It also stands in for the coordinator of transactions, so that a transactional producer
-comes as far as InitProducerId and is told there that transactions are not served. Share groups (version 6) are INVALID_REQUEST.
+stands in, and makes it when a group comes. Share groups (version 6) are INVALID_REQUEST.
+
+Deviation: transactions are not served. Who looks for their coordinator is told so with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the
+code that ends every client's producer at once. UNSUPPORTED_VERSION would say it better, but librdkafka tries that again for ever.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ async def handle(request: FindCoordinatorRequest, context: Context) -> FindCoord
 
 def _find(key: str, key_type: int, context: Context) -> Coordinator:
     engine = context.engine
-    if key_type not in (GROUP, TRANSACTION):
+    if key_type == TRANSACTION:
+        return _none(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served")
+    if key_type != GROUP:
         return _none(key, ErrorCode.INVALID_REQUEST, "coordinators of this kind are not served")
-    topic = engine.manifest.topics.get(TOPIC) if key_type == GROUP else None
+    topic = engine.manifest.topics.get(TOPIC)
     if topic is None:
         return Coordinator(key=key, node_id=engine.broker_id, host=context.host, port=context.port)
     lead = engine.lead(topic.id, shard_of(key, topic.partitions))

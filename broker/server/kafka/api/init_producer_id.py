@@ -2,8 +2,8 @@
 
 A producer that sends its old id and epoch (version 3, KIP-360) gets a new id, as Kafka gives it where there is no transactional id.
 
-Deviation: transactions are not served. A transactional id is answered with UNSUPPORTED_VERSION, which no client retries, rather
-than with an id whose transactions would not be atomic.
+Deviation: transactions are not served. A transactional id is refused as where its coordinator is looked for (find_coordinator.py),
+rather than given a producer id whose transactions would not be atomic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest, I
 
 async def handle(request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
     if request.transactional_id is not None:
-        code = ErrorCode.UNSUPPORTED_VERSION if request.transactional_id else ErrorCode.INVALID_REQUEST
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if request.transactional_id else ErrorCode.INVALID_REQUEST
         return _refused(code)
     if (request.producer_id == ID_UNKNOWN) != (request.producer_epoch == ID_UNKNOWN):
         return _refused(ErrorCode.INVALID_REQUEST)
