@@ -418,20 +418,12 @@ class Coordinator:
                 counts[key] = counts.get(key, 0) + 1
         return counts
 
-    def lags(self) -> Iterator[tuple[str, str, int, int]]:
-        """How many records each committed position is behind: group, topic, partition, records."""
+    def committed(self) -> Iterator[tuple[str, str, int, int]]:
+        """Every committed position: group, topic, partition, offset; nothing while they are loaded."""
         if self._loaded and not self._closed:
             for listing in self.list_groups():
                 for topic, partition, value in self.positions(listing.group_id):
-                    behind = self.lag(topic, partition, value.offset)
-                    if behind is not None:
-                        yield listing.group_id, topic, partition, behind
-
-    def lag(self, topic: str, partition: int, offset: int) -> int | None:
-        """Records from `offset` to the end of what can be read; None if there is no such partition here."""
-        logs = self._engine.logs.get(topic, ())
-        log = logs[partition] if 0 <= partition < len(logs) else None
-        return None if log is None else max(log.high_watermark - max(offset, log.log_start), 0)
+                    yield listing.group_id, topic, partition, value.offset
 
     # -- the small steps
 

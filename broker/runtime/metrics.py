@@ -8,7 +8,7 @@ Nothing on the hot path knows of Prometheus: a component has ``self.produced_byt
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -66,6 +66,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
+        self._preparations: list[Callable[[], Awaitable[None]]] = []
 
     def counter(self, name: str, documentation: str, read: Callable[[], Reading], labels: Labels = ()) -> None:
         """A number that only grows. With `labels`, `read` returns a mapping from label values to numbers."""
@@ -78,6 +79,15 @@ class Metrics:
     def histogram(self, name: str, documentation: str, histogram: Histogram) -> None:
         """A distribution that its component observes into."""
         self._add(_Entry("histogram", name, documentation, (), lambda: histogram))
+
+    def prepare_with(self, find: Callable[[], Awaitable[None]]) -> None:
+        """Have `find` awaited before a reading: for numbers that are not in this process."""
+        self._preparations.append(find)
+
+    async def prepare(self) -> None:
+        """Find what is not in this process; `render` shows it then."""
+        for find in self._preparations:
+            await find()
 
     def names(self) -> list[str]:
         """Every registered name, in order of registration."""

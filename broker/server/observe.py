@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from broker import __version__
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from broker.server.kafka.listener import KafkaServer
 
 LAG_INTERVAL_S = 1.0
-LAG_SERIES_MAX = 10_000
-"""Series of one metric; Prometheus and whoever pays for it want no more. gRPC tells all."""
 
 
 class LoopLag:
@@ -176,11 +173,3 @@ def _register_groups(metrics: Metrics, groups: Coordinator) -> None:
     metrics.counter("headgate_group_committed_offsets", "positions that were acked", lambda: groups.commits)
     metrics.counter("headgate_group_rebalances", "join phases that were completed", lambda: groups.rebalances)
     metrics.gauge("headgate_group_groups", "groups, by state", groups.count_states, ("state",))
-    metrics.gauge(
-        "headgate_group_lag_records",
-        f"records behind a committed position; of the first {LAG_SERIES_MAX} positions",
-        lambda: {
-            (group, topic, str(partition)): behind for group, topic, partition, behind in islice(groups.lags(), LAG_SERIES_MAX)
-        },
-        ("group", "topic", "partition"),
-    )

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 from broker.cli import app
 from tests.conftest import BrokerFactory
+from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import Brokers, eventually
 
 PATIENT = {
@@ -35,6 +37,13 @@ class Headgate:
         captured = self._capfd.readouterr()
         assert code == 0, captured.err
         return captured.out
+
+
+def lags(broker: BrokerProcess) -> list[float]:
+    """What this broker's /metrics says of how far groups are behind."""
+    with urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    return [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("headgate_group_lag_records{")]
 
 
 @pytest.mark.timeout(120)
@@ -80,6 +89,7 @@ def test_every_command_at_any_broker(make_broker: BrokerFactory, tmp_path: Path,
         )
         assert "3 brokers" in headgate(door, "top", "-n", "1")
     assert described[0] == described[1] == described[2]
+    assert sum(lag for broker in brokers.all for lag in lags(broker)) == 300, "each lag is shown once, whoever leads the partition"
     listed = json.loads(headgate(doors[1], "segment", "list", "--json"))
     led_by_3 = {one["topic"] for one in listed if one["broker_id"] == 3}
     assert "t" in led_by_3

@@ -18,6 +18,7 @@ from broker.server.grpc.capacity_service import CapacityService, CapacityView, E
 from broker.server.grpc.forward import Forwarder
 from broker.server.grpc.groups_service import GroupsService
 from broker.server.grpc.handlers import CallCounts, service_handler
+from broker.server.grpc.lags import Lags
 from broker.server.grpc.log_service import LogService
 from broker.server.grpc.shared import Shared
 from broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, externalscaler_pb2, groups_pb2, log_pb2
@@ -65,6 +66,7 @@ class GrpcServer:
         )
         self._admin = AdminService(self._shared, self._addresses)
         self._groups = GroupsService(self._shared, groups)
+        self._lags = Lags(self._shared, groups)
         self._capacity = capacity
         self._cluster = cluster
         self._forwarder = Forwarder()
@@ -72,7 +74,7 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
 
     def register(self, metrics: Metrics) -> None:
-        """Show what this door does under ``headgate_grpc_*``."""
+        """Show what this door does under ``headgate_grpc_*``, and what it alone can find out: how far groups are behind."""
         counts = self._counts
         metrics.gauge("headgate_grpc_open_calls", "calls and streams under way", lambda: counts.open)
         metrics.counter("headgate_grpc_calls", "calls and streams that ended", lambda: counts.ended, ("method", "status"))
@@ -81,6 +83,7 @@ class GrpcServer:
             "messages received and not acked, or being sent",
             lambda: self._shared.budget.used_bytes,
         )
+        self._lags.register(metrics)
 
     async def start(self) -> int:
         """Listen and serve. Returns the port. Raises FatalError(INVALID_CONFIG) where it cannot be taken."""

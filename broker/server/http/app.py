@@ -47,6 +47,7 @@ def create_app(metrics: Metrics, not_ready: Callable[[], str | None], line: Call
         return PlainTextResponse("ready\n") if reason is None else PlainTextResponse(f"not ready: {reason}\n", 503)
 
     async def metrics_text(request: Request) -> Response:
+        await metrics.prepare()
         return Response(metrics.render(), media_type=METRICS_CONTENT_TYPE)
 
     return Starlette(

@@ -11,10 +11,13 @@ from broker.cluster.groups.events import Join, Leave, Leaving, Sync
 from broker.cluster.groups.shard import Commit
 from broker.cluster.offsets import Position
 from broker.runtime.errors import InvalidError, Reason
+from broker.runtime.metrics import Metrics
 from broker.wire.grpc.headgate.v1 import groups_pb2 as pb
 from broker.wire.kafka.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from broker.wire.kafka.messages.consumer_protocol_assignment import TopicPartition as Assigned
 from tests.unit.grpc.conftest import Served, Start, batch, status_of
+
+LAG = "headgate_group_lag_records"
 
 
 async def commit(served: Served, group: str, *rows: tuple[str, int, int]) -> None:
@@ -75,6 +78,27 @@ async def test_groups_are_listed_with_their_lag(broker: Served) -> None:
         ("full", "Stable", "consumer", 1, 0, 0),
         ("simple", "Empty", "", 0, 2, 2),
     ]
+
+
+async def test_lag_is_a_metric(broker: Served) -> None:
+    metrics = Metrics()
+    broker.server.register(metrics)
+    await commit(broker, "g", ("t", 0, 1), ("t", 1, 0))
+    await commit(broker, "ahead", ("t", 0, 9))
+
+    async def shown() -> dict[str, float]:
+        await metrics.prepare()
+        lines = [line.rsplit(" ", 1) for line in metrics.render().decode().splitlines()]
+        return {name.removeprefix(LAG): float(value) for name, value in lines if name.startswith(LAG)}
+
+    first, second = (f'{{group="g",partition="{number}",topic="t"}}' for number in range(2))
+    ahead = '{group="ahead",partition="0",topic="t"}'
+    assert await shown() == {first: 2, second: 0, ahead: 0}
+    await broker.fill("t", 1, batch(b"d"))
+    await broker.engine.delete_records(broker.engine.partition(broker.engine.topic("t"), 0), 2)
+    assert await shown() == {first: 1, second: 1, ahead: 0}
+    await broker.engine.delete_topic(broker.engine.topic("t"))
+    assert await shown() == {}
 
 
 async def test_a_group_is_described(broker: Served) -> None:
