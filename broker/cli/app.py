@@ -17,6 +17,8 @@ from broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 DEFAULT_CLUSTER = "127.0.0.1:9095"
 LONGEST_TTL_MS = 7 * 86_400_000
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+"""Largest numbers that requests can hold. What is sensible is the cluster's to say."""
 TRACEBACK = "HEADGATE_TRACEBACK"
 """Set in the environment: an error that nobody foresaw is shown with its traceback, for a bug report."""
 
@@ -48,7 +50,9 @@ Cluster = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 GroupIds = Annotated[list[str], typer.Argument(metavar="GROUP...", help="One or more groups.")]
-SegmentId = Annotated[int, typer.Argument(metavar="SEGMENT", min=0, help="Its number, as `headgate segment list` shows it.")]
+SegmentId = Annotated[
+    int, typer.Argument(metavar="SEGMENT", min=0, max=INT64_MAX, help="Its number, as `headgate segment list` shows it.")
+]
 ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id, as `headgate capacity list` shows it.")]
 GateId = Annotated[str, typer.Argument(metavar="GATE", help="Its id, as `headgate gate list` shows it.")]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.")]
@@ -258,7 +262,7 @@ def topic_create(
     topics: TopicNames,
     cluster: Cluster = DEFAULT_CLUSTER,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, max=2**31 - 1, help="Default: the broker's.")
+        int | None, typer.Option("--partitions", "-p", min=1, max=INT32_MAX, help="Default: the broker's.")
     ] = None,
     config: Pairs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="One that is there is no error.")] = False,
@@ -298,7 +302,9 @@ def topic_describe(
 def topic_alter(
     topic: TopicName,
     cluster: Cluster = DEFAULT_CLUSTER,
-    partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="New total; it can only grow.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, max=INT32_MAX, help="New total; it can only grow.")
+    ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--set", "--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")
     ] = None,
@@ -396,7 +402,9 @@ def group_delete(
 
 @app.command()
 def drain(
-    broker: Annotated[int, typer.Argument(metavar="BROKER", min=0, help="Its number, as `headgate status` shows it.")],
+    broker: Annotated[
+        int, typer.Argument(metavar="BROKER", min=0, max=INT32_MAX, help="Its number, as `headgate status` shows it.")
+    ],
     cluster: Cluster = DEFAULT_CLUSTER,
     json: Json = False,
 ) -> None:
@@ -427,9 +435,11 @@ def segment_list(
 def segment_split(
     segment: SegmentId,
     cluster: Cluster = DEFAULT_CLUSTER,
-    at: Annotated[int | None, typer.Option("--at", min=1, help="First partition of the second half. Default: by load.")] = None,
+    at: Annotated[
+        int | None, typer.Option("--at", min=1, max=INT32_MAX, help="First partition of the second half. Default: by load.")
+    ] = None,
     broker: Annotated[
-        int | None, typer.Option("--broker", min=0, help="Who gets the second half. Default: the least loaded.")
+        int | None, typer.Option("--broker", min=0, max=INT32_MAX, help="Who gets the second half. Default: the least loaded.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -443,7 +453,7 @@ def segment_split(
 @segment_app.command("merge")
 def segment_merge(
     segment: SegmentId,
-    next_segment: Annotated[int, typer.Argument(metavar="NEXT", min=0, help="The one whose partitions follow.")],
+    next_segment: Annotated[int, typer.Argument(metavar="NEXT", min=0, max=INT64_MAX, help="The one whose partitions follow.")],
     cluster: Cluster = DEFAULT_CLUSTER,
     json: Json = False,
 ) -> None:
@@ -458,7 +468,9 @@ def segment_merge(
 def segment_move(
     segment: SegmentId,
     cluster: Cluster = DEFAULT_CLUSTER,
-    broker: Annotated[int | None, typer.Option("--broker", min=0, help="Default: the least loaded other one.")] = None,
+    broker: Annotated[
+        int | None, typer.Option("--broker", min=0, max=INT32_MAX, help="Default: the least loaded other one.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Give a segment to another broker. Its writers wait a moment."""
@@ -474,7 +486,7 @@ def gate_open(
     gate: Annotated[str, typer.Argument(metavar="GATE", help="An id of your choice; the same one again is the same gate.")],
     cluster: Cluster = DEFAULT_CLUSTER,
     rows: Annotated[str | None, typer.Option("--rows", metavar="N,N,...", help="Room in each partition, by number.")] = None,
-    each: Annotated[int | None, typer.Option("--each", min=0, help="The same room in every partition.")] = None,
+    each: Annotated[int | None, typer.Option("--each", min=0, max=INT64_MAX, help="The same room in every partition.")] = None,
     place: Annotated[str, typer.Option("--place", help="now: behind what is there; front: in front (history.room).")] = "now",
     ttl: Annotated[str, typer.Option("--ttl", metavar="DURATION", help="It is released after this, unless renewed.")] = "1h",
     json: Json = False,
@@ -490,6 +502,8 @@ def gate_open(
         counts = [] if rows is None else [int(count) for count in rows.split(",")]
     except ValueError as error:
         raise typer.BadParameter("numbers with commas between them", param_hint="--rows") from error
+    if max(counts, default=0) > INT64_MAX:
+        raise typer.BadParameter(f"numbers up to {INT64_MAX}", param_hint="--rows")
     ttl_ms = _duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
     output.check_reachable(cluster)
     output.run(commands.open_one(cluster, topic, gate, counts, each, place, ttl_ms, json))
@@ -559,7 +573,9 @@ def gate_describe(topic: TopicName, gate: GateId, cluster: Cluster = DEFAULT_CLU
 
 @capacity_app.command("open")
 def capacity_open(
-    brokers: Annotated[int, typer.Argument(metavar="BROKERS", help="What the cluster is to have at least, 1 to 64.")],
+    brokers: Annotated[
+        int, typer.Argument(metavar="BROKERS", max=INT32_MAX, help="What the cluster is to have at least, 1 to 64.")
+    ],
     cluster: Cluster = DEFAULT_CLUSTER,
     ttl: Annotated[str, typer.Option("--ttl", metavar="DURATION", help="It ends by itself after this, unless renewed.")] = "15m",
     owner: Annotated[str | None, typer.Option("--owner", metavar="TEXT", help="For people. Default: user@host.")] = None,
