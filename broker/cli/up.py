@@ -119,7 +119,10 @@ class Supervisor:
         try:
             settings = self._places.settings(slot)
         except HeadgateError as error:
-            self._gone(slot, " ".join(error.message.split()), EXIT_FAILED)
+            reason = " ".join(error.message.split())
+            if not self._announced:
+                _say(reason)  # there is no process that would say it
+            self._gone(slot, reason, EXIT_FAILED)
             return
         if self._cluster_id:
             settings = dataclasses.replace(settings, cluster_id=self._cluster_id)

@@ -352,6 +352,9 @@ def test_up_says_why_it_cannot(spawn: Spawn, tmp_path: Path) -> None:
     running = spawn("up", "--store", str(tmp_path / "file"))
     assert running.wait() == 1
     assert str(tmp_path / "file") in one_error_line(running)
+    running = spawn("up", "--store", str(tmp_path / "last"), "--brokers", "2", "--kafka-port", "65530")
+    assert running.wait() == 1
+    assert "no free ports are left for another broker. first=`65530`" in one_error_line(running)
     for arguments, why in (
         (("--brokers", "3", "--max-brokers", "2"), "--max-brokers is not below --brokers. brokers=`3` max_brokers=`2`"),
         (("--max-brokers", "10000"), "a local cluster has 1 to 64 brokers"),
