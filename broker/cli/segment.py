@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from broker.cli import output
 from broker.cli.top import SEGMENT_COLUMNS, SEGMENT_NUMERIC, segment_rows
+from broker.client import Admin
 from broker.client.control import Control, Segment
 
 
@@ -15,6 +16,9 @@ async def list_all(cluster: str, topic: str | None, json: bool) -> None:
     async with Control(cluster) as control:
         view = await control.describe()
     segments = [one for one in view.segments if topic in (None, one.topic)]
+    if topic is not None and not segments:
+        async with Admin(cluster) as admin:
+            await admin.describe_topic(topic)  # raises where there is no such topic
     if json:
         output.print_json([asdict(one) for one in segments])
         return

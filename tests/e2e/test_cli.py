@@ -235,6 +235,7 @@ def test_records_cannot_command_a_terminal(broker: BrokerProcess) -> None:
         (("topic", "describe", "nope"), 1, ["topic does not exist", "nope", "headgate topic list"]),
         (("topic", "delete", "nope"), 1, ["topic does not exist", "nope"]),
         (("topic", "create", "a b"), 1, ["topic name", "a b"]),
+        (("segment", "list", "--topic", "nope"), 1, ["topic does not exist", "nope", "headgate topic list"]),
         (("topic", "create", "x", "-p", "0"), 2, ["partitions", "--help"]),
         (("topic", "create", "x", "-p", "1000000"), 1, ["partitions", "1000000"]),
         (("topic", "create", "x", "-c", "retention.ms"), 2, ["NAME=VALUE"]),

@@ -18,13 +18,14 @@ import pytest_asyncio
 
 from broker.cli import app
 from broker.runtime.errors import InvalidError, Reason, RetryError
+from broker.server.grpc.errors import error_message
 from broker.server.grpc.handlers import CallCounts, service_handler
 from broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2
 from tests.unit.cluster.test_capacity_service import Door, PaperControl
 
 
 class PaperAdmin:
-    """`Admin` as far as `status` needs it; knows both brokers."""
+    """`Admin` as far as `status` and `segment list` need it; knows both brokers, and of topics only that there are no others."""
 
     def __init__(self, brokers: list[admin_pb2.Broker]) -> None:
         self.brokers = brokers
@@ -38,7 +39,9 @@ class PaperAdmin:
         )
 
     async def describe_topics(self, request: Any, context: Any) -> admin_pb2.DescribeTopicsResponse:
-        return admin_pb2.DescribeTopicsResponse(broker_id=-1, brokers=self.brokers)
+        unknown = error_message(InvalidError(Reason.UNKNOWN_TOPIC, "topic does not exist"))
+        topics = [admin_pb2.TopicDescription(error=unknown) for _ in request.names]
+        return admin_pb2.DescribeTopicsResponse(broker_id=-1, brokers=self.brokers, topics=topics)
 
     def __getattr__(self, name: str) -> Any:
         return None
@@ -167,8 +170,10 @@ async def test_segments_are_listed_at_any_broker(brokers: tuple[Broker, Broker],
             "3",
             "2.0 KiB",
         ]
-    code, out, _ = await headgate(brokers[0], "segment", "list", "--topic", "other", "--json")
-    assert json.loads(out) == []
+    code, out, _ = await headgate(brokers[0], "segment", "list", "--topic", "orders", "--json")
+    assert [one["id"] for one in json.loads(out)] == [11, 12]
+    code, out, err = await headgate(brokers[0], "segment", "list", "--topic", "other", "--json")
+    assert (code, out) == (1, "") and "topic does not exist" in err
 
 
 async def test_orders_by_hand(brokers: tuple[Broker, Broker], headgate: Commands) -> None:
