@@ -74,10 +74,12 @@ def run(arguments: Sequence[str]) -> int:
         path = command if context is None else context.command_path
         output.fail(f"{' '.join(error.format_message().split())} (see `{path} --help`)", path)
         return output.EXIT_USAGE
-    except HeadgateError as error:
+    except (HeadgateError, output.SomeFailedError) as error:
         _drop_closed_output()
-        output.fail(output.error_line(error, command), command)
-        return output.EXIT_USAGE if error.reason is Reason.INVALID_REQUEST else output.EXIT_FAILED
+        errors = error.errors if isinstance(error, output.SomeFailedError) else (error,)
+        for one in errors:
+            output.fail(output.error_line(one, command), command)
+        return output.EXIT_USAGE if all(one.reason is Reason.INVALID_REQUEST for one in errors) else output.EXIT_FAILED
     except (typer.Abort, KeyboardInterrupt):
         _drop_closed_output()
         return output.EXIT_INTERRUPTED

@@ -41,10 +41,15 @@ async def list_all(cluster: str, as_json: bool) -> None:
 async def describe(cluster: str, ids: Sequence[str], as_json: bool) -> None:
     """Print members, positions and lag of groups."""
     async with GroupAdmin(cluster) as admin:
-        groups = [await admin.describe_group(group_id) for group_id in ids]
-    if as_json:
+        groups, errors = await output.each(ids, admin.describe_group)
+    if not as_json:
+        _show(groups)
+    elif groups:
         output.print_json([_as_json(one) for one in groups])
-        return
+    output.tell_of(errors)
+
+
+def _show(groups: Sequence[GroupDescription]) -> None:
     for number, one in enumerate(groups):
         if number:
             output.print_line()
@@ -123,9 +128,13 @@ async def reset(
 async def delete(cluster: str, ids: Sequence[str]) -> None:
     """Forget groups and their positions."""
     async with GroupAdmin(cluster) as admin:
-        for group_id in ids:
+
+        async def forget(group_id: str) -> None:
             await admin.delete_group(group_id)
             output.print_line(f"group {group_id} deleted")
+
+        _, errors = await output.each(ids, forget)
+    output.tell_of(errors)
 
 
 async def _places(admin: GroupAdmin, group_id: str, topics: Sequence[str], partitions: Sequence[int]) -> list[TopicPartition]:

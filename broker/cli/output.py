@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
@@ -40,6 +40,36 @@ _HINTS = {
 
 class ReaderLeft(Exception):
     """Nobody reads our output any more (`headgate consume ... | head`): the end, and no error."""
+
+
+class SomeFailedError(Exception):
+    """Of several names some could not be dealt with; the others were."""
+
+    def __init__(self, errors: Sequence[InvalidError]) -> None:
+        super().__init__("; ".join(error.message for error in errors))
+        self.errors = errors
+
+
+async def each(names: Sequence[str], work: Callable[[str], Awaitable[_T]]) -> tuple[list[_T], list[InvalidError]]:
+    """Do the same for several names: that one is wrong is no reason to leave out those after it.
+
+    Returns:
+        What came of those that were right, and why the others are wrong: for `tell_of`.
+    """
+    found: list[_T] = []
+    errors: list[InvalidError] = []
+    for name in names:
+        try:
+            found.append(await work(name))
+        except InvalidError as error:
+            errors.append(error)
+    return found, errors
+
+
+def tell_of(errors: Sequence[InvalidError]) -> None:
+    """End the command with these errors, if there are any. Raises SomeFailedError."""
+    if errors:
+        raise SomeFailedError(errors)
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from broker.cli import gate as gate_commands
 from broker.cli import output
-from broker.client import Admin, GateAdmin, TopicDescription
+from broker.client import Admin, Gate, GateAdmin, TopicDescription
 from broker.runtime.errors import HeadgateError, Reason
 
 UNKNOWN = "?"
@@ -19,7 +19,8 @@ async def create(
 ) -> None:
     """Create topics, all with the same settings."""
     async with Admin(cluster) as admin:
-        for name in names:
+
+        async def make(name: str) -> None:
             try:
                 topic = await admin.create_topic(name, partitions, config)
             except HeadgateError as error:
@@ -28,6 +29,9 @@ async def create(
                 output.print_line(f"topic {name} exists already")
             else:
                 output.print_line(f"topic {name} created with {output.plural(topic.partitions, 'partition')}")
+
+        _, errors = await output.each(names, make)
+    output.tell_of(errors)
 
 
 async def list_all(cluster: str, json: bool) -> None:
@@ -66,12 +70,17 @@ async def list_all(cluster: str, json: bool) -> None:
 async def describe(cluster: str, names: Sequence[str], every: bool, json: bool) -> None:
     """Partitions and settings of some topics; with `every`, settings that are at their defaults too."""
     async with Admin(cluster) as admin:
-        found = [await admin.describe_topic(name) for name in names]
+        found, errors = await output.each(names, admin.describe_topic)
     async with GateAdmin(cluster) as gate_admin:
-        gates = {name: await gate_admin.list(name) for name in names}
-    if json:
+        gates = {one.topic.name: await gate_admin.list(one.topic.name) for one in found}
+    if not json:
+        _show(found, gates, every)
+    elif found:
         output.print_json([{**_as_json(one, every), "gates": [gate.id for gate in gates[one.topic.name]]} for one in found])
-        return
+    output.tell_of(errors)
+
+
+def _show(found: Sequence[TopicDescription], gates: Mapping[str, Sequence[Gate]], every: bool) -> None:
     for one in found:
         topic = one.topic
         output.print_line(f"topic {topic.name}  id {topic.id}  created {_time(topic.created_ms)}")
@@ -114,9 +123,13 @@ async def alter(cluster: str, name: str, partitions: int | None, config: Mapping
 async def delete(cluster: str, names: Sequence[str]) -> None:
     """Delete topics and their records."""
     async with Admin(cluster) as admin:
-        for name in names:
+
+        async def remove(name: str) -> None:
             await admin.delete_topic(name)
             output.print_line(f"topic {name} deleted")
+
+        _, errors = await output.each(names, remove)
+    output.tell_of(errors)
 
 
 def _as_json(one: TopicDescription, every: bool) -> dict[str, object]:

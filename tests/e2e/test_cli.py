@@ -107,7 +107,9 @@ def test_the_life_of_a_topic(broker: BrokerProcess) -> None:
     assert described["config"] == {"max.message.bytes": "2000"} and len(described["partitions"]) == 5
     (full,) = json.loads(headgate(broker, "topic", "describe", "life", "--json", "--all").stdout)
     assert full["config"]["retention.ms"] == "604800000"
-    assert headgate(broker, "topic", "delete", "life").stdout == "topic life deleted\n"
+    both = headgate(broker, "topic", "describe", "none", "life", "--json", fails=True)
+    assert [one["name"] for one in json.loads(both.stdout)] == ["life"] and "topic=`none`" in error_line(both)
+    assert headgate(broker, "topic", "delete", "none", "life", fails=True).stdout == "topic life deleted\n"
     assert "life" not in [topic["name"] for topic in json.loads(headgate(broker, "topic", "list", "--json").stdout)]
 
 

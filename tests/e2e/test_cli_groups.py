@@ -138,6 +138,19 @@ def test_delete(broker: BrokerProcess) -> None:
     assert committed(broker, "gone") == -1001
 
 
+def test_one_wrong_name_does_not_spoil_the_others(broker: BrokerProcess) -> None:
+    for group in ("first", "last"):
+        commit(broker, group, "a", 1)
+    command = [sys.executable, "-m", "broker.cli.main", "group"]
+    names = ["first", "none", "last", "nobody", "--cluster", f"{HOST}:{broker.grpc_port}"]
+    for action, said in (("describe", "group {}: Empty"), ("delete", "group {} deleted")):
+        done = subprocess.run([*command, action, *names], capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, text=True, check=False)
+        assert done.returncode == 1 and len(done.stderr.splitlines()) == 2, done.stderr
+        assert all(said.format(name) in done.stdout for name in ("first", "last")), done.stdout
+        assert all(f"group does not exist. group=`{name}`" in done.stderr for name in ("none", "nobody")), done.stderr
+    assert committed(broker, "last") == -1001
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
