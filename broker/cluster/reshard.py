@@ -255,7 +255,7 @@ class _Pass:
                 successors.append(_whole(segment.info, target))
             if successors:
                 targets = sorted({board.name(one.incarnation_id) for one in successors})
-                why = f"{board.name(source)} is to go: its {_segments(len(successors))} to {', '.join(targets)}"
+                why = f"{board.name(source)} is to go: its {count_of_segments(len(successors))} to {', '.join(targets)}"
                 seal = tuple(segment.info.id for segment in leaving)
                 orders.append(Order(kind=OrderKind.DRAIN, seal=seal, open=tuple(successors), why=why))
         return orders
@@ -563,7 +563,8 @@ def _share(share: float) -> str:
     return f"{share:.2f} of a broker" if share >= 0.005 or share == 0 else f"{share:.1g} of a broker"
 
 
-def _segments(count: int) -> str:
+def count_of_segments(count: int) -> str:
+    """``1 segment``, ``2 segments``: for sentences that say why."""
     return "1 segment" if count == 1 else f"{count} segments"
 
 

@@ -33,7 +33,7 @@ from broker.cluster.manifest import (
     SetLeader,
     encode_edits,
 )
-from broker.cluster.reshard import LoadPlanner
+from broker.cluster.reshard import LoadPlanner, count_of_segments
 from broker.cluster.segments import BrokerLoad, Order, OrderKind, SegmentInfo
 from broker.cluster.succession import Gap, find_gaps, open_successors
 from broker.control.capacity import TermCapacity
@@ -645,7 +645,8 @@ class Leader:
             if lead is not None
         }
         names = sorted({self.manifest.incarnations[lead].broker_id for lead in leads})
-        took = f"its {len(sealed)} segments went to {', '.join(f'broker {name}' for name in names)}" if names else "it led nothing"
+        takers = ", ".join(f"broker {name}" for name in names)
+        took = f"its {count_of_segments(len(sealed))} went to {takers}" if names else "it led nothing"
         order = Order(
             kind=OrderKind.FAILOVER,
             seal=tuple(segment.id for segment in sealed),

@@ -157,7 +157,7 @@ async def test_a_failover_is_told(world: World) -> None:
     await until(lambda: all_led_once(world, "t", 6))
     decision = (await describe(world)).decisions[0]
     assert (decision.kind, decision.error, decision.under_way) == ("failover", "", False)
-    assert decision.why.startswith("broker 3 was lost: its 1 segments went to broker ")
+    assert decision.why.startswith("broker 3 was lost: its 1 segment went to broker ")
     await victim.start()
     await until(lambda: len(world.leader.engine.brokers()) == 3)
 
