@@ -46,7 +46,7 @@ async def status(cluster: str, wait_ms: int, json: bool) -> None:
         _show_desired(desired)
     if wait_ms and desired.live_brokers < desired.brokers:
         raise RetryError(
-            Reason.TIMED_OUT, f"there are fewer brokers than asked for. live=`{desired.live_brokers}` desired=`{desired.brokers}`"
+            Reason.NOT_READY, f"there are fewer brokers than asked for. live=`{desired.live_brokers}` desired=`{desired.brokers}`"
         )
 
 
