@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from broker.cli import output
 from broker.client import Consumer, ConsumerRecord, Start, Timestamp, TopicPartition
 from broker.client.admin import Admin
 from broker.runtime.clock import Clock
@@ -81,8 +82,7 @@ class Printer:
             return b"null"
         if not self._terminal:
             return data
-        text = data.decode(errors="backslashreplace")
-        return "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in text).encode()
+        return output.escaped(data.decode(errors="backslashreplace"), keep="\t").encode()
 
     def _json(self, record: ConsumerRecord) -> bytes:
         row: dict[str, object] = {

@@ -127,20 +127,25 @@ def error_line(error: HeadgateError, command: str) -> str:
     return " ".join(error.message.split()) + (f" ({hint})" if hint else "")
 
 
+def escaped(text: str, keep: str = "") -> str:
+    """Text without control characters but those to `keep`: names come from any client, and may not command a terminal."""
+    return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
+
+
 def fail(text: str, command: str = "headgate") -> None:
     """Print one line to stderr."""
-    sys.stderr.write(f"{command}: {text}\n")
+    sys.stderr.write(escaped(f"{command}: {text}") + "\n")
     sys.stderr.flush()
 
 
 def print_line(text: str = "") -> None:
     """Print one line to stdout."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(escaped(text) + "\n")
 
 
 def print_json(value: object) -> None:
     """Print a value as JSON: indented for a person, on one line for a program."""
-    print_line(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+    sys.stdout.write(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", numeric: Sequence[str] = ()) -> None:
@@ -150,9 +155,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
         numeric: columns that are aligned to the right.
     """
     if not sys.stdout.isatty():
-        print_line("\t".join(columns))
-        for row in rows:
-            print_line("\t".join(str(cell).replace("\t", " ").replace("\n", " ") for cell in row))
+        for row in (columns, *rows):
+            sys.stdout.write("\t".join(escaped(str(cell)) for cell in row) + "\n")
         return
     from rich.console import Console
 
@@ -169,7 +173,7 @@ def drawn_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
     for column in columns:
         table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(escaped(str(cell))) for cell in row))
     return table
 
 

@@ -228,6 +228,20 @@ def test_records_cannot_command_a_terminal(broker: BrokerProcess) -> None:
     assert code == 0 and "\x1b" not in seen and "\\x1b[2J red" in seen
 
 
+def test_names_cannot_command_a_terminal(broker: BrokerProcess) -> None:
+    """A group is called what any client likes, and is one line for every program."""
+    headgate(broker, "topic", "create", "named", "-p", "1")
+    name, shown = "\x1b[2J\tred\n", "\\x1b[2J\\tred\\n"
+    done = headgate(broker, "group", "reset", name, "--topic", "named", "--to-earliest", "--execute")
+    assert f"group {shown}: 1 position moved" in done.stdout.splitlines()
+    assert f"{shown}\tEmpty\t-\t0\t1\t0" in headgate(broker, "group", "list").stdout.splitlines()
+    assert name in [one["group"] for one in json.loads(headgate(broker, "group", "list", "--json").stdout)]
+    for arguments in (("group", "list"), ("group", "describe", name), ("group", "describe", name + "?")):
+        _, seen = on_terminal(broker, *arguments)
+        assert "\x1b[2J" not in seen and "\\x1b[2J" in seen, seen
+    headgate(broker, "group", "delete", name)
+
+
 # -- mistakes
 
 
