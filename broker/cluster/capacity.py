@@ -168,6 +168,14 @@ class LoadDemand:
         self._fewer_since_ms: int | None = now_ms + kept_ms - DOWN_AFTER_MS
         self._fewer = 1
 
+    @property
+    def reason(self) -> str:
+        """Why there are to be so many, for people."""
+        used = f"{self.pressure:.2f} of a broker in use"
+        if self.brokers > _brokers_for(self.pressure, ROOMY_SHARE):
+            return f"{_brokers(self.brokers)} are kept until the load has been low for a while: {used}"
+        return f"the load asks for {_brokers(self.brokers)}: {used}"
+
     def observe(self, pressures: Iterable[float], now_ms: int) -> None:
         """Take the pressures of all live brokers, about once a second."""
         self.pressure = sum(pressures)
@@ -214,7 +222,7 @@ def desired_brokers(
                 f"for another {math.ceil(one.left_ms / 1000)} s",
             )
         )
-    claims.append((demand.brokers, 2, f"the load asks for {_brokers(demand.brokers)}: {demand.pressure:.2f} of a broker in use"))
+    claims.append((demand.brokers, 2, demand.reason))
     claims.sort(key=lambda claim: (-claim[0], claim[1]))
     reasons = tuple(text for _, _, text in claims)
     if claims[0][0] > brokers_max:

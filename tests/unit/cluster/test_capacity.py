@@ -197,5 +197,10 @@ def test_the_largest_claim_decides_and_is_named_first() -> None:
     assert desired.brokers == 5
     assert desired.reasons[0] == "reservation b holds 5 brokers for another 60 s"
     assert desired.reasons[1] == "reservation a of dagster holds 3 brokers for another 60 s"
-    assert "the load asks for 2 brokers" in desired.reasons[2] and desired.reasons[3] == "the minimum is 1 broker"
+    assert desired.reasons[2:] == (
+        "2 brokers are kept until the load has been low for a while: 0.00 of a broker in use",
+        "the minimum is 1 broker",
+    )
+    demand.observe([0.6, 0.6], 1000)
+    assert demand.reason == "the load asks for 2 brokers: 1.20 of a broker in use", "one would have too much of it"
     assert desired_brokers(0, [], LoadDemand(1, 0)).brokers == 1
