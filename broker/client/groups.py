@@ -15,6 +15,8 @@ from broker.wire.grpc.headgate.v1 import groups_pb2
 from broker.wire.grpc.methods import methods
 
 GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
+ROWS_MAX = 5000
+"""Positions of one request; a broker takes twice as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +145,21 @@ class GroupAdmin:
             The positions before, by partition; None where there was none.
 
         Raises:
-            InvalidError: NON_EMPTY_GROUP; of the first partition that cannot be set, the others were.
+            InvalidError: NON_EMPTY_GROUP; of the first partition that cannot be set, some or all of the others were.
         """
-        request = groups_pb2.AlterPositionsRequest(
-            group=group_id,
-            rows=[
-                groups_pb2.AlterPositionsRequest.Row(topic=place.topic, partition=place.partition, offset=offset)
-                for place, offset in offsets.items()
-            ],
-            validate_only=validate_only,
-        )
+        rows = [
+            groups_pb2.AlterPositionsRequest.Row(topic=place.topic, partition=place.partition, offset=offset)
+            for place, offset in offsets.items()
+        ]
         before: dict[TopicPartition, int | None] = {}
+        for first in range(0, max(len(rows), 1), ROWS_MAX):  # without rows the group is still looked at
+            request = groups_pb2.AlterPositionsRequest(
+                group=group_id, rows=rows[first : first + ROWS_MAX], validate_only=validate_only
+            )
+            await self._alter_positions(request, before)
+        return before
 
+    async def _alter_positions(self, request: groups_pb2.AlterPositionsRequest, before: dict[TopicPartition, int | None]) -> None:
         async def attempt() -> None:
             response: groups_pb2.AlterPositionsResponse = await self._cluster.call(GROUPS["AlterPositions"], request, retry=True)
             for row in response.results:
@@ -168,7 +173,6 @@ class GroupAdmin:
                     raise from_message(row.error)
 
         await self._cluster.again(attempt)
-        return before
 
     async def delete_group(self, group_id: str) -> None:
         """Forget a group without members, and its positions. Raises InvalidError(GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP)."""

@@ -158,6 +158,17 @@ async def test_positions_are_altered(broker: Served) -> None:
     assert len(broker.groups.positions("new")) == 2
 
 
+async def test_more_positions_are_altered_than_one_request_holds(broker: Served) -> None:
+    await broker.create("wide", 6000)
+    await broker.create("wider", 6000)
+    places = {TopicPartition(topic, number): 0 for topic in ("wide", "wider") for number in range(6000)}
+    async with GroupAdmin(broker.address) as admin:
+        assert await admin.alter_positions("g", places) == dict.fromkeys(places)
+        assert await admin.alter_positions("g", places, validate_only=True) == places
+        assert await admin.alter_positions("g", {}) == {}
+    assert len(broker.groups.positions("g")) == len(places)
+
+
 async def test_only_groups_without_members_are_changed(broker: Served) -> None:
     owner = await member(broker, "g")
     rows = [pb.AlterPositionsRequest.Row(topic="t", partition=0, offset=1)]
