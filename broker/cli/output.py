@@ -122,6 +122,8 @@ def _speaks_something_else(connection: socket.socket) -> bool:
 def error_line(error: HeadgateError, command: str) -> str:
     """What is wrong, and what to do about it, on one line."""
     hint = _HINTS.get(error.reason) if error.reason is not Reason.INVALID_CONFIG or " topic" in command else None
+    if error.reason is Reason.UNKNOWN_TOPIC and " partition=`" in error.message:
+        hint = "`headgate topic describe` shows the partitions"
     if error.reason in (Reason.CLOSED, Reason.TIMED_OUT):
         hint = "start one with `headgate up`, or say where it is with --cluster HOST:GRPC_PORT or HEADGATE_CLUSTER"
     return " ".join(error.message.split()) + (f" ({hint})" if hint else "")

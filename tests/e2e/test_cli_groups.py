@@ -162,7 +162,11 @@ def test_one_wrong_name_does_not_spoil_the_others(broker: BrokerProcess) -> None
         (("reset", "none", "--to-latest", "--to-earliest"), 2, "give one of"),
         (("reset", "none", "--to-latest", "--partition", "0"), 2, "--partition needs exactly one --topic"),
         (("reset", "none", "--to-time", "soon"), 2, "not a time"),
-        (("reset", "none", "--to-latest", "--topic", "a", "--partition", "7"), 1, "partition does not exist"),
+        (
+            ("reset", "none", "--to-latest", "--topic", "a", "--partition", "7"),
+            1,
+            "partition does not exist. topic=`a` partition=`7` partitions=`2` (`headgate topic describe` shows the partitions)",
+        ),
         (("reset",), 2, "Missing argument"),
     ],
 )
