@@ -181,8 +181,9 @@ def _load() -> dg.SensorDefinition:
                 "reserved": reserved,
                 "unplanned flood": unplanned,
                 "why": "; ".join(desired.reasons),
-                "bytes in per second": dg.MetadataValue.float(round(sum(one.bytes_in_per_s for one in view.segments), 1)),
-                "bytes out per second": dg.MetadataValue.float(round(sum(one.bytes_out_per_s for one in view.segments), 1)),
+                # A cluster without a topic has no segments, and the sum of nothing is no float.
+                "bytes in per second": dg.MetadataValue.float(round(sum((one.bytes_in_per_s for one in view.segments), 0.0), 1)),
+                "bytes out per second": dg.MetadataValue.float(round(sum((one.bytes_out_per_s for one in view.segments), 0.0), 1)),
             },
         )
         return dg.SensorResult(asset_events=[observation], cursor=seen)

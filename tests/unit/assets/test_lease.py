@@ -18,7 +18,7 @@ from assets.floods.model import Flood, Partitions, Source
 from assets.lease import BEATS_PER_TTL, Heartbeat, Leases
 from assets.owners import BACKFILL_TAG, FLOOD_TAG, GRACE, HOLD_UNTIL_TAG, OCCURRENCE_TAG, Owner, occurrence_id, occurrence_time
 from assets.resources import FleetResource
-from assets.sensors import abandoned, reconcile, release_after
+from assets.sensors import abandoned, cluster_sensors, reconcile, release_after
 from broker.client.control import Reservation
 from broker.runtime.errors import Reason, RetryError
 from tests.support.stand_in import StandInCluster, book
@@ -225,3 +225,15 @@ def test_a_run_that_ended_leaves_no_gate_open(instance: dg.DagsterInstance, othe
         gate for (_, gate), value in its_book.gates.items() if value.state == "open" and gate.startswith("clicks.2026-05-01")
     ] == left
     assert its_book.gates["clicks", "clicks.2026-05-03"].state == "open", "of another run"
+
+
+# -- the load
+
+
+def test_a_cluster_without_a_topic_is_looked_at_like_any_other(instance: dg.DagsterInstance) -> None:
+    name, _ = book()
+    (sensor,) = (one for one in cluster_sensors([]) if one.name == "fleet_load")
+    tick = sensor.evaluate_tick(dg.build_sensor_context(instance, resources={"cluster": StandInCluster(name=name)}))
+    (seen,) = tick.asset_events
+    assert isinstance(seen, dg.AssetObservation)
+    assert (seen.metadata["live"].value, seen.metadata["bytes in per second"].value) == (1, 0.0)
