@@ -199,7 +199,7 @@ class Section:
             self.wrong(name, "a duration such as `90s`, `15m` or `2h`")
             return default
         if not low <= found <= high:
-            self.wrong(name, f"a duration between {low / 1000:g} s and {high / 1000:g} s")
+            self.wrong(name, f"a duration between {low / 1000:.12g} s and {high / 1000:.12g} s")
             return default
         return found
 

@@ -178,9 +178,8 @@ def _deadline(section: Section) -> int | datetime:
     text = section.text("deadline")
     if text is None:
         return 2 * HOUR_MS
-    span = duration_ms(text)
-    if span:
-        return span
+    if duration_ms(text) is not None:
+        return section.duration_ms("deadline", 2 * HOUR_MS, low=1000)
     when = moment(text)
     if when is None:
         section.wrong("deadline", "a duration such as `2h`, or a time such as `2026-12-01T08:00:00Z`")

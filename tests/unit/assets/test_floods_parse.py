@@ -113,6 +113,8 @@ def test_fixed_times_are_sorted_and_in_utc() -> None:
         ("lead_time: 15m", "lead_time: 15 minutes", "9: floods[0].lead_time: expected a duration such as `90s`, `15m` or `2h`, found `15 minutes`"),
         ("lead_time: 15m", "lead_time: 30d", "9: floods[0].lead_time: expected a duration between 0 s and 518400 s, found `30d`"),
         ("deadline: 1h30m", "deadline: never", "10: floods[0].deadline: expected a duration such as `2h`, or a time such as `2026-12-01T08:00:00Z`, found `never`"),
+        ("deadline: 1h30m", "deadline: 999999999d", "10: floods[0].deadline: expected a duration between 1 s and 31622400 s, found `999999999d`"),
+        ("deadline: 1h30m", "deadline: 0s", "10: floods[0].deadline: expected a duration between 1 s and 31622400 s, found `0s`"),
         ("min: 2", "min: 0", "11: floods[0].brokers.min: expected a whole number between 1 and 64, found `0`"),
         ("max: 5", "max: 1", "11: floods[0].brokers.max: expected at least `min`, which is 2, found `1`"),
         ("max: 5", "max: 999999999999999999999", "11: floods[0].brokers.max: expected a whole number between 1 and 64, found `999999999999999999999`"),
