@@ -84,13 +84,13 @@ def _flood(section: Section) -> Flood | None:
     topic = section.text("topic", "the topic's name")
     if topic is not None and (not _TOPIC.fullmatch(topic) or topic in (".", "..")):
         section.wrong("topic", "a Kafka topic name: letters, digits, `.`, `_`, `-`, at most 249")
-    source = _source(section)
+    partitions = _partitions(section)
+    source = _source(section, partitions)
     key = section.text("key")
     value = section.text("value") or "to_json(struct(*))"
     event_time = section.text("event_time", "the column that says when it happened")
     where = section.text("where")
     topic_partitions = section.integer("topic_partitions", 1, 10_000, None)
-    partitions = _partitions(section)
     occurrences = _occurrences(section)
     lead_time_ms = section.duration_ms("lead_time", 10 * MINUTE_MS, high=6 * 24 * HOUR_MS)
     deadline = _deadline(section)
@@ -112,19 +112,27 @@ def _flood(section: Section) -> Flood | None:
     )  # fmt: skip
 
 
-def _source(parent: Section) -> Source | None:
+def _source(parent: Section, partitions: Partitions | None) -> Source | None:
     node = parent.take("source", "a path, or `path`, `format` and `options`")
     if node is None:
         return None
     if isinstance(node, yaml.ScalarNode):
         path = parent.text("source")
+        _path(parent, "source", path, partitions)
         return None if path is None else Source(path=path)
     section = Section(node, parent.at("source"), parent.notes)
     path = section.text("path", "where the data is")
+    _path(section, "path", path, partitions)
     format = section.text("format") or "parquet"
     options = section.texts("options")
     section.close()
     return None if path is None else Source(path=path, format=format, options=options)
+
+
+def _path(section: Section, name: str, path: str | None, partitions: Partitions | None) -> None:
+    """A day has 24 hours: a path with one of them would leave out the others, without a word."""
+    if path is not None and "%H" in path and partitions is not None and partitions.by == "day":
+        section.wrong(name, "a path without `%H`, because the partitions are days")
 
 
 def _partitions(parent: Section) -> Partitions | None:

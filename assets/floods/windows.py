@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -102,10 +103,9 @@ def predicate(flood: Flood, span: Window) -> str:
 
 def source_path(flood: Flood, span: Window) -> str:
     """Where the rows of a partition are: the path, with the partition's own time in it."""
-    path = flood.source.path
-    if "%" not in path:
-        return path
-    return span.start.astimezone(ZoneInfo(flood.partitions.timezone)).strftime(path)
+    local = span.start.astimezone(ZoneInfo(flood.partitions.timezone))
+    # Not all that strftime(3) knows: to it, `my%20data` asks for a day with twenty digits.
+    return re.sub("%[YmdH]", lambda found: local.strftime(found[0]), flood.source.path)
 
 
 def gate_id(flood: Flood, key: str) -> str:

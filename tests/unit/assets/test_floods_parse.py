@@ -25,7 +25,7 @@ from broker.runtime.errors import InvalidError
 GOOD = """floods:
   - name: clicks
     topic: web.clicks
-    source: {path: s3://lake/clicks/%Y-%m-%d.json, format: json, options: {multiLine: "true"}}
+    source: {path: s3://lake/clicks/%Y-%m-%d-%H.json, format: json, options: {multiLine: "true"}}
     key: user_id
     event_time: clicked_at
     partitions: {by: hour, start: 2026-01-01T00:00, timezone: Europe/Berlin}
@@ -101,6 +101,7 @@ def test_fixed_times_are_sorted_and_in_utc() -> None:
         ("key: user_id", "key: user_id\n    key: a", "6: floods[0].key: expected once, found twice"),
         ("path: s3", "pfad: s3", "4: floods[0].source.path: expected where the data is, found nothing"),
         ("options: {multi", "options: {x: [1], multi", "4: floods[0].source.options: expected a mapping of names to texts, found a mapping"),
+        ("by: hour", "by: day", "4: floods[0].source.path: expected a path without `%H`, because the partitions are days, found `s3://lake/clicks/%Y-%m-%d-%H.json`"),
         ("by: hour", "by: week", "7: floods[0].partitions.by: expected `day` or `hour`, found `week`"),
         ("by: hour", "by: day, end: 2025-01-01", "7: floods[0].partitions.end: expected a time after 2026-01-01T00:00:00+01:00, found `2025-01-01`"),
         ("start: 2026-01-01T00:00", "start: tomorrow", "7: floods[0].partitions.start: expected the first day, such as `2013-01-01`, found `tomorrow`"),

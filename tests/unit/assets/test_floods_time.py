@@ -5,6 +5,7 @@ A mismatch means that a flood is prepared for another moment than the one at whi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
@@ -88,6 +89,8 @@ def test_a_partition_is_read_by_path_and_by_time() -> None:
     one = flood(where="country = 'NZ' or vip")
     span = window(one.partitions, "2026-02-28")
     assert source_path(one, span) == "/data/2026/02-28.parquet"
+    escaped = replace(one, source=Source(path="s3://lake/my%20data/100%/%d"))
+    assert source_path(escaped, span) == "s3://lake/my%20data/100%/28"
     assert predicate(one, span) == (
         "(country = 'NZ' or vip) and at >= timestamp '2026-02-28 00:00:00+00:00' and at < timestamp '2026-03-01 00:00:00+00:00'"
     )
