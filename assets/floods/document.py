@@ -78,7 +78,7 @@ def compose(text: str, file: str) -> yaml.Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
-        raise DocumentError([Problem(file, line, "", f"expected YAML: {error.problem or error.context}")]) from None
+        raise DocumentError([Problem(file, line, "", f"expected YAML: {error.problem or error.context}{_hint(error)}")]) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise DocumentError([Problem(file, 1, "", f"expected YAML: {error}")]) from None
     if root is None:
@@ -86,6 +86,16 @@ def compose(text: str, file: str) -> yaml.Node:
         notes.check()
     assert root is not None
     return root
+
+
+def _hint(error: yaml.MarkedYAMLError) -> str:
+    """What to do about mistakes that people make with cron, with SQL and with editors."""
+    problem, context = error.problem or "", error.context or ""
+    if r"'\t'" in problem:
+        return " (indent with spaces, not with tabs)"
+    if "cannot start any token" in problem or "mapping values" in problem or context.endswith((" alias", " anchor")):
+        return " (is it a text? Put it in quotes)"
+    return ""
 
 
 class _Composer(yaml.SafeLoader):
