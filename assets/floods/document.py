@@ -40,10 +40,10 @@ class Problem:
 
 
 class DocumentError(InvalidError):
-    """The file is wrong. `problems`: every mistake in it, in the order of their lines."""
+    """The file is wrong. `problems`: every mistake in it, in the order of their lines, file by file."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(sorted(problems, key=lambda one: one.line))
+        self.problems = tuple(sorted(problems, key=lambda one: (one.file, one.line)))
         super().__init__(Reason.INVALID_CONFIG, "\n".join(map(str, self.problems)))
 
 

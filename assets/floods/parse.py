@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import cast
 from zoneinfo import ZoneInfo
@@ -22,11 +22,12 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TTL_MS_MIN = 10_000
 
 
-def parse(text: str, file: str) -> list[Flood]:
+def parse(text: str, file: str, taken: Mapping[str, str] | None = None) -> list[Flood]:
     """The floods of one file.
 
     Args:
         file: its name, for messages.
+        taken: names of floods elsewhere, and where that is.
 
     Raises:
         DocumentError: all that is wrong with it.
@@ -34,7 +35,7 @@ def parse(text: str, file: str) -> list[Flood]:
     notes = Notes(file)
     root = Section(compose(text, file), "", notes)
     floods: list[Flood] = []
-    names: dict[str, str] = {}
+    names = dict(taken or {})
     found = root.items("floods", "a list of floods")
     if root.has("floods") and not found and not notes.problems:
         root.wrong("floods", "at least one flood")
@@ -60,16 +61,11 @@ def parse_all(documents: Iterable[tuple[str, str]]) -> list[Flood]:
     owners: dict[str, str] = {}
     for text, file in documents:
         try:
-            found = parse(text, file)
+            found = parse(text, file, owners)
         except DocumentError as error:
             problems += error.problems
             continue
-        for flood in found:
-            if flood.name in owners:
-                problems.append(
-                    Problem(file, 1, "name", f"expected names used once, found `{flood.name}` in {owners[flood.name]} too")
-                )
-            owners.setdefault(flood.name, file)
+        owners.update((flood.name, file) for flood in found)
         floods += found
     if problems:
         raise DocumentError(problems)

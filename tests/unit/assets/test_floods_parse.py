@@ -77,8 +77,12 @@ def test_several_floods_and_several_files(tmp_path: Path) -> None:
     assert [flood.name for flood in load(str(tmp_path))] == ["clicks", "views"]
     assert [flood.name for flood in load(f"{tmp_path}/b.yml:{tmp_path}/a.yaml")] == ["views", "clicks"]
     assert [flood.name for flood in load(str(DEFAULT_FILE))] == ["clicks"]
-    with pytest.raises(DocumentError, match=r"found `clicks` in a\.yaml too"):
-        parse_all([(GOOD, "a.yaml"), (GOOD, "b.yaml")])
+    with pytest.raises(DocumentError) as caught:
+        parse_all([(GOOD, "a.yaml"), (second + GOOD.removeprefix("floods:\n"), "b.yaml"), ("floods: []", "c.yaml")])
+    assert [str(one) for one in caught.value.problems] == [
+        "b.yaml:13: floods[1].name: expected a name of its own, found `clicks`, which a.yaml has too",
+        "c.yaml:1: floods: expected at least one flood, found a list",
+    ]
     with pytest.raises(InvalidError, match="floods cannot be read"):
         load(str(tmp_path / "none.yaml"))
 
