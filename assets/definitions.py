@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import dagster as dg
+from pydantic import ValidationError
 
 from assets.build import flood_definitions
 from assets.floods.model import Flood
@@ -20,6 +21,13 @@ from assets.resources import ClusterResource, FleetResource, SparkResource
 from broker.runtime.errors import InvalidError, Reason
 
 DEFAULT_FILE = Path(__file__).with_name("floods.yaml")
+_FLEET = {
+    "kind": "HEADGATE_FLEET",
+    "workload": "HEADGATE_FLEET_WORKLOAD",
+    "namespace": "HEADGATE_FLEET_NAMESPACE",
+    "region": "HEADGATE_FLEET_REGION",
+    "maximum": "HEADGATE_FLEET_MAX",
+}
 
 
 @dg.definitions
@@ -29,19 +37,31 @@ def defs() -> dg.Definitions:
 
 
 def from_environment(environment: Mapping[str, str]) -> dg.Definitions:
-    """Raises InvalidError: what is wrong in the files, each mistake with its line."""
-    fleet: dict[str, object] = {"kind": environment.get("HEADGATE_FLEET", "local")}
-    for field in ("workload", "namespace", "region"):
-        if value := environment.get(f"HEADGATE_FLEET_{field.upper()}"):
-            fleet[field] = value
-    if most := environment.get("HEADGATE_FLEET_MAX"):
-        fleet["maximum"] = int(most)
+    """Raises InvalidError: what is wrong in the files, each mistake with its line, or in the environment."""
     return flood_definitions(
         load(environment.get("HEADGATE_FLOODS", str(DEFAULT_FILE))),
         cluster=ClusterResource(address=environment.get("HEADGATE_CLUSTER", "127.0.0.1:9095")),
         spark=SparkResource(master=environment.get("HEADGATE_SPARK_MASTER", "local[*]")),
-        fleet=FleetResource(**fleet),  # type: ignore[arg-type]  # pydantic checks them
+        fleet=_fleet(environment),
     )
+
+
+def _fleet(environment: Mapping[str, str]) -> FleetResource:
+    given = {field: value for field, name in _FLEET.items() if (value := environment.get(name))}
+    try:
+        fleet = FleetResource(**given)  # type: ignore[arg-type]  # pydantic checks them
+    except ValidationError as error:
+        found = error.errors()[0]
+        field = str(found["loc"][0])
+        raise InvalidError(
+            Reason.INVALID_CONFIG, f"the fleet is not one: {found['msg'].lower()}. {_FLEET[field]}=`{given[field]}`"
+        ) from None
+    if fleet.kind != "local" and not fleet.workload:
+        raise InvalidError(
+            Reason.INVALID_CONFIG,
+            f"HEADGATE_FLEET_WORKLOAD is missing: the StatefulSet, Deployment or ECS service. HEADGATE_FLEET=`{fleet.kind}`",
+        )
+    return fleet
 
 
 def load(paths: str) -> list[Flood]:
@@ -50,6 +70,8 @@ def load(paths: str) -> list[Flood]:
     for part in filter(None, paths.split(":")):
         path = Path(part)
         files += sorted([*path.glob("*.yaml"), *path.glob("*.yml")]) if path.is_dir() else [path]
+    if not files:
+        raise InvalidError(Reason.INVALID_CONFIG, f"there is no file with floods (.yaml, .yml). HEADGATE_FLOODS=`{paths}`")
     documents = []
     for file in files:
         try:

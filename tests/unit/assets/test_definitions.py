@@ -122,6 +122,25 @@ def test_the_environment_chooses_files_cluster_and_fleet(tmp_path: Path) -> None
     assert (resources["fleet"].kind, resources["fleet"].workload, resources["fleet"].maximum) == ("ecs", "brokers", 7)
 
 
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({"HEADGATE_FLEET": "nomad"}, r"input should be 'local', 'kubernetes' or 'ecs'\. HEADGATE_FLEET=`nomad`"),
+        ({"HEADGATE_FLEET_MAX": "many"}, r"valid integer.*\. HEADGATE_FLEET_MAX=`many`"),
+        ({"HEADGATE_FLEET_MAX": "0"}, r"greater than or equal to 1\. HEADGATE_FLEET_MAX=`0`"),
+        ({"HEADGATE_FLEET": "ecs"}, r"HEADGATE_FLEET_WORKLOAD is missing: .*\. HEADGATE_FLEET=`ecs`"),
+        ({"HEADGATE_FLOODS": ""}, r"no file with floods .*\. HEADGATE_FLOODS=``"),
+        ({"HEADGATE_FLOODS": "."}, r"no file with floods .*\. HEADGATE_FLOODS=`\.`"),
+    ],
+)
+def test_a_mistake_in_the_environment_stops_the_loading(
+    environment: dict[str, str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidError, match=text):
+        from_environment(environment)
+
+
 def test_a_mistake_in_the_file_stops_the_loading(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(FLOODS.replace("event_time: at", "event_tme: at", 1))
     with pytest.raises(
