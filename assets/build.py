@@ -167,8 +167,8 @@ class _Parts:
                     return dg.MaterializeResult(metadata={"brokers asked for": 0})
                 ensure_topic(run)
                 began = time.monotonic()
-                hold(run, plan.brokers)
-                serving = wait_for_brokers(run, fleet, plan.brokers)
+                reserved = hold(run, plan.brokers)
+                serving = wait_for_brokers(run, fleet, reserved)
                 waited_s = time.monotonic() - began
                 splits = spread(run)
             if context.run.tags.get(HOLD_UNTIL_TAG) is not None:
@@ -177,7 +177,7 @@ class _Parts:
                 RECORDERS.end(run.owner.reservation_id)
             return dg.MaterializeResult(
                 metadata={
-                    "brokers asked for": plan.brokers,
+                    "brokers asked for": reserved,
                     "brokers serving": serving,
                     "waited": dg.MetadataValue.float(round(waited_s, 1)),
                     "reservation": run.owner.reservation_id,

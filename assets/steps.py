@@ -184,13 +184,27 @@ def ensure_topic(run: Run) -> int:
     return partitions
 
 
-def hold(run: Run, brokers: int) -> None:
-    """Reserve brokers for this run, and go on doing so until it ends or dies."""
+def hold(run: Run, brokers: int) -> int:
+    """Reserve brokers for this run, and go on doing so until it ends or dies. Returns for how many.
+
+    Where the cluster does not let a reservation ask for so many, it is for as many as it may be. Raises InvalidError where the
+    flood says that it fails then, or the reservation is refused whatever it asks for.
+    """
     owner = run.owner
-    LEASES.hold(
-        run.cluster, owner.reservation_id, brokers, reservation_ttl_ms(run), owner.text, run.max_run_s(), run.context.log.warning
-    )
+    ttl_ms, most_s, say = reservation_ttl_ms(run), run.max_run_s(), run.context.log.warning
+    reserved = brokers
+    while True:
+        try:
+            LEASES.hold(run.cluster, owner.reservation_id, reserved, ttl_ms, owner.text, most_s, say)
+            break
+        except InvalidError as error:
+            if run.flood.brokers.short == "fail" or reserved == 1:
+                raise
+            if reserved == brokers:
+                say(f"{error.message} rule=`short: run`: the flood asks for as many as it may")
+            reserved -= 1
     RECORDERS.begin(owner.reservation_id, run.flood.topic, run.cluster.desired, run.cluster.view)
+    return reserved
 
 
 def reservation_ttl_ms(run: Run) -> int:

@@ -17,7 +17,7 @@ from assets.floods.model import Flood
 from assets.floods.windows import Window, gate_id
 from assets.resources import ClusterResource, SparkResource
 from broker.client.control import ClusterView, DesiredBrokers, Member, Reservation, Segment
-from broker.runtime.errors import HeadgateError
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from pipelines.certificate import Certificate, PartitionCertificate, Tally
 
 
@@ -26,6 +26,7 @@ class Book:
     """What a stand-in cluster holds, and what was asked of it."""
 
     fleet_max: int = 8
+    reservation_max: int = 64
     reservations: dict[str, Reservation] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)
     gates: dict[tuple[str, str], Any] = field(default_factory=dict)
@@ -70,6 +71,8 @@ class StandInCluster(ClusterResource):
         return found
 
     def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None:
+        if brokers > self._book.reservation_max:
+            raise InvalidError(Reason.INVALID_REQUEST, f"a reservation is for 1 to {self._book.reservation_max} brokers")
         self._book.calls.append(("reserve", reservation_id, brokers, ttl_ms))
         self._book.reservations[reservation_id] = Reservation(
             id=reservation_id, owner=owner, brokers=brokers, ttl_ms=ttl_ms, left_ms=ttl_ms

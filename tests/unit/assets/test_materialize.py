@@ -294,6 +294,18 @@ def test_a_fleet_that_falls_short_fails_where_the_flood_says_so(source: str, ins
     assert world.book.reservations == {}
 
 
+def test_a_cluster_that_lets_nobody_ask_for_so_many(world: World, source: str, instance: dg.DagsterInstance) -> None:
+    world.book.reservation_max = 2
+    result = world.run()
+    assert result.success
+    assert metadata(result, "flood_capacity")["waited"] < 1, "no waiting for a broker that nobody asked for"
+    assert {call[2] for call in world.called("reserve")} == {2}
+    assert metadata(result, "flood_capacity")["brokers serving"] == 2
+    strict = World(source, instance, brokers=Brokers(maximum=3, bytes_per_s=1, short="fail"))
+    strict.book.reservation_max = 2
+    assert failure(strict.run()) == "a reservation is for 1 to 2 brokers"
+
+
 def test_a_cluster_that_is_not_there(world: World) -> None:
     world.book.error = RetryError(Reason.CLOSED, "no broker listens there")
     assert failure(world.run()) == "no broker listens there"
