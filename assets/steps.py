@@ -111,7 +111,7 @@ def make_plan(run: Run) -> Plan:
     now = datetime.now(UTC)
     check_topic(flood, run.cluster)
     pending = run.pending()
-    sizes = measure(flood, pending) if pending else []
+    sizes = measure(flood, pending, now) if pending else []
     started = run.context.instance.get_run_stats(run.context.run.run_id).launch_time
     began = datetime.fromtimestamp(started, UTC) if started else now
     plan = forecast(flood, sizes, past_runs(run.context), now, deadline_at(flood, began))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from assets.floods.model import Flood
 from assets.floods.plan import PartitionSize
-from assets.floods.windows import Window, source_path
+from assets.floods.windows import Window, partitions_per_path, source_path
 from broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ EXACT_ROWS_MAX = 5_000_000
 _LINE_FORMATS = ("csv", "json", "text")
 
 
-def measure(flood: Flood, spans: Sequence[Window]) -> list[PartitionSize]:
-    """Rows and bytes of each partition's source.
+def measure(flood: Flood, spans: Sequence[Window], now: datetime) -> list[PartitionSize]:
+    """Rows and bytes of each partition's source. What cannot be told of one partition is shared out among those by `now`.
 
     Raises:
         InvalidError: there is nothing at the path, it is not what `format` says, or it lacks the event-time column.
@@ -38,11 +38,12 @@ def measure(flood: Flood, spans: Sequence[Window]) -> list[PartitionSize]:
         by_path.setdefault(source_path(flood, span), []).append(span)
     found: list[PartitionSize] = []
     for path, wanted in by_path.items():
-        found += _measure_path(flood, path, wanted)
+        found += _measure_path(flood, path, wanted, max(partitions_per_path(flood, now), len(wanted)))
     return sorted(found, key=lambda one: one.key)
 
 
-def _measure_path(flood: Flood, path: str, spans: Sequence[Window]) -> list[PartitionSize]:
+def _measure_path(flood: Flood, path: str, spans: Sequence[Window], held: int) -> list[PartitionSize]:
+    """`held`: about how many partitions are at the path."""
     import pyarrow as pa
     import pyarrow.fs as pafs
 
@@ -61,8 +62,8 @@ def _measure_path(flood: Flood, path: str, spans: Sequence[Window]) -> list[Part
         raise InvalidError(Reason.NOT_FOUND, f"the source is not there. flood=`{flood.name}` path=`{path}`")
     try:
         if flood.source.format.lower() == "parquet":
-            return _parquet(flood, system, files, spans, path)
-        return _estimate(flood, system, files, spans)
+            return _parquet(flood, system, files, spans, path, held)
+        return _estimate(flood, system, files, spans, held)
     except pa.ArrowInvalid as error:
         raise InvalidError(
             Reason.INVALID_CONFIG, f"the source is not {flood.source.format}: {_short(error)}. path=`{path}`"
@@ -106,7 +107,7 @@ def _globbed(system: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
 
 
 def _parquet(
-    flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[Window], path: str
+    flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[Window], path: str, held: int
 ) -> list[PartitionSize]:
     import pyarrow.parquet as pq
 
@@ -128,7 +129,7 @@ def _parquet(
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
                 per_row = group.total_byte_size / max(group.num_rows, 1)
-                counts, sure, read = _group(file, number, group, column, spans, budget)
+                counts, sure, read = _group(file, number, group, column, spans, budget, held)
                 budget -= read
                 exact = exact and sure
                 for span, count in counts.items():
@@ -138,11 +139,11 @@ def _parquet(
 
 
 def _group(
-    file: Any, number: int, group: Any, column: str, spans: Sequence[Window], budget: int
+    file: Any, number: int, group: Any, column: str, spans: Sequence[Window], budget: int, held: int
 ) -> tuple[dict[Window, float], bool, int]:
     """Rows of a row group by partition; whether that is exact; how many values were read for it."""
     if not column:
-        return {span: group.num_rows / len(spans) for span in spans}, False, 0
+        return dict.fromkeys(spans, group.num_rows / held), False, 0
     low, high = _bounds(group, column)
     if low is not None and high is not None:
         touched = [span for span in spans if span.start <= high and low < span.end]
@@ -153,7 +154,7 @@ def _group(
     if group.num_rows <= budget:
         return _counted(file.read_row_group(number, columns=[column]).column(0), spans), True, group.num_rows
     if low is None or high is None:
-        return {span: group.num_rows / len(spans) for span in spans}, False, 0
+        return dict.fromkeys(spans, group.num_rows / held), False, 0
     length = max((high - low).total_seconds(), 1.0)
     shares = {span: (min(high, span.end) - max(low, span.start)).total_seconds() / length for span in touched}
     return {span: group.num_rows * min(max(share, 0.0), 1.0) for span, share in shares.items()}, False, 0
@@ -183,9 +184,9 @@ def _counted(column: pa.ChunkedArray[Any], spans: Sequence[Window]) -> dict[Wind
 
 
 def _estimate(
-    flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[Window]
+    flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[Window], held: int
 ) -> list[PartitionSize]:
-    """Sizes, and rows by the density of lines. A path without a time in it holds all partitions: the span's share is not known."""
+    """Sizes, and rows by the density of lines."""
     total = sum(int(one.size or 0) for one in files)
     per_row = 100.0
     if flood.source.format.lower() in _LINE_FORMATS:
@@ -193,7 +194,7 @@ def _estimate(
         with system.open_input_stream(str(first.path)) as handle:
             sample = handle.read(SAMPLE_BYTES)
         per_row = max(len(sample) / max(sample.count(b"\n"), 1), 1.0)
-    size = total / len(spans)
+    size = total / held
     return [PartitionSize(key=one.key, rows=round(size / per_row), size_bytes=round(size), exact=False) for one in spans]
 
 

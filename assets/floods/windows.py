@@ -14,6 +14,7 @@ from assets.floods.model import Flood, Partitions
 KEY_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H:%M"}
 """Dagster's own formats of partition keys."""
 KEYS_MAX = 366 * 24
+_HELD = {"%Y": timedelta(days=365), "%m": timedelta(days=30), "%d": timedelta(days=1), "%H": timedelta(hours=1)}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -106,6 +107,14 @@ def source_path(flood: Flood, span: Window) -> str:
     local = span.start.astimezone(ZoneInfo(flood.partitions.timezone))
     # Not all that strftime(3) knows: to it, `my%20data` asks for a day with twenty digits.
     return re.sub("%[YmdH]", lambda found: local.strftime(found[0]), flood.source.path)
+
+
+def partitions_per_path(flood: Flood, now: datetime) -> int:
+    """About how many partitions one path of the source holds: all there are by now, unless it has a time in it."""
+    partitions = flood.partitions
+    until = now if partitions.end is None else min(now, partitions.end)
+    held = min((length for name, length in _HELD.items() if name in flood.source.path), default=until - partitions.start)
+    return max(1, min(held, until - partitions.start) // (timedelta(days=1) if partitions.by == "day" else timedelta(hours=1)))
 
 
 def gate_id(flood: Flood, key: str) -> str:

@@ -113,7 +113,7 @@ def write(path: Path, values: list[datetime], unit: str = "us", rows: int = 1000
 
 
 def rows_of(one: Flood, *keys: str) -> dict[str, int]:
-    return {size.key: size.rows for size in measure(one, windows(one.partitions, keys))}
+    return {size.key: size.rows for size in measure(one, windows(one.partitions, keys), NOW)}
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -124,7 +124,7 @@ def test_parquet_is_counted_exactly(tmp_path: Path, unit: str, group: int) -> No
     (tmp_path / "_SUCCESS").touch()
     one = flood(str(tmp_path))
     assert rows_of(one, "2026-01-01", "2026-01-02", "2026-01-03") == {"2026-01-01": 20, "2026-01-02": 35, "2026-01-03": 0}
-    assert all(size.exact for size in measure(one, windows(one.partitions, ["2026-01-02"])))
+    assert all(size.exact for size in measure(one, windows(one.partitions, ["2026-01-02"]), NOW))
 
 
 def test_a_file_for_each_day(tmp_path: Path) -> None:
@@ -136,15 +136,25 @@ def test_a_file_for_each_day(tmp_path: Path) -> None:
 
 def test_a_condition_makes_it_an_estimate(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", times(1, 3))
-    (size,) = measure(flood(str(tmp_path), where="n > 1"), windows(flood().partitions, ["2026-01-01"]))
+    (size,) = measure(flood(str(tmp_path), where="n > 1"), windows(flood().partitions, ["2026-01-01"]), NOW)
     assert not size.exact
 
 
-def test_lines_are_estimated(tmp_path: Path) -> None:
-    pacsv.write_csv(pa.table({"at": [str(one) for one in times(1, 1000)]}), tmp_path / "a.csv")
-    one = flood(source=Source(path=str(tmp_path / "a.csv"), format="csv"))
-    (size,) = measure(one, windows(one.partitions, ["2026-01-01"]))
-    assert not size.exact and abs(size.rows - 1000) <= 1
+@pytest.mark.parametrize(("name", "share"), [("2026-01-01.csv", 1), ("2026-01.csv", 30), ("all.csv", 120)])
+def test_lines_are_estimated(tmp_path: Path, name: str, share: int) -> None:
+    """What lies in one file for many partitions is shared out among those that there are by now, whatever is asked for."""
+    pacsv.write_csv(pa.table({"at": [str(one) for one in times(1, 6000)]}), tmp_path / name)
+    path = str(tmp_path / name.replace("2026-01-01", "%Y-%m-%d").replace("2026-01", "%Y-%m"))
+    one = flood(source=Source(path=path, format="csv"))
+    (size,) = measure(one, windows(one.partitions, ["2026-01-01"]), NOW)
+    assert not size.exact and abs(size.rows - 6000 / share) <= 1
+
+
+def test_an_event_time_that_is_an_expression_is_estimated(tmp_path: Path) -> None:
+    write(tmp_path / "all.parquet", times(1, 1200))
+    one = flood(str(tmp_path), event_time="date_trunc('HOUR', at)")
+    (size,) = measure(one, windows(one.partitions, ["2026-01-01"]), NOW)
+    assert (size.rows, size.exact) == (10, False)
 
 
 @pytest.mark.parametrize(
