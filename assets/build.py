@@ -205,13 +205,13 @@ class _Parts:
             run = Run(flood, context, cluster)
             with clear_failures(run):
                 plan = run.plan()
-                pending = run.pending()
+                pending, otherwise = run.pending(), run.loaded_otherwise()
                 if plan.rows:
                     hold(run, plan.brokers)
                 began = time.monotonic()
                 certificates = _run_backfill(run, spark, pending) if pending else {}
                 seconds = time.monotonic() - began
-            yield _backfill_result(run, plan, certificates, seconds)
+            yield _backfill_result(run, plan, certificates, otherwise, seconds)
 
         return flood_backfill
 
@@ -390,14 +390,16 @@ def _run_backfill(run: Run, spark: SparkResource, pending: Sequence[Any]) -> dic
     return found
 
 
-def _backfill_result(run: Run, plan: Plan, certificates: Mapping[str, Any], seconds: float) -> dg.MaterializeResult[None]:
+def _backfill_result(
+    run: Run, plan: Plan, certificates: Mapping[str, Any], otherwise: Sequence[str], seconds: float
+) -> dg.MaterializeResult[None]:
     context = run.context
     added = sum(one.added_rows for one in certificates.values())
     size = sum(one.size_bytes for one in certificates.values())
     (artifacts(context, run.flood.name)).mkdir(parents=True, exist_ok=True)
     _added_path(run).write_text(f"{added} {size} {seconds}")
     good, off = deviation(plan, sum(one.rows for one in certificates.values()))
-    problems = [problem for one in certificates.values() for problem in one.problems()]
+    problems = [*otherwise, *(problem for one in certificates.values() for problem in one.problems())]
     doubles = sum(one.duplicate_rows or 0 for one in certificates.values())
     disorder = sum(one.disordered_rows or 0 for one in certificates.values())
     looked = all(one.verified or one.rows == 0 for one in certificates.values())
@@ -453,7 +455,8 @@ _BACKFILL = """The history, by reference: Spark writes Parquet files into the to
 makes them readable, wholly or not at all. The same partition again adds nothing."""
 _RELEASE = """The reservation is given back, brokers hand over and leave, segments become one again."""
 _CHECKS = {
-    "certificate_complete": "Rows, bytes and checksums of the source are those that a client reads from the topic.",
+    "certificate_complete": "Rows, bytes and checksums of the source are those that a client reads from the topic; what was there "
+    "already was put there by the flood as it is defined now.",
     "in_order": "Within each partition of the topic no record is older than the one before it.",
     "no_duplicates": "No offset came twice.",
     "plan_against_actual": "As many rows as were planned; an estimate may be off by half.",

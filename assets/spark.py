@@ -40,7 +40,16 @@ def backfill(
     spark: SparkSession, flood: Flood, span: Window, cluster: str, partitions: int, listener: Callable[[Progress], None]
 ) -> Certificate:
     """Put one partition of a flood into its topic. One that is there already adds nothing. Raises HeadgateError."""
-    return run(_job(flood, span, cluster, partitions), spark, progress=listener)
+    return run(job_of(flood, span, cluster, partitions), spark, progress=listener)
+
+
+def differing(flood: Flood, span: Window, gate: Gate) -> list[str]:
+    """The parts of its definition in which a flood is another than the one that the gate of a partition was opened for."""
+    ours, theirs = (
+        dict(part.split("=", 1) for part in text.split())
+        for text in (job_of(flood, span, cluster="", partitions=1).definition(), gate.definition)
+    )
+    return sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))
 
 
 @contextmanager
@@ -82,7 +91,8 @@ def gates_ahead(
         beat.stop()
 
 
-def _job(flood: Flood, span: Window, cluster: str, partitions: int) -> Backfill:
+def job_of(flood: Flood, span: Window, cluster: str, partitions: int) -> Backfill:
+    """A partition of a flood, as a backfill."""
     return Backfill(
         cluster=cluster,
         topic=flood.topic,
@@ -103,7 +113,7 @@ def _job(flood: Flood, span: Window, cluster: str, partitions: int) -> Backfill:
 
 def _open(spark: SparkSession, flood: Flood, span: Window, cluster: str, partitions: int, owner: str) -> str | None:
     """Open the gate of a partition; None where it stands already, or there is nothing to come."""
-    job = _job(flood, span, cluster, partitions)
+    job = job_of(flood, span, cluster, partitions)
     gate = call(_describe(flood.topic, job.id(), cluster))
     if gate is not None and gate.state is not GateState.RELEASED:
         return None

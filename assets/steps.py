@@ -20,8 +20,9 @@ import dagster as dg
 from assets.floods.model import Flood
 from assets.floods.plan import PastRun, Plan, forecast, too_late
 from assets.floods.spread import Part, next_merge, next_split
-from assets.floods.windows import Window, deadline_at, gates_of, windows
+from assets.floods.windows import Window, deadline_at, gate_id, gates_of, windows
 from assets.lease import LEASES
+from assets.metadata import short_keys
 from assets.owners import HOLD_UNTIL_TAG, Owner
 from assets.recorder import RECORDERS
 from assets.resources import ClusterResource, FleetResource
@@ -62,6 +63,22 @@ class Run:
         """The partitions that are not in the topic yet, oldest first."""
         filled = filled_keys(self.flood, self.keys, self.cluster.gates(self.flood.topic))
         return windows(self.flood.partitions, [key for key in self.keys if key not in filled])
+
+    def loaded_otherwise(self) -> list[str]:
+        """What to say of those partitions that are in the topic already, but not as the flood is defined now."""
+        from assets.spark import differing
+
+        gates = self.cluster.gates(self.flood.topic)
+        filled = filled_keys(self.flood, self.keys, gates)
+        found: dict[str, list[str]] = {}
+        for span in windows(self.flood.partitions, sorted(filled)):
+            if parts := differing(self.flood, span, gates[gate_id(self.flood, span.key)]):
+                found.setdefault(", ".join(parts), []).append(span.key)
+        return [
+            "in the topic under another definition of the flood, and left as they are. "
+            f"partitions=`{', '.join(short_keys(keys))}` count=`{len(keys)}` differs=`{parts}`"
+            for parts, keys in found.items()
+        ]
 
     def plan(self) -> Plan:
         """The plan of this run: as it was made by `flood_plan`, else made now."""

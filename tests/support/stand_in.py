@@ -16,6 +16,7 @@ from typing import Any
 from assets.floods.model import Flood
 from assets.floods.windows import Window, gate_id
 from assets.resources import ClusterResource, SparkResource
+from assets.spark import job_of
 from broker.client.control import ClusterView, DesiredBrokers, Member, Reservation, Segment
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from pipelines.certificate import Certificate, PartitionCertificate, Tally
@@ -168,7 +169,8 @@ class StandInSpark(SparkResource):
             rows = book.rows.get(span.key, 0)
             tally = Tally(rows=rows, data_bytes=rows * 100, checksum=rows)
             if rows:
-                book.gates[flood.topic, gate_id(flood, span.key)] = SimpleNamespace(state="filled")
+                definition = job_of(flood, span, cluster, partitions).definition()
+                book.gates[flood.topic, gate_id(flood, span.key)] = SimpleNamespace(state="filled", definition=definition)
             return Certificate(
                 cluster=cluster, topic=flood.topic, place="now", flood_id=gate_id(flood, span.key),
                 gate_id=gate_id(flood, span.key), added_rows=rows, files=1, size_bytes=rows * 100,

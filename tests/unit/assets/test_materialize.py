@@ -157,6 +157,23 @@ def test_only_the_days_that_are_missing_are_run(world: World) -> None:
     assert [call[2] for call in world.called("spark")] == [(DAYS[0], DAYS[2])]
 
 
+def test_days_that_were_loaded_under_another_definition_are_told_of(
+    world: World, source: str, instance: dg.DagsterInstance
+) -> None:
+    assert world.run(DAYS[0], DAYS[1]).success
+    changed = World(source, instance, value="user", key=None)
+    changed.book.gates, changed.book.topics = world.book.gates, world.book.topics
+    result = changed.run()
+    assert result.success and metadata(result, "flood_backfill")["rows added"] == ROWS[DAYS[2]], "what is missing is added"
+    told = next(one for one in result.get_asset_check_evaluations() if one.check_name == "certificate_complete")
+    assert not told.passed and told.description == (
+        "in the topic under another definition of the flood, and left as they are. "
+        f"partitions=`{DAYS[0]}, {DAYS[1]}` count=`2` differs=`key, value`"
+    )
+    assert not checks(changed.run(DAYS[0], DAYS[0]))["certificate_complete"], "whatever else there is to add"
+    assert checks(changed.run(DAYS[2], DAYS[2]))["certificate_complete"]
+
+
 def test_the_next_forecast_rests_on_this_run(world: World) -> None:
     assert world.run(DAYS[1], DAYS[1]).success
     assert "1 earlier run:" in metadata(world.run(DAYS[2], DAYS[2]), "flood_plan")["forecast rests on"]
