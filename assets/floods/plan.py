@@ -122,10 +122,16 @@ def too_late(plan: Plan, now: datetime) -> str | None:
     return None
 
 
-def deviation(plan: Plan, actual_rows: int) -> tuple[bool, float]:
-    """Plan against actual: whether it was good enough, and by which share the rows were off (0.1: 10 % more than planned)."""
+def deviation(plan: Plan, actual_rows: int, *, filtered: bool = False) -> tuple[bool, float]:
+    """Plan against actual: whether it was good enough, and by which share the rows were off (0.1: 10 % more than planned).
+
+    Args:
+        filtered: the flood takes only those rows that meet a condition, of which the plan knows nothing: fewer are as good.
+    """
     off = (actual_rows - plan.rows) / plan.rows if plan.rows else float(actual_rows > 0)
-    return (off == 0 if plan.exact else abs(off) <= TOLERANCE), off
+    if plan.exact:
+        return off == 0, off
+    return (off if filtered else abs(off)) <= TOLERANCE, off
 
 
 def _fit(past: Sequence[PastRun]) -> tuple[float, float]:

@@ -100,6 +100,11 @@ def test_plan_against_actual(exact: bool, actual: int, good: bool) -> None:
     assert deviation(plan(100, 0, exact=exact), actual)[0] is good
 
 
+@pytest.mark.parametrize(("actual", "good"), [(0, True), (3, True), (149, True), (151, False)])
+def test_a_condition_may_leave_out_any_number_of_rows(actual: int, good: bool) -> None:
+    assert deviation(plan(100, 0, exact=False), actual, filtered=True)[0] is good
+
+
 # -- sources
 
 
