@@ -126,6 +126,12 @@ def _parquet(
                         f"the source has no such column. event_time=`{column}` columns=`{', '.join(schema.names)}` path=`{path}`",
                     )
                 column = ""  # an expression: only Spark can say
+            elif not _is_time(kind := schema.field(column).type):
+                raise InvalidError(
+                    Reason.INVALID_CONFIG,
+                    "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers. "
+                    f"event_time=`{column}` type=`{kind}` path=`{path}`",
+                )
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
                 per_row = group.total_byte_size / max(group.num_rows, 1)
@@ -168,6 +174,12 @@ def _bounds(group: Any, column: str) -> tuple[datetime | None, datetime | None]:
             if isinstance(low, datetime) and isinstance(high, datetime):
                 return _aware(low), _aware(high)
     return None, None
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_timestamp(kind) or pa.types.is_date(kind)
 
 
 def _counted(column: pa.ChunkedArray[Any], spans: Sequence[Window]) -> dict[Window, float]:

@@ -168,6 +168,11 @@ def test_an_event_time_that_is_an_expression_is_estimated(tmp_path: Path) -> Non
         (lambda path: None, "the source is not there"),
         (lambda path: path.write_bytes(b"x" * 100), "the source is not parquet"),
         (lambda path: pq.write_table(pa.table({"b": [1]}), path), "the source has no such column. event_time=`at` columns=`b`"),
+        (
+            lambda path: pq.write_table(pa.table({"at": [1]}), path),
+            "event time must be timestamp or date: .* event_time=`at` type=`int64`",
+        ),
+        (lambda path: pq.write_table(pa.table({"at": ["x"]}), path), "event time must be timestamp or date: .* type=`string`"),
     ],
 )
 def test_sources_that_are_none(tmp_path: Path, make: object, text: str) -> None:
