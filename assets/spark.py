@@ -7,6 +7,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from assets.floods.model import Flood
@@ -17,7 +18,7 @@ from broker.client.gates import GateAdmin, GateState, Place
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from pipelines.backfill import Backfill, run
 from pipelines.certificate import Certificate
-from pipelines.plan import count, load, records
+from pipelines.plan import Rows, count, load, records
 from pipelines.progress import Progress
 from pipelines.session import session
 
@@ -40,7 +41,36 @@ def backfill(
     spark: SparkSession, flood: Flood, span: Window, cluster: str, partitions: int, listener: Callable[[Progress], None]
 ) -> Certificate:
     """Put one partition of a flood into its topic. One that is there already adds nothing. Raises HeadgateError."""
-    return run(job_of(flood, span, cluster, partitions), spark, progress=listener)
+    job = job_of(flood, span, cluster, partitions)
+    with own_words(spark, flood, job):
+        return run(job, spark, progress=listener)
+
+
+@contextmanager
+def own_words(spark: SparkSession, flood: Flood, job: Backfill) -> Iterator[None]:
+    """The condition of a partition has its span of time in it, which nobody wrote: what is wrong with it is told as what is wrong
+    with the flood's event time, or with its own condition."""
+    try:
+        yield
+    except InvalidError as error:
+        if f"where=`{job.where}`" in error.message:
+            rows_of(spark, replace(job, where=flood.where))
+        raise
+
+
+def rows_of(spark: SparkSession, job: Backfill) -> Rows:
+    """The rows of a partition as records. Raises InvalidError where its expressions do not suit the source."""
+    assert isinstance(job.source, str), "a flood's source is a path"
+    return records(
+        load(spark, job.source, job.format, job.options),
+        key=job.key,
+        value=job.value,
+        event_time=job.event_time,
+        headers=None,
+        order_by=(),
+        where=job.where,
+        now_ms=0,
+    )
 
 
 def differing(flood: Flood, span: Window, gate: Gate) -> list[str]:
@@ -117,17 +147,8 @@ def _open(spark: SparkSession, flood: Flood, span: Window, cluster: str, partiti
     gate = call(_describe(flood.topic, job.id(), cluster))
     if gate is not None and gate.state is not GateState.RELEASED:
         return None
-    rows = records(
-        load(spark, job.source, job.format, job.options),
-        key=job.key,
-        value=job.value,
-        event_time=job.event_time,
-        headers=None,
-        order_by=(),
-        where=job.where,
-        now_ms=0,
-    )
-    counts = count(spark, rows, partitions)
+    with own_words(spark, flood, job):
+        counts = count(spark, rows_of(spark, job), partitions)
     if counts.total == 0:
         return None
     opened = call(_open_gate(job, counts.rows, owner))

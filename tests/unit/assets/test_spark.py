@@ -1,0 +1,46 @@
+"""What Spark says of a flood whose expressions do not suit its source.
+
+Compared: messages. A mismatch means that a person is told of an expression that stands nowhere in the file of floods.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from assets.floods.model import Flood, Partitions, Source
+from assets.floods.windows import window
+from assets.spark import job_of, own_words, rows_of
+from broker.runtime.errors import InvalidError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize(
+    ("event_time", "where", "text"),
+    [
+        ("clicked", None, "event time is no expression of this source. event_time=`clicked` columns=`at, n`"),
+        ("n", None, "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers."),
+        ("at", "n > > 1", "where is not a condition on this source. where=`n > > 1` spark="),
+    ],
+)
+def test_a_mistake_is_told_in_the_words_of_the_flood(
+    spark: SparkSession, tmp_path: Path, event_time: str, where: str | None, text: str
+) -> None:
+    (tmp_path / "a.csv").write_text("at,n\n2026-01-01T00:00:00Z,1\n")
+    flood = Flood(
+        name="clicks",
+        topic="clicks",
+        source=Source(path=str(tmp_path), format="csv", options={"header": "true", "inferSchema": "true"}),
+        event_time=event_time,
+        where=where,
+        partitions=Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
+    )
+    job = job_of(flood, window(flood.partitions, "2026-01-01"), "127.0.0.1:1", 1)
+    with pytest.raises(InvalidError) as caught, own_words(spark, flood, job):
+        rows_of(spark, job)
+    assert caught.value.message.startswith(text)
