@@ -6,6 +6,7 @@ by reading that one column, or shared out by time where there is too much. CSV a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,9 @@ def _measure_path(flood: Flood, path: str, spans: Sequence[Window], held: int) -
         if "://" in url:
             system, base = pafs.FileSystem.from_uri(url)
         else:
-            system, base = pafs.LocalFileSystem(), url
+            # Messages have the whole path: where Dagster's processes were started is not where people look.
+            system, base = pafs.LocalFileSystem(), os.path.abspath(url)
+            path = base
         files = _files(system, base)
     except pa.ArrowInvalid as error:
         raise InvalidError(Reason.INVALID_CONFIG, f"the source's path is not one: {_short(error)}. path=`{path}`") from error

@@ -228,6 +228,8 @@ def test_a_topic_of_another_shape_is_refused_in_the_plan(world: World) -> None:
 def test_a_source_that_is_not_there(world: World, instance: dg.DagsterInstance) -> None:
     gone = World("/nowhere/at/all.parquet", instance)
     assert failure(gone.run()) == "the source is not there. flood=`clicks` path=`/nowhere/at/all.parquet`"
+    gone = World("./nowhere", instance)
+    assert failure(gone.run()) == f"the source is not there. flood=`clicks` path=`{Path.cwd()}/nowhere`"
 
 
 class _Forbidden(BaseHTTPRequestHandler):
