@@ -14,6 +14,7 @@ from assets.floods.model import Flood
 from assets.floods.windows import Window, gate_id, predicate, source_path
 from assets.lease import Heartbeat
 from assets.loop import call
+from assets.steps import throttled
 from broker.client.gates import GateAdmin, GateState, Place
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from pipelines.backfill import Backfill, run
@@ -98,12 +99,14 @@ def gates_ahead(
     those that were opened here are released, unless they were filled by then.
     """
     opened: list[str] = []
+    tell = throttled(say)
     owner = f"headgate-{uuid.uuid4().hex}"
     # From the first gate on: counting for the others may take longer than a gate lives.
     beat = Heartbeat("gates of the flood", lambda: _renew(flood, tuple(opened), cluster), flood.gate_ttl_ms, most_s, say)
     try:
         # In front of everything, each gate comes before the one that was opened last.
-        for span in reversed(spans) if flood.place == "front" else spans:
+        for number, span in enumerate(reversed(spans) if flood.place == "front" else spans, 1):
+            tell("gates", f"{span.key} ({number} of {len(spans)}): counting, for its gate")
             gate = _open(spark, flood, span, cluster, partitions, owner)
             if gate is not None:
                 opened.append(gate)

@@ -1,19 +1,20 @@
-"""What Spark says of a flood whose expressions do not suit its source.
+"""What is said of a flood while Spark has it: of expressions that do not suit its source, and of how far it is.
 
-Compared: messages. A mismatch means that a person is told of an expression that stands nowhere in the file of floods.
+Compared: messages. A mismatch means that people are told of an expression that stands nowhere in the file of floods, or nothing.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from assets.floods.model import Flood, Partitions, Source
-from assets.floods.windows import window
-from assets.spark import job_of, own_words, rows_of
+from assets.floods.windows import Window, window, windows
+from assets.spark import gates_ahead, job_of, own_words, rows_of
 from broker.runtime.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -44,3 +45,25 @@ def test_a_mistake_is_told_in_the_words_of_the_flood(
     with pytest.raises(InvalidError) as caught, own_words(spark, flood, job):
         rows_of(spark, job)
     assert caught.value.message.startswith(text)
+
+
+def test_who_waits_for_many_gates_is_told_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    flood = Flood(
+        name="clicks",
+        topic="clicks",
+        source=Source(path="/data"),
+        event_time="at",
+        partitions=Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
+    )
+    days = [f"2026-01-0{day}" for day in range(1, 10)]
+    now = 0.0
+
+    def count(spark: Any, flood: Flood, span: Window, *_: Any) -> None:
+        nonlocal now
+        now += 2
+
+    monkeypatch.setattr("assets.spark._open", count)
+    monkeypatch.setattr("assets.steps.time", SimpleNamespace(monotonic=lambda: now))
+    said: list[str] = []
+    with gates_ahead(None, flood, windows(flood.partitions, days), "127.0.0.1:1", 1, 60, said.append):  # type: ignore[arg-type]
+        assert [text.split(":")[0] for text in said] == ["2026-01-01 (1 of 9)", "2026-01-04 (4 of 9)", "2026-01-07 (7 of 9)"]
