@@ -93,11 +93,13 @@ def _show(console: Console, facts: Facts, options: Options, seconds: float) -> N
         ("checks", ", ".join(f"{name} {'passed' if passed else 'FAILED'}" for name, passed in facts.checks.items())),
         ("from earliest", _verdict(facts.readers.get("earliest", {}))),
         ("from latest", f"{_verdict(live)}; none came later than {live.get('delay_ms_max', 0) / 1000:.1f} s after it was sent"),
-        *((name, url) for name, url in facts.urls.items()),
     ]  # fmt: skip
     for name, text in rows:
         table.add_row(name, text)
     console.print(table)
+    for name, url in facts.urls.items():
+        # Not in the table: a URL that is folded cannot be followed.
+        console.print(f" [dim]{name:14}[/dim]   {url}", soft_wrap=True)
     for problem in facts.problems:
         console.print(f"[bold red]{problem}[/bold red]")
     if not facts.problems:

@@ -6,6 +6,7 @@ praises what it should report.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,9 +15,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from assets.demo import flights
-from assets.demo.play import Facts
+from assets.demo.__main__ import _show
+from assets.demo.play import Facts, Options
 from assets.demo.processes import Processes, free_port, wait_for
 from assets.demo.reader import Checker
 from assets.recorder import Sample
@@ -117,3 +120,10 @@ def test_a_process_gives_way_with_all_that_it_starts(tmp_path: Path) -> None:
         group = Path(f"/proc/{process.pid}/autogroup")
         assert not group.exists() or group.read_text().endswith(f" nice {own + 5}\n")
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
+
+
+def test_a_url_is_never_folded() -> None:
+    url = f"http://127.0.0.1:13210/runs/{'0' * 80}"
+    written = io.StringIO()
+    _show(Console(width=80, file=written), Facts(days=["2013-06-10"], urls={"this run": url}), Options(), 1.0)
+    assert url in written.getvalue()
