@@ -13,13 +13,15 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from assets.demo import flights
 from assets.demo.__main__ import _show
-from assets.demo.play import Facts, Options
+from assets.demo.play import Demo, Facts, Options
 from assets.demo.processes import Processes, free_port, wait_for
 from assets.demo.reader import Checker
 from assets.recorder import Sample
@@ -127,3 +129,19 @@ def test_a_url_is_never_folded() -> None:
     written = io.StringIO()
     _show(Console(width=80, file=written), Facts(days=["2013-06-10"], urls={"this run": url}), Options(), 1.0)
     assert url in written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("planned", "came", "problems"), [(2, 2, []), (3, 2, ["there were never 3 brokers, which the plan asked for"])]
+)
+def test_as_many_brokers_come_as_were_planned(planned: int, came: int, problems: list[str]) -> None:
+    looks = [
+        Sample(at_s=at, desired=live, live=live, bytes_in_per_s=0, bytes_out_per_s=0, rows_done=0)
+        for at, live in enumerate((1, came, 1))
+    ]
+    demo: Any = SimpleNamespace(
+        facts=Facts(samples=looks),
+        dagster=SimpleNamespace(checks=lambda _: {}, metadata=lambda *_: {"2013-06-10": {"rows": 1, "brokers": planned}}),
+    )
+    Demo._collect(demo, "a run")
+    assert demo.facts.problems == problems
