@@ -52,7 +52,12 @@ class Run:
 
     @property
     def keys(self) -> list[str]:
-        """The partitions of this run."""
+        """The partitions of this run. Raises InvalidError where it was started without any."""
+        if not (self.context.has_partition_key or self.context.has_partition_key_range):
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"a flood comes in by partitions: launch it for some. flood=`{self.flood.name}` by=`{self.flood.partitions.by}`",
+            )
         return sorted(self.context.partition_keys)
 
     def say(self, text: str) -> None:

@@ -289,6 +289,13 @@ def test_an_event_time_that_is_no_column(source: str, instance: dg.DagsterInstan
     assert "no such column" in text and "columns=`at, user`" in text
 
 
+def test_a_run_without_a_partition(world: World, instance: dg.DagsterInstance) -> None:
+    job = world.definitions.resolve_job_def("clicks_flood")
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    assert failure(result) == "a flood comes in by partitions: launch it for some. flood=`clicks` by=`day`"
+    assert not world.called("reserve")
+
+
 def test_a_deadline_in_the_past(source: str, instance: dg.DagsterInstance) -> None:
     text = failure(World(source, instance, deadline=datetime(2020, 1, 1, tzinfo=UTC)).run())
     assert text.startswith("the deadline is over. deadline=`2020-01-01T00:00:00+00:00`")
