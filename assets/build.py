@@ -26,7 +26,7 @@ import dagster as dg
 
 from assets.floods.model import Flood, Partitions
 from assets.floods.plan import Plan, deviation
-from assets.floods.windows import KEY_FORMATS, occurrences
+from assets.floods.windows import KEY_FORMATS, Occurrence, newest_key, occurrences
 from assets.lease import LEASES
 from assets.metadata import against_always_on, members_table, partition_metadata, plan_metadata, short_keys, table
 from assets.owners import FLOOD_TAG, HOLD_UNTIL_TAG, OCCURRENCE_TAG, occurrence_id
@@ -302,13 +302,14 @@ class _Parts:
         )
         def flood_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
             at = context.scheduled_execution_time.astimezone(UTC)
-            found = occurrences(flood, at - timedelta(seconds=1), at, 1)
-            if not found:
+            # Dagster's tick decides, not our cron: where the clock is changed they differ.
+            partition = newest_key(flood.partitions, at)
+            if partition is None:
                 yield dg.SkipReason("no partition is over yet")
                 return
             yield dg.RunRequest(
-                run_key=found[0].run_key(flood.name, "start"),
-                partition_key=found[0].partition,
+                run_key=Occurrence(at, partition).run_key(flood.name, "start"),
+                partition_key=partition,
                 tags={OCCURRENCE_TAG: occurrence_id(at)},
             )
 

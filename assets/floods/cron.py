@@ -1,7 +1,8 @@
 """Five cron fields: minute, hour, day of the month, month, day of the week. Pure: no clock.
 
 As in crontab(5): lists, ranges, steps, names; where both day fields are restricted, either may match; 7 is Sunday too.
-Local times that do not exist (the clock is put forward) have no occurrence; those that exist twice have one, the first.
+Local times that do not exist (the clock is put forward) have no occurrence; those that exist twice have one, the first. Dagster's
+scheduler, which begins the floods, moves the one and takes the second of the other: brokers are not raised ahead of it then.
 """
 
 from __future__ import annotations

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 
 import dagster as dg
 import pytest
 import yaml
 from dagster._core.instance.config import dagster_instance_config_schema  # type: ignore[attr-defined]
+from dagster._utils.schedules import schedule_execution_time_iterator
 
 from assets.build import flood_definitions
 from assets.definitions import from_environment
@@ -99,6 +101,21 @@ def test_the_schedule_asks_for_the_day_that_is_over() -> None:
     context = dg.build_schedule_context(scheduled_execution_time=at, repository_def=repository)
     (request,) = schedule.evaluate_tick(context).run_requests or ()
     assert request.partition_key == "2026-05-01" and request.tags["headgate/occurrence"] == "20260502T060000Z"
+
+
+@pytest.mark.parametrize("tick", ["2026-03-29T01:00:00+00:00", "2026-10-25T01:30:00+00:00"])
+def test_a_day_on_which_the_clock_is_changed_is_not_left_out(tick: str) -> None:
+    """Dagster puts 02:30 off to 03:00 where there is none, and takes the second where there are two."""
+    text = FLOODS.replace('{cron: "0 6 * * *"}', '{cron: "30 2 * * *", timezone: Europe/Berlin}')
+    text = text.replace("{by: day, start: 2026-01-01}", "{by: day, start: 2026-01-01, timezone: Europe/Berlin}")
+    repository = flood_definitions(parse(text, "f.yaml")).get_repository_def()
+    (schedule,) = repository.schedule_defs
+    at = datetime.fromisoformat(tick)
+    ticks = schedule_execution_time_iterator(at.timestamp() - 3600, "30 2 * * *", "Europe/Berlin", ascending=True)
+    assert at.timestamp() in [one.timestamp() for one in islice(ticks, 2)]
+    context = dg.build_schedule_context(scheduled_execution_time=at, repository_def=repository)
+    (request,) = schedule.evaluate_tick(context).run_requests or ()
+    assert request.partition_key == (at - timedelta(days=1)).date().isoformat()
 
 
 def test_two_floods_of_one_name_from_code() -> None:
