@@ -1,6 +1,7 @@
 """Five cron fields: minute, hour, day of the month, month, day of the week. Pure: no clock.
 
-As in crontab(5): lists, ranges, steps, names; where both day fields are restricted, either may match; 7 is Sunday too.
+As in crontab(5): lists, ranges, steps, names; where neither day field is `*`, either may match (`*/2` too, as to
+Dagster); 7 is Sunday too.
 Local times that do not exist (the clock is put forward) have no occurrence; those that exist twice have one, the first. Dagster's
 scheduler, which begins the floods, moves the one and takes the second of the other: brokers are not raised ahead of it then.
 """
@@ -41,7 +42,7 @@ class Cron:
         days = _field(fields[2], "day of the month", 1, 31)
         months = _field(fields[3], "month", 1, 12, _MONTHS)
         weekdays = frozenset(day % 7 for day in _field(fields[4], "day of the week", 0, 7, _DAYS))
-        either = not fields[2].startswith("*") and not fields[4].startswith("*")
+        either = "*" not in (fields[2], fields[4])
         cron = cls(text, minutes, hours, days, months, weekdays, either)
         if next(cron._dates(date(2023, 1, 1)), None) is None:
             raise ValueError("a day that exists")
