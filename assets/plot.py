@@ -16,7 +16,8 @@ _LIVE, _DESIRED, _ROWS = "#2563eb", "#94a3b8", "#f59e0b"
 
 def svg(samples: Sequence[Sample], title: str) -> str:
     """The picture; an empty frame where there are no samples."""
-    samples = samples[:: -(-len(samples) // POINTS_MAX) or 1]
+    # The last one too: it shows that the brokers are gone.
+    samples = [*samples[: -1 : -(-len(samples) // POINTS_MAX) or 1], *samples[-1:]]
     span_s = max((one.at_s for one in samples), default=1.0) or 1.0
     most_brokers = max((max(one.live, one.desired) for one in samples), default=1) or 1
     most_rows = max((one.rows_done for one in samples), default=0)

@@ -252,3 +252,7 @@ def test_the_picture_is_svg_whatever_happened(live: tuple[int, ...]) -> None:
     picture = svg(samples(*live), "clicks <&> more")
     assert ElementTree.fromstring(picture).tag.endswith("svg") and len(picture) < 60_000
     assert markdown(samples(*live), "x").startswith("![x](data:image/svg+xml;base64,")
+
+
+def test_the_picture_of_a_long_flood_has_its_end() -> None:
+    assert ">1000 s<" in svg(samples(*[3] * 1000, 1), "clicks"), "at which the brokers are gone"
