@@ -24,6 +24,7 @@ FILES_MAX = 100_000
 SAMPLE_BYTES = 1 << 20
 EXACT_ROWS_MAX = 5_000_000
 """Up to so many rows the event-time column is read and counted."""
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _LINE_FORMATS = ("csv", "json", "text")
 
 
@@ -203,14 +204,31 @@ def _estimate(
 ) -> list[PartitionSize]:
     """Sizes, and rows by the density of lines."""
     total = sum(int(one.size or 0) for one in files)
-    per_row = 100.0
+    per_row, growth = 100.0, 1.0
     if flood.source.format.lower() in _LINE_FORMATS:
         first = max(files, key=lambda one: int(one.size or 0))
-        with system.open_input_stream(str(first.path)) as handle:
-            sample = handle.read(SAMPLE_BYTES)
-        per_row = max(len(sample) / max(sample.count(b"\n"), 1), 1.0)
-    size = total / held
+        with system.open_input_file(str(first.path)) as stored:
+            sample = stored.read(SAMPLE_BYTES)
+        length, lines = _decompressed(sample, str(first.path))
+        per_row, growth = max(length / max(lines, 1), 1.0), length / max(len(sample), 1)
+    size = total * growth / held
     return [PartitionSize(key=one.key, rows=round(size / per_row), size_bytes=round(size), exact=False) for one in spans]
+
+
+def _decompressed(sample: bytes, path: str) -> tuple[int, int]:
+    """Bytes and lines in the beginning of a file. To Spark, too, its name tells the codec."""
+    import pyarrow as pa
+
+    length = lines = 0
+    codec: Any = _CODECS.get(os.path.splitext(path)[1])
+    with pa.input_stream(pa.py_buffer(sample), compression=codec) as stream:
+        try:
+            while piece := stream.read(SAMPLE_BYTES):
+                length += len(piece)
+                lines += piece.count(b"\n")
+        except OSError:
+            pass  # cut off in the middle of what was compressed together
+    return length, lines
 
 
 def _aware(value: datetime) -> datetime:

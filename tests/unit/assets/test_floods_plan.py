@@ -155,6 +155,15 @@ def test_lines_are_estimated(tmp_path: Path, name: str, share: int) -> None:
     assert not size.exact and abs(size.rows - 6000 / share) <= 1
 
 
+@pytest.mark.parametrize("codec", ["gz", "bz2", "zst"])
+def test_compressed_lines_are_estimated(tmp_path: Path, codec: str) -> None:
+    with pa.output_stream(tmp_path / f"a.csv.{codec}", compression="detect") as file:
+        pacsv.write_csv(pa.table({"at": [str(one) for one in times(1, 60_000)]}), file)
+    one = flood(source=Source(path=f"{tmp_path}/a.csv.{codec}", format="csv"), partitions=Partitions(start=NOW - timedelta(days=1)))
+    (size,) = measure(one, windows(one.partitions, ["2026-01-01"]), NOW)
+    assert abs(size.rows / 60_000 - 1) < 0.2 and abs(size.size_bytes / (60_000 * 28) - 1) < 0.2
+
+
 def test_an_event_time_that_is_an_expression_is_estimated(tmp_path: Path) -> None:
     write(tmp_path / "all.parquet", times(1, 1200))
     one = flood(str(tmp_path), event_time="date_trunc('HOUR', at)")
