@@ -54,9 +54,13 @@ def own_words(spark: SparkSession, flood: Flood, job: Backfill) -> Iterator[None
     try:
         yield
     except InvalidError as error:
-        if f"where=`{job.where}`" in error.message:
-            rows_of(spark, replace(job, where=flood.where))
-        raise
+        if f"where=`{job.where}`" not in error.message:
+            raise
+        rows_of(spark, replace(job, where=flood.where))
+        raise InvalidError(
+            Reason.INVALID_CONFIG,
+            f"event time is a column whose name is no word: it needs backquotes around it. event_time=`{flood.event_time}`",
+        ) from error
 
 
 def rows_of(spark: SparkSession, job: Backfill) -> Rows:

@@ -122,7 +122,7 @@ def _parquet(
     for info in files:
         with system.open_input_file(str(info.path)) as handle, pq.ParquetFile(handle) as file:
             schema = file.schema_arrow
-            column = flood.event_time
+            column = flood.event_time.strip("`")
             if column not in schema.names:
                 if column.isidentifier():
                     raise InvalidError(

@@ -132,6 +132,12 @@ def test_parquet_is_counted_exactly(tmp_path: Path, unit: str, group: int) -> No
     assert all(size.exact for size in measure(one, windows(one.partitions, ["2026-01-02"]), NOW))
 
 
+def test_a_column_in_backquotes_is_counted_like_any_other(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"its time": pa.array(times(1, 20), pa.timestamp("us", tz="UTC"))}), tmp_path / "a.parquet")
+    one = flood(str(tmp_path), event_time="`its time`")
+    assert [(size.rows, size.exact) for size in measure(one, windows(one.partitions, ["2026-01-01"]), NOW)] == [(20, True)]
+
+
 def test_a_file_for_each_day(tmp_path: Path) -> None:
     write(tmp_path / "2026-01-01.parquet", times(1, 3))
     write(tmp_path / "2026-01-02.parquet", times(2, 4))

@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("event_time", "where", "text"),
     [
-        ("clicked", None, "event time is no expression of this source. event_time=`clicked` columns=`at, n`"),
+        ("clicked", None, "event time is no expression of this source. event_time=`clicked` columns=`at, n, its time`"),
         ("n", None, "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers."),
+        ("its time", None, "event time is a column whose name is no word: it needs backquotes around it. event_time=`its time`"),
         ("at", "n > > 1", "where is not a condition on this source. where=`n > > 1` spark="),
     ],
 )
 def test_a_mistake_is_told_in_the_words_of_the_flood(
     spark: SparkSession, tmp_path: Path, event_time: str, where: str | None, text: str
 ) -> None:
-    (tmp_path / "a.csv").write_text("at,n\n2026-01-01T00:00:00Z,1\n")
+    (tmp_path / "a.csv").write_text("at,n,its time\n2026-01-01T00:00:00Z,1,2026-01-01T00:00:00Z\n")
     flood = Flood(
         name="clicks",
         topic="clicks",
