@@ -78,15 +78,6 @@ def rows_of(spark: SparkSession, job: Backfill) -> Rows:
     )
 
 
-def differing(flood: Flood, span: Window, gate: Gate) -> list[str]:
-    """The parts of its definition in which a flood is another than the one that the gate of a partition was opened for."""
-    ours, theirs = (
-        dict(part.split("=", 1) for part in text.split())
-        for text in (job_of(flood, span, cluster="", partitions=1).definition(), gate.definition)
-    )
-    return sorted(name for name in ours | theirs if ours.get(name) != theirs.get(name))
-
-
 @contextmanager
 def gates_ahead(
     spark: SparkSession,

@@ -71,13 +71,14 @@ class Run:
 
     def loaded_otherwise(self) -> list[str]:
         """What to say of those partitions that are in the topic already, but not as the flood is defined now."""
-        from assets.spark import differing
+        from assets.spark import job_of
 
         gates = self.cluster.gates(self.flood.topic)
         filled = filled_keys(self.flood, self.keys, gates)
         found: dict[str, list[str]] = {}
         for span in windows(self.flood.partitions, sorted(filled)):
-            if parts := differing(self.flood, span, gates[gate_id(self.flood, span.key)]):
+            job = job_of(self.flood, span, cluster="", partitions=1)
+            if parts := job.differs_from(gates[gate_id(self.flood, span.key)]):
                 found.setdefault(", ".join(parts), []).append(span.key)
         return [
             "in the topic under another definition of the flood, and left as they are. "

@@ -114,12 +114,18 @@ class Backfill:
         """
         return " ".join(f"{name}={_digest(part, 12)}" for name, part in self._parts().items())
 
+    def differs_from(self, gate: Gate) -> list[str]:
+        """The parts of its definition in which this flood is not the one that a gate was opened for, by name."""
+        ours, theirs = ({tuple(part.split("=", 1)) for part in text.split()} for text in (self.definition(), gate.definition))
+        return sorted({part[0] for part in ours ^ theirs})
+
     def check_definition(self, gate: Gate) -> None:
         """Raises InvalidError(GATE_CONFLICT) where a gate of this flood's id was opened for something else."""
-        if gate.definition == self.definition():
+        differing = self.differs_from(gate)
+        if not differing:
             return
-        ours, theirs = ({tuple(part.split("=", 1)) for part in text.split()} for text in (self.definition(), gate.definition))
-        differing = sorted({part[0] for part in ours ^ theirs}) if gate.definition else ["not a flood's gate"]
+        if not gate.definition:
+            differing = ["not a flood's gate"]
         way_out = "choose another one (--flood-id)"
         if gate.state is GateState.OPEN:
             way_out += ", or wait for that flood's end, or release its gate"
