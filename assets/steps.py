@@ -32,6 +32,7 @@ POLL_S = 0.5
 SAY_S = 5.0
 LEAVE_WAIT_S = 90.0
 """How long a run watches the brokers go. They go without it too."""
+ROOM = "history.room"
 PAST_EVENTS = 200
 RESHARDS_MAX = 64
 _MAX_RUN_S = 24 * 3600.0
@@ -159,6 +160,11 @@ def check_topic(flood: Flood, cluster: ClusterResource) -> int | None:
             f"the topic has another number of partitions than the flood says. topic=`{flood.topic}` partitions=`{partitions}` "
             f"topic_partitions=`{flood.topic_partitions}`",
         )
+    if flood.place == "front" and not any(entry.name == ROOM and entry.value != "0" for entry in found.config):
+        raise InvalidError(
+            Reason.INVALID_CONFIG,
+            f"no room in front: a topic gets it when it is created, with {ROOM}, as a flood does it. topic=`{flood.topic}`",
+        )
     return partitions
 
 
@@ -199,7 +205,7 @@ def ensure_topic(run: Run) -> int:
     flood = run.flood
     partitions = check_topic(flood, run.cluster)
     if partitions is None:
-        config = {"history.room": str(1 << 40)} if flood.place == "front" else {}
+        config = {ROOM: str(1 << 40)} if flood.place == "front" else {}
         run.cluster.create_topic(flood.topic, flood.topic_partitions, config)
         run.say(f"topic {flood.topic} was made")
         partitions = check_topic(flood, run.cluster)

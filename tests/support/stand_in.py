@@ -30,6 +30,7 @@ class Book:
     reservation_max: int = 64
     reservations: dict[str, Reservation] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
     gates: dict[tuple[str, str], Any] = field(default_factory=dict)
     segments: list[Segment] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
@@ -128,11 +129,15 @@ class StandInCluster(ClusterResource):
 
     def topic(self, name: str) -> Any:
         partitions = self._book.topics.get(name)
-        return None if partitions is None else SimpleNamespace(partitions=tuple(range(partitions)))
+        if partitions is None:
+            return None
+        config = tuple(SimpleNamespace(name=key, value=value) for key, value in self._book.configs.get(name, {}).items())
+        return SimpleNamespace(partitions=tuple(range(partitions)), config=config)
 
     def create_topic(self, name: str, partitions: int | None, config: Mapping[str, str]) -> None:
         self._book.calls.append(("create_topic", name, partitions, dict(config)))
         self._book.topics[name] = partitions or 8
+        self._book.configs[name] = dict(config)
         self._book.segments.append(part(1, name, 0, partitions or 8, 1))
 
     def lags(self, topic: str) -> dict[str, tuple[int, int]]:

@@ -225,6 +225,15 @@ def test_a_topic_of_another_shape_is_refused_in_the_plan(world: World) -> None:
     assert not world.called("reserve")
 
 
+def test_a_topic_without_room_in_front_is_refused_in_the_plan(source: str, instance: dg.DagsterInstance) -> None:
+    world = World(source, instance, place="front")
+    world.book.topics["clicks"] = 8
+    assert "no room in front" in failure(world.run())
+    assert not world.called("reserve")
+    del world.book.topics["clicks"]
+    assert world.run().success and world.run().success, "a topic that the flood makes has it"
+
+
 def test_a_source_that_is_not_there(world: World, instance: dg.DagsterInstance) -> None:
     gone = World("/nowhere/at/all.parquet", instance)
     assert failure(gone.run()) == "the source is not there. flood=`clicks` path=`/nowhere/at/all.parquet`"
