@@ -6,6 +6,7 @@ Such a call carries `FORWARDED_KEY`: whoever gets it answers for itself alone, a
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,8 @@ class Peers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._calls: Counter[str] = Counter()
+        """Under way, by address."""
 
     def others(self) -> list[Incarnation]:
         """The other live brokers, by id."""
@@ -63,8 +66,9 @@ class Peers:
     async def call(self, broker: Incarnation, method: Method, request: Message, timeout_s: float = TIMEOUT_S) -> Any:
         """One broker's answer. Raises HeadgateError; RetryError(TIMED_OUT, CLOSED) where it may have seen the request or not."""
         address = address_of(broker)
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = (await self._channel(address)).unary_unary(method.path)
+        self._calls[address] += 1
         try:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = (await self._channel(address)).unary_unary(method.path)
             data = await call(request.SerializeToString(), timeout=timeout_s, metadata=((FORWARDED_KEY, "1"),))
         except grpc.aio.AioRpcError as error:
             if any(key == REASON_KEY for key, _ in error.trailing_metadata() or ()):
@@ -74,6 +78,10 @@ class Peers:
                 Reason.TIMED_OUT if late else Reason.CLOSED,
                 f"a broker does not answer another. broker=`{broker.broker_id}` address=`{address}`",
             ) from error
+        finally:
+            self._calls[address] -= 1
+            if not self._calls[address]:
+                del self._calls[address]
         return method.response.FromString(data)
 
     async def ask(
@@ -91,10 +99,12 @@ class Peers:
     async def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            known = {address_of(broker) for broker in self.others()}
-            for gone in self._channels.keys() - known:
-                await self._channels.pop(gone).close()
             channel = self._channels[address] = grpc.aio.insecure_channel(address, options=OPTIONS)
+            known = {address_of(broker) for broker in self.others()}
+            # Closing one cancels who waits for an answer, and a broker that was just lost may have been asked before.
+            over = [self._channels.pop(gone) for gone in self._channels.keys() - known if not self._calls[gone]]
+            for one in over:
+                await one.close()
         return channel
 
     async def close(self) -> None:
