@@ -17,7 +17,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.floods.model import Flood
+from assets.floods.model import ROOM, ROOM_OFFSETS, Flood
 from assets.floods.plan import PastRun, Plan, forecast, too_late
 from assets.floods.spread import Part, next_merge, next_split
 from assets.floods.windows import Window, deadline_at, gate_id, gates_of, windows
@@ -32,7 +32,6 @@ POLL_S = 0.5
 SAY_S = 5.0
 LEAVE_WAIT_S = 90.0
 """How long a run watches the brokers go. They go without it too."""
-ROOM = "history.room"
 PAST_EVENTS = 200
 RESHARDS_MAX = 64
 _MAX_RUN_S = 24 * 3600.0
@@ -205,7 +204,7 @@ def ensure_topic(run: Run) -> int:
     flood = run.flood
     partitions = check_topic(flood, run.cluster)
     if partitions is None:
-        config = {ROOM: str(1 << 40)} if flood.place == "front" else {}
+        config = {ROOM: str(ROOM_OFFSETS)} if flood.place == "front" else {}
         run.cluster.create_topic(flood.topic, flood.topic_partitions, config)
         run.say(f"topic {flood.topic} was made")
         partitions = check_topic(flood, run.cluster)

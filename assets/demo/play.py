@@ -16,6 +16,7 @@ from typing import Any
 from assets.demo import flights
 from assets.demo.dagster_api import DagsterApi
 from assets.demo.processes import Processes, free_port, wait_for
+from assets.floods.model import ROOM, ROOM_OFFSETS
 from assets.recorder import Sample, broker_seconds, peak
 from assets.resources import ClusterResource
 from broker.runtime.errors import FatalError, HeadgateError, Reason
@@ -174,7 +175,7 @@ class Demo:
 
     def _make_topic(self) -> None:
         # Room in front of everything, for history that comes when the topic is live already.
-        self.cluster.create_topic(TOPIC, PARTITIONS, {"history.room": str(1 << 40)})
+        self.cluster.create_topic(TOPIC, PARTITIONS, {ROOM: str(ROOM_OFFSETS)})
 
     def _start_producer(self) -> None:
         self._processes.start(

@@ -11,6 +11,10 @@ from assets.floods.cron import Cron
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
+ROOM = "history.room"
+"""The setting of a topic with room in front."""
+ROOM_OFFSETS = 1 << 40
+"""As many as a topic gets that is made for floods in front."""
 
 By = Literal["day", "hour"]
 Place = Literal["now", "front"]

@@ -23,6 +23,7 @@ from assets.floods.windows import windows
 from assets.plot import markdown, svg
 from assets.recorder import Sample, broker_seconds, peak
 from broker.runtime.errors import FatalError, InvalidError, Reason
+from tests.support import floods
 from tests.support.s3_server import S3Server
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -30,16 +31,8 @@ LATER = NOW + timedelta(hours=1)
 
 
 def flood(path: str = "/data", **changes: object) -> Flood:
-    values: dict[str, object] = {
-        "name": "clicks",
-        "topic": "clicks",
-        "source": Source(path=path),
-        "event_time": "at",
-        "partitions": Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
-        "brokers": Brokers(minimum=1, maximum=4, bytes_per_s=1000),
-        "catch_up_ms": 10_000,
-    }
-    return Flood(**{**values, **changes})  # type: ignore[arg-type]
+    values: dict[str, object] = {"brokers": Brokers(minimum=1, maximum=4, bytes_per_s=1000), "catch_up_ms": 10_000}
+    return floods.flood(path, **{**values, **changes})
 
 
 def plan(rows: int, size_bytes: int, past: list[PastRun] | None = None, exact: bool = True) -> Plan:

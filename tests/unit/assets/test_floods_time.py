@@ -20,6 +20,7 @@ from assets.floods.cron import Cron
 from assets.floods.model import Flood, Occurrences, Partitions, Source
 from assets.floods.windows import deadline_at, gate_id, newest_key, occurrences, predicate, source_path, window, windows
 from assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
+from tests.support import floods
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata")
 # 03:00 and later: what a cron does in the hour that the clock skips or repeats is a matter of taste.
@@ -78,14 +79,7 @@ def test_partitions_are_those_of_dagster(by: str, zone: str, hours: int) -> None
 
 
 def flood(**changes: object) -> Flood:
-    values: dict[str, object] = {
-        "name": "clicks",
-        "topic": "clicks",
-        "source": Source(path="/data/%Y/%m-%d.parquet"),
-        "event_time": "at",
-        "partitions": Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
-    }
-    return Flood(**{**values, **changes})  # type: ignore[arg-type]
+    return floods.flood("/data/%Y/%m-%d.parquet", **changes)
 
 
 def test_a_partition_is_read_by_path_and_by_time() -> None:

@@ -14,13 +14,13 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
 
-from assets.floods.model import Flood, Partitions, Source
 from assets.lease import BEATS_PER_TTL, Heartbeat, Leases
 from assets.owners import BACKFILL_TAG, FLOOD_TAG, GRACE, HOLD_UNTIL_TAG, OCCURRENCE_TAG, Owner, occurrence_id, occurrence_time
 from assets.resources import FleetResource
 from assets.sensors import abandoned, cluster_sensors, reconcile, release_after
 from broker.client.control import Reservation
 from broker.runtime.errors import Reason, RetryError
+from tests.support.floods import flood
 from tests.support.stand_in import StandInCluster, book
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -195,13 +195,7 @@ def test_reconciling_twice_does_nothing_the_second_time(instance: dg.DagsterInst
 def test_a_run_that_ended_leaves_no_gate_open(instance: dg.DagsterInstance, others: bool, left: list[str]) -> None:
     name, its_book = book()
     cluster = StandInCluster(name=name)
-    flood = Flood(
-        name="clicks",
-        topic="clicks",
-        source=Source(path="/x"),
-        event_time="at",
-        partitions=Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
-    )
+    declared = flood()
     states = {
         "clicks.2026-05-01~1": "released",
         "clicks.2026-05-01": "open",
@@ -219,7 +213,7 @@ def test_a_run_that_ended_leaves_no_gate_open(instance: dg.DagsterInstance, othe
     if others:
         add_run(instance, DagsterRunStatus.STARTED, headgate__flood="clicks")
     cluster.reserve(Owner("clicks", "run", run.run_id).reservation_id, 3, 1000, "x")
-    release_after(instance, cluster, flood, run, NOW)
+    release_after(instance, cluster, declared, run, NOW)
     assert its_book.reservations == {}
     assert [
         gate for (_, gate), value in its_book.gates.items() if value.state == "open" and gate.startswith("clicks.2026-05-01")

@@ -22,10 +22,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from assets.build import flood_definitions
-from assets.floods.model import Brokers, Flood, Partitions, Source
+from assets.floods.model import Brokers
 from assets.lease import LEASES
 from assets.resources import FleetResource, SparkResource
 from broker.runtime.errors import InvalidError, Reason, RetryError
+from tests.support.floods import flood
 from tests.support.stand_in import Book, StandInCluster, StandInSpark, book
 
 ROOT = Path(__file__).parents[3]
@@ -61,18 +62,13 @@ class World:
         self.name, self.book = book()
         self.book.rows = ROWS
         values: dict[str, Any] = {
-            "name": "clicks",
-            "topic": "clicks",
-            "source": Source(path=source),
-            "event_time": "at",
             "key": "user",
-            "partitions": Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
             # 60 rows of some bytes: a broker that serves 100 bytes per second needs help.
             "brokers": Brokers(minimum=1, maximum=3, bytes_per_s=1, wait_ms=1000),
             "catch_up_ms": 1000,
             "topic_partitions": 8,
         }
-        self.flood = Flood(**{**values, **changes})
+        self.flood = flood(source, **{**values, **changes})
         self.instance = instance
         self.definitions = flood_definitions(
             [self.flood],

@@ -5,17 +5,17 @@ Compared: messages. A mismatch means that people are told of an expression that 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assets.floods.model import Flood, Partitions, Source
+from assets.floods.model import Flood, Source
 from assets.floods.windows import Window, window, windows
 from assets.spark import gates_ahead, job_of, own_words, rows_of
 from broker.runtime.errors import InvalidError
+from tests.support.floods import flood
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,28 +34,16 @@ def test_a_mistake_is_told_in_the_words_of_the_flood(
     spark: SparkSession, tmp_path: Path, event_time: str, where: str | None, text: str
 ) -> None:
     (tmp_path / "a.csv").write_text("at,n,its time\n2026-01-01T00:00:00Z,1,2026-01-01T00:00:00Z\n")
-    flood = Flood(
-        name="clicks",
-        topic="clicks",
-        source=Source(path=str(tmp_path), format="csv", options={"header": "true", "inferSchema": "true"}),
-        event_time=event_time,
-        where=where,
-        partitions=Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
-    )
-    job = job_of(flood, window(flood.partitions, "2026-01-01"), "127.0.0.1:1", 1)
-    with pytest.raises(InvalidError) as caught, own_words(spark, flood, job):
+    source = Source(path=str(tmp_path), format="csv", options={"header": "true", "inferSchema": "true"})
+    declared = flood(source=source, event_time=event_time, where=where)
+    job = job_of(declared, window(declared.partitions, "2026-01-01"), "127.0.0.1:1", 1)
+    with pytest.raises(InvalidError) as caught, own_words(spark, declared, job):
         rows_of(spark, job)
     assert caught.value.message.startswith(text)
 
 
 def test_who_waits_for_many_gates_is_told_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    flood = Flood(
-        name="clicks",
-        topic="clicks",
-        source=Source(path="/data"),
-        event_time="at",
-        partitions=Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
-    )
+    declared = flood()
     days = [f"2026-01-0{day}" for day in range(1, 10)]
     now = 0.0
 
@@ -66,5 +54,5 @@ def test_who_waits_for_many_gates_is_told_how_far_they_are(monkeypatch: pytest.M
     monkeypatch.setattr("assets.spark._open", count)
     monkeypatch.setattr("assets.steps.time", SimpleNamespace(monotonic=lambda: now))
     said: list[str] = []
-    with gates_ahead(None, flood, windows(flood.partitions, days), "127.0.0.1:1", 1, 60, said.append):  # type: ignore[arg-type]
+    with gates_ahead(None, declared, windows(declared.partitions, days), "127.0.0.1:1", 1, 60, said.append):  # type: ignore[arg-type]
         assert [text.split(":")[0] for text in said] == ["2026-01-01 (1 of 9)", "2026-01-04 (4 of 9)", "2026-01-07 (7 of 9)"]

@@ -1,0 +1,20 @@
+"""A flood, as tests declare it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from assets.floods.model import Flood, Partitions, Source
+
+
+def flood(path: str = "/data", **changes: Any) -> Flood:
+    """Of clicks, by day from 2026 on, from Parquet files at a path."""
+    values: dict[str, Any] = {
+        "name": "clicks",
+        "topic": "clicks",
+        "source": Source(path=path),
+        "event_time": "at",
+        "partitions": Partitions(start=datetime(2026, 1, 1, tzinfo=UTC)),
+    }
+    return Flood(**{**values, **changes})
