@@ -55,6 +55,8 @@ log = get_logger("gates")
 
 LOOK_S = 0.25
 """How exactly gates expire."""
+REST_S = 1.0
+"""Pause between two looks where no gate is open: one that is opened meanwhile cannot be over sooner."""
 OPEN_TIMEOUT_S = 10.0
 """How long a gate waits for leads that change hands."""
 RETRY_S = 0.05
@@ -221,6 +223,7 @@ class LeaderGates:
             )
         segments = [one.segment_id for one in held]
         await self._owner.commit_made(lambda _: [OpenGate(gate, segments)])
+        self._look()
 
     async def _hold(self, topic: Topic, gate_id: str, rows: list[int]) -> list[Held]:
         """Have every lead of the topic keep offsets free. By partition."""
@@ -356,7 +359,7 @@ class LeaderGates:
         pause_s = min(SWEEP_S_MAX, max(grace_ms / 4000, 1.0))
         sweep_s = self._owner.clock.monotonic() + min(pause_s, 30.0)
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S if self._deadlines else REST_S)
             try:
                 for gate in self._look():
                     await self._expire(gate)

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 log = get_logger("leader")
 
 TICK_S = 0.1
+"""How exactly it is seen that another broker is silent."""
+ALONE_S = 0.5
+"""The same where there is no other broker: only reservations are over at some time. A broker that rests is woken seldom."""
 DRAIN_S = 60.0
 """How long a broker may take to hand all its segments over."""
 DRAIN_TOGETHER_S = 0.2
@@ -515,6 +518,7 @@ class Leader:
         self.sessions[session.incarnation.id] = session
         self._admitted.pop(session.incarnation.id, None)
         self._gone.discard(session.incarnation.id)
+        self.capacity.tick(self.clock.monotonic())
         log.info("member_joined", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
 
     def left(self, session: Session) -> None:
@@ -541,7 +545,7 @@ class Leader:
         seen_s = self.clock.monotonic()
         report_s = seen_s
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(TICK_S if self.sessions or self._others() else ALONE_S)
             now_s = self.clock.monotonic()
             if now_s - seen_s > PAUSED_S:
                 self._expected_until_s = now_s + self._timeout_s

@@ -1,13 +1,15 @@
-"""The HTTP door lets nobody stay who says nothing.
+"""The HTTP door lets nobody stay who says nothing, and says what time it is.
 
 Runs: the real server with a short patience, on a real socket. A mismatch means that silent connections take the places of all
-others for ever.
+others for ever, or that answers have an old date.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import time
+from email.utils import parsedate_to_datetime
 
 import pytest
 from starlette.applications import Starlette
@@ -36,6 +38,30 @@ async def test_silent_connections_go_and_one_too_many_is_closed_at_once(monkeypa
         reader, writer = await asyncio.open_connection(HOST, port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        writer.close()
+    finally:
+        await door.close()
+
+
+async def test_each_answer_has_the_date_of_its_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "DATE_S", 0.05)
+    listening = socket.create_server((HOST, 0))
+    port = listening.getsockname()[1]
+    door = server.HttpServer(Starlette(), listening)
+    door.start()
+    try:
+        reader, writer = await asyncio.open_connection(HOST, port)
+        dates = set()
+        while len(dates) < 2:
+            began_s = int(time.time())
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(len("Not Found"))
+            (date,) = [line.removeprefix(b"date: ") for line in head.split(b"\r\n") if line.startswith(b"date: ")]
+            at_s = parsedate_to_datetime(date.decode()).timestamp()
+            assert began_s - 30 <= at_s <= time.time()
+            dates.add(date)
+            await asyncio.sleep(0.05)
         writer.close()
     finally:
         await door.close()
