@@ -211,7 +211,11 @@ CPUCLOCK_SCHED = 2
 
 def cpu_seconds(pid: int) -> float:
     """User and system time so far of a process and of those that it began and that run, by clocks of clock_getcpuclockid(3)."""
-    began = [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+    began: list[str] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        # A thread may have ended since it was listed; whom it began is another thread's child then.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            began += (task / "children").read_text().split()
     return sum(time.clock_gettime(~process << 3 | CPUCLOCK_SCHED) for process in (pid, *map(int, began)))
 
 
