@@ -246,7 +246,7 @@ class _Parts:
                     "brokers serving": serving,
                     "segments merged": merges,
                     "released": released,
-                    "against always-on": against_always_on(used, always, peak(samples)),
+                    "against always-on": against_always_on(used, always),
                 }
             )
 

@@ -64,10 +64,10 @@ def table(rows: Sequence[dg.TableRecord], columns: Mapping[str, str]) -> dg.Tabl
     return dg.MetadataValue.table(records=list(rows), schema=schema)
 
 
-def against_always_on(used: float, always: float, most: int) -> str:
+def against_always_on(used: float, always: float) -> str:
     if not always:
         return "no broker was seen"
-    return f"{used:,.0f} broker-seconds; {most} brokers that are always on cost {always:,.0f} a day"
+    return f"{used:,.0f} broker-seconds; had they been always on, {always:,.0f} a day"
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:

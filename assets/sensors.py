@@ -132,7 +132,7 @@ def reconcile(
         before = running.state().asked
         if before != wanted:
             state = running.scale(wanted)
-            done.append(f"{running.name}: {before} to {state.asked} brokers" + (f" ({state.note})" if state.note else ""))
+            done.append(f"{running.name}: brokers {before} to {state.asked}" + (f" ({state.note})" if state.note else ""))
     return done
 
 

@@ -106,7 +106,7 @@ def gates_ahead(
             if gate is not None:
                 opened.append(gate)
         if opened:
-            say(f"{len(opened)} gates are open: readers from the beginning wait for them, nobody else does")
+            say(f"gates open: {len(opened)}; readers from the beginning wait for them, nobody else does")
         yield
     except BaseException:
         for gate in opened:

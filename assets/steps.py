@@ -260,9 +260,9 @@ def wait_for_brokers(run: Run, fleet: FleetResource, brokers: int) -> int:
         if not running.follows and asked != state.brokers:
             asked = state.brokers
             note = running.scale(asked).note
-            run.say(f"{running.name} was asked for {asked} brokers" + (f": {note}" if note else ""))
+            run.say(f"{running.name}: brokers asked for: {asked}" + (f": {note}" if note else ""))
         if state.live_brokers >= brokers:
-            run.say(f"{state.live_brokers} brokers serve")
+            run.say(f"brokers that serve: {state.live_brokers}")
             return state.live_brokers
         if time.monotonic() > until:
             text = (
