@@ -35,6 +35,7 @@ def upload_table(store_url: str, prefix: str, rows: pa.Table, partitions: int, p
     from broker.log.column_partitioner import split_by_partition
     from broker.log.parquet import write_extent_file
 
+    rows = _plain(rows)
     parts = split_by_partition(rows, _partitions_of(rows, partitions))
     if not rows.num_rows:
         raise InvalidError(Reason.INVALID_RECORD, "a table that is published has at least one row. rows=`0`")
@@ -52,14 +53,30 @@ def upload_table(store_url: str, prefix: str, rows: pa.Table, partitions: int, p
     return files
 
 
+def _plain(rows: pa.Table) -> pa.Table:
+    """The columns that are published. Views become plain bytes and text: pyarrow does not pick rows of them."""
+    import pyarrow as pa
+
+    from broker.log.columns import check_columns
+
+    check_columns(rows.schema)
+    content = pa.large_binary()
+    headers = pa.large_list(pa.struct([pa.field("key", content), pa.field("value", content)]))
+    plain = rows.select([name for name in ("partition", "timestamp", "key", "value", "headers") if name in rows.column_names])
+    for number, field in enumerate(plain.schema):
+        if pa.types.is_binary_view(field.type) or pa.types.is_string_view(field.type):
+            plain = plain.set_column(number, field.name, plain.column(number).cast(content))
+        elif field.name == "headers" and not pa.types.is_null(field.type):
+            plain = plain.set_column(number, field.name, plain.column(number).cast(headers))
+    return plain
+
+
 def _partitions_of(rows: pa.Table, partitions: int) -> Any:
     """By the column `partition`, else by key; rows without a key are spread in runs of equal length."""
     import numpy as np
 
     from broker.log.column_partitioner import partitions_for_keys
-    from broker.log.columns import check_columns
 
-    check_columns(rows.schema)
     if "partition" in rows.column_names:
         column = rows.column("partition")
         numbers = column.to_numpy() if not column.null_count else np.array([-1])
