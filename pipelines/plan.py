@@ -117,6 +117,7 @@ def records(
         ties.append("_tie_source")
     for number, text in enumerate(order_by):
         with spark_errors(f"order is no expression of this source. order_by=`{text}` columns=`{', '.join(names)}`"):
+            column_type(frame, text)  # Spark looks at an expression only when something is asked of it
             columns.append(expression(frame, text).alias(f"_tie_{number}"))
             ties.append(f"_tie_{number}")
     with spark_errors("rows cannot be made into records"):
@@ -195,7 +196,8 @@ def expression(frame: DataFrame, text: str) -> Column:
     """A column by its name, whatever is in the name, else a SQL expression."""
     from pyspark.sql import functions as F
 
-    return F.col(quoted(text)) if text in frame.columns else F.expr(text)
+    # In brackets, or Spark takes a second word for the column's new name: `seq desc` would be `seq`, and in rising order.
+    return F.col(quoted(text)) if text in frame.columns else F.expr(f"({text}\n)")
 
 
 def quoted(name: str) -> str:

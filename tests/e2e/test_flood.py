@@ -277,6 +277,8 @@ def test_at_the_end(broker: BrokerProcess, source: tuple[Path, list[Event]], spa
         ({"source": "/no/such/place"}, ["source cannot be read", "/no/such/place"]),
         ({"key": "nope"}, ["key", "nope", "user"]),
         ({"value": "sum("}, ["value", "sum("]),
+        ({"key": "user name"}, ["key", "user name", "PARSE_SYNTAX_ERROR"]),
+        ({"order_by": ("number desc",)}, ["order", "number desc", "PARSE_SYNTAX_ERROR"]),
         ({"event_time": "number"}, ["timestamp_millis", "bigint"]),
         ({"event_time": "user"}, ["to_timestamp", "string"]),
         ({"event_time": "if(number < 7, null, at)"}, ["event time of some rows is null", "rows=`7`", "coalesce"]),
