@@ -18,6 +18,7 @@ from broker.runtime.errors import InvalidError, Reason
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """Offsets by topic and partition."""
 
+_ID = "id"
 _SPECIAL: dict[int, Start] = {-2: "earliest", -1: "latest"}
 _SPARK_OPTIONS = ("path", "queryName", "checkpointLocation")
 """What Spark's own calls put among the options of a source or sink."""
@@ -218,14 +219,21 @@ def rate_limited(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
     return limited
 
 
-def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """As a checkpoint keeps offsets: like Spark's Kafka source, ``{"topic": {"0": 23}}``."""
-    return {topic: {str(number): offset for number, offset in sorted(rows.items())} for topic, rows in sorted(offsets.items())}
+def to_json(offsets: Offsets, ids: Mapping[str, str]) -> dict[str, dict[str, int | str]]:
+    """As a checkpoint keeps offsets: like Spark's Kafka source, ``{"topic": {"0": 23}}``, and with the topic's id.
+
+    A topic that is deleted and made again has the same name, and its offsets mean other records.
+    """
+    return {
+        topic: {str(number): offset for number, offset in sorted(rows.items())} | ({_ID: ids[topic]} if topic in ids else {})
+        for topic, rows in sorted(offsets.items())
+    }
 
 
-def from_json(found: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """The reverse of `to_json`."""
-    return {topic: {int(number): int(offset) for number, offset in rows.items()} for topic, rows in found.items()}
+def from_json(found: Mapping[str, Mapping[str, int | str]]) -> tuple[Offsets, dict[str, str]]:
+    """The reverse of `to_json`. A checkpoint of an earlier version has no ids."""
+    offsets = {topic: {int(key): int(offset) for key, offset in rows.items() if key != _ID} for topic, rows in found.items()}
+    return offsets, {topic: str(rows[_ID]) for topic, rows in found.items() if _ID in rows}
 
 
 def check_options(options: Iterable[str], known: Sequence[str], what: str) -> None:

@@ -156,10 +156,12 @@ class _Reading:
         self._fail_on_loss = places.flag_option(options, "failOnDataLoss", True)
         self._narrowed = Narrowed()
 
-    def _chosen(self, connection: Connection) -> dict[str, tuple[int, ...]]:
+    def _chosen(self, connection: Connection) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+        """The partitions to read, and the ids of their topics."""
         topics = connection.call(connection.admin.list_topics())
         known = {topic.name: topic.partitions for topic in topics}
-        return self._topics.choose(known, [topic.name for topic in topics if topic.is_internal])
+        chosen = self._topics.choose(known, [topic.name for topic in topics if topic.is_internal])
+        return chosen, {topic.name: str(topic.id) for topic in topics if topic.name in chosen}
 
     def _offsets(self, connection: Connection, chosen: Mapping[str, tuple[int, ...]], place: Place) -> Offsets:
         """A place as offsets. Raises InvalidError where it is not one in what was chosen."""
@@ -180,7 +182,7 @@ class _Reading:
             offsets[at.topic][at.partition] = answer.offset
         return offsets
 
-    def _planned(self, connection: Connection, start: Offsets, end: Offsets, open_gates: str) -> list[Task]:
+    def _planned(self, connection: Connection, start: Offsets, end: Offsets, ids: Mapping[str, str], open_gates: str) -> list[Task]:
         tasks: list[Task] = []
         share = max(self._tasks_min // max(len(end), 1), 1)
         for topic, ends in end.items():
@@ -189,6 +191,9 @@ class _Reading:
             if not ranges:
                 continue
             layout = connection.call(connection.gates.layout(topic))
+            if ids.get(topic) not in (None, str(layout.topic_id)):
+                self._lost(topic)
+                continue
             for part in layout.partitions:
                 span = ranges.get(part.partition)
                 if span is not None and span[0] < part.log_start:
@@ -202,6 +207,15 @@ class _Reading:
             work = plan(layout, ranges, self._narrowed, piece_bytes=self._piece_bytes, open_gates=open_gates, tasks_min=share)
             tasks.extend(Task(one) for one in work)
         return tasks
+
+    def _lost(self, topic: str) -> None:
+        """What was to be read of a topic went with it. Raises InvalidError unless that does not matter."""
+        if self._fail_on_loss:
+            raise InvalidError(
+                Reason.UNKNOWN_TOPIC,
+                "topic was deleted since the checkpoint, with what was not read: failOnDataLoss=false goes on, and reads one that "
+                f"was made again from its beginning. topic=`{topic}`",
+            )
 
     def _read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, Task):
@@ -229,10 +243,10 @@ class BatchReader(_Reading, DataSourceReader):
 
     def partitions(self) -> list[Task]:
         with Connection(self._cluster) as connection:
-            chosen = self._chosen(connection)
+            chosen, ids = self._chosen(connection)
             start = self._offsets(connection, chosen, self._start)
             end = self._offsets(connection, chosen, self._end)
-            return self._planned(connection, start, end, self._open_gates)
+            return self._planned(connection, start, end, ids, self._open_gates)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self._read(partition)
@@ -246,10 +260,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._start = Place.of(options, "starting", "latest")
         self._rows_max = places.number_option(options, "maxOffsetsPerTrigger")
         self._connection: Connection | None = None
-        self._initial: Offsets | None = None
-        self._seen: Offsets | None = None
+        self._initial: dict[str, Any] | None = None
+        self._seen: tuple[Offsets, dict[str, str]] | None = None
+        """The ends, and the ids of their topics."""
         self._seen_at_s = 0.0
-        self._target: Offsets | None = None
+        self._target: tuple[Offsets, dict[str, str]] | None = None
         """Trigger.AvailableNow ends here."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -258,8 +273,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:
             connection = self._open()
-            self._initial = self._offsets(connection, self._chosen(connection), self._start)
-        return places.to_json(self._initial)
+            chosen, ids = self._chosen(connection)
+            self._initial = places.to_json(self._offsets(connection, chosen, self._start), ids)
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
@@ -268,15 +284,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target = self._ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        began = places.from_json(start)
-        ends = self._target if self._target is not None else self._ends()
+        ends, ids = self._target if self._target is not None else self._ends()
         connection = self._open()
-        new = {topic: tuple(number for number in rows if number not in began.get(topic, {})) for topic, rows in ends.items()}
-        if any(new.values()):
-            # Partitions that came since: from their beginning, as nothing of them was ever read.
-            earliest = self._offsets(connection, new, Place("earliest"))
-            for topic, rows in earliest.items():
-                began.setdefault(topic, {}).update(rows)
+        began = self._began(connection, start, ends, ids)
         end: Offsets = {
             topic: {number: max(ends.get(topic, {}).get(number, offset), offset) for number, offset in rows.items()}
             for topic, rows in began.items()
@@ -284,19 +294,15 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         end = self._before_gates(connection, began, end)
         if isinstance(limit, ReadMaxRows):
             end = places.rate_limited(began, end, limit.max_rows)
-        return places.to_json(end)
+        return places.to_json(end, ids)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None if self._seen is None else places.to_json(self._seen)
+        return None if self._seen is None else places.to_json(*self._seen)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
-        began, stop = places.from_json(start), places.from_json(end)
+        stop, ids = places.from_json(end)
         connection = self._open()
-        new = {topic: tuple(number for number in rows if number not in began.get(topic, {})) for topic, rows in stop.items()}
-        if any(new.values()):
-            for topic, rows in self._offsets(connection, new, Place("earliest")).items():
-                began.setdefault(topic, {}).update(rows)
-        return self._planned(connection, began, stop, "skip")
+        return self._planned(connection, self._began(connection, start, stop, ids), stop, ids, "skip")
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return self._read(partition)
@@ -315,12 +321,27 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             self._connection.__enter__()
         return self._connection
 
-    def _ends(self) -> Offsets:
+    def _began(self, connection: Connection, start: dict[str, Any], end: Offsets, ids: Mapping[str, str]) -> Offsets:
+        """Where a batch begins that ends in topics of these ids. Raises InvalidError where one that was read is not among them."""
+        began, read_ids = places.from_json(start)
+        for topic, read_id in read_ids.items():
+            if ids.get(topic) != read_id:
+                self._lost(topic)
+                del began[topic]
+        new = {topic: tuple(number for number in rows if number not in began.get(topic, {})) for topic, rows in end.items()}
+        if any(new.values()):
+            # Partitions that came since: from their beginning, as nothing of them was ever read.
+            for topic, rows in self._offsets(connection, new, Place("earliest")).items():
+                began.setdefault(topic, {}).update(rows)
+        return began
+
+    def _ends(self) -> tuple[Offsets, dict[str, str]]:
         """The high watermarks, not older than POLL_S."""
         now = time.monotonic()
         if self._seen is None or now - self._seen_at_s > POLL_S:
             connection = self._open()
-            self._seen = self._offsets(connection, self._chosen(connection), Place("latest"))
+            chosen, ids = self._chosen(connection)
+            self._seen = self._offsets(connection, chosen, Place("latest")), ids
             self._seen_at_s = now
         return self._seen
 

@@ -332,3 +332,42 @@ def test_a_stream_copies_exactly_once(broker: BrokerProcess, spark: SparkSession
     wanted = [row for rows in everything(mixed).values() for row in rows]
     wanted += [(LIVE_MS, record.key, record.value) for record in more]
     assert copied == sorted((at, key or b"", value or b"") for at, key, value in wanted)
+
+
+@pytest.mark.parametrize("named", [{"subscribe": "again"}, {"subscribePattern": "agai."}], ids=lambda one: next(iter(one)))
+def test_a_topic_that_is_made_again_is_another(
+    broker: BrokerProcess, spark: SparkSession, tmp_path: Path, named: dict[str, str]
+) -> None:
+    """Its offsets go further than the old one's did: only its id tells that those of the checkpoint mean other records."""
+    from pyspark.errors import PySparkException
+
+    into = f"copy-of-{next(iter(named))}"
+    create(broker, into, 1)
+
+    def records(first: int, count: int) -> list[Record]:
+        return [Record(partition=0, key=b"k", value=b"%d" % number, timestamp_ms=1) for number in range(first, first + count)]
+
+    def copy(**options: Any) -> None:
+        stream(spark, broker, into, tmp_path / "c", startingOffsets="earliest", **named, **options).awaitTermination()
+
+    def delete() -> None:
+        async def ask() -> None:
+            async with Admin(cluster(broker)) as admin:
+                await admin.delete_topic("again")
+
+        asyncio.run(ask())
+
+    create(broker, "again", 1)
+    JUDGE.produce(broker.bootstrap, "again", records(0, 3))
+    copy()
+    delete()
+    with pytest.raises(PySparkException, match="topic does not exist" if "subscribe" in named else "failOnDataLoss"):
+        copy()
+    create(broker, "again", 1)
+    JUDGE.produce(broker.bootstrap, "again", records(100, 5))
+    with pytest.raises(PySparkException, match="failOnDataLoss=false"):
+        copy()
+    copy(failOnDataLoss="false")
+    delete()
+    found = [int(row.value or b"") for row in JUDGE.consume(broker.bootstrap, into, range(1))[0]]
+    assert found == [0, 1, 2, 100, 101, 102, 103, 104]

@@ -113,8 +113,10 @@ def test_numbers_and_flags() -> None:
 
 def test_a_checkpoint_is_read_back() -> None:
     offsets = {"b": {10: 5, 2: 7}, "a": {0: 0}}
-    assert to_json(offsets) == {"a": {"0": 0}, "b": {"2": 7, "10": 5}}
-    assert from_json(to_json(offsets)) == offsets
+    ids = {"a": "1f", "b": "2e"}
+    assert to_json(offsets, ids) == {"a": {"0": 0, "id": "1f"}, "b": {"2": 7, "10": 5, "id": "2e"}}
+    assert from_json(to_json(offsets, ids)) == (offsets, ids)
+    assert from_json({"a": {"0": 0}}) == ({"a": {0: 0}}, {}), "as earlier versions wrote it"
 
 
 @pytest.mark.parametrize(
