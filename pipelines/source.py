@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from broker.client.gates import GateState
 from broker.client.types import DEFAULT_CLUSTER, Start, TopicPartition
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from pipelines import offsets as places
@@ -291,7 +292,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             topic: {number: max(ends.get(topic, {}).get(number, offset), offset) for number, offset in rows.items()}
             for topic, rows in began.items()
         }
-        end = self._before_gates(connection, began, end)
+        began, end = self._around_gates(connection, began, end)
         if isinstance(limit, ReadMaxRows):
             end = places.rate_limited(began, end, limit.max_rows)
         return places.to_json(end, ids)
@@ -345,9 +346,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             self._seen_at_s = now
         return self._seen
 
-    def _before_gates(self, connection: Connection, start: Offsets, end: Offsets) -> Offsets:
-        """Ends that stop at open gates, as a consumer does; a partition that waits there does not move."""
-        limited = {topic: dict(rows) for topic, rows in end.items()}
+    def _around_gates(self, connection: Connection, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
+        """Start and end as gates have it. Ends stop at those that are open, as a consumer does: a partition that waits there does not
+        move. Who stands in a window that was released starts behind it: offsets without records are no work to divide."""
+        starts, ends = ({topic: dict(rows) for topic, rows in offsets.items()} for offsets in (start, end))
         for topic, rows in end.items():
             if all(start[topic][number] == offset for number, offset in rows.items()):
                 continue
@@ -358,12 +360,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                     continue
                 raise
             for gate in gates:
-                if gate.state != "open":
-                    continue
                 for window in gate.windows:
-                    offset = limited[topic].get(window.partition)
-                    if offset is None or window.base_offset == window.end_offset:
+                    if window.partition not in rows or window.base_offset == window.end_offset:
                         continue
-                    if start[topic][window.partition] < window.end_offset and offset > window.base_offset:
-                        limited[topic][window.partition] = max(window.base_offset, start[topic][window.partition])
-        return limited
+                    first, last = starts[topic][window.partition], ends[topic][window.partition]
+                    if gate.state == GateState.OPEN and first < window.end_offset and last > window.base_offset:
+                        ends[topic][window.partition] = max(window.base_offset, first)
+                    elif gate.state == GateState.RELEASED and window.base_offset <= first < window.end_offset:
+                        starts[topic][window.partition] = min(window.end_offset, last)
+        return starts, ends

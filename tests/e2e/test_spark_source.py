@@ -372,3 +372,25 @@ def test_a_topic_that_is_made_again_is_another(
     delete()
     found = [int(row.value or b"") for row in JUDGE.consume(broker.bootstrap, into, range(1))[0]]
     assert found == [0, 1, 2, 100, 101, 102, 103, 104]
+
+
+def test_a_stream_steps_over_a_flood_that_was_given_up(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+    """The window of its gate has no records: a limit for a trigger is not spent on it, bite by bite."""
+    create(broker, "given-up", 1)
+    create(broker, "behind", 1)
+
+    async def give_up() -> None:
+        async with GateAdmin(cluster(broker)) as admin:
+            await admin.open("given-up", [200], gate_id="g")
+            await admin.release("given-up", "g")
+
+    records = [Record(partition=0, key=None, value=b"%d" % number, timestamp_ms=1) for number in range(30)]
+    JUDGE.produce(broker.bootstrap, "given-up", records[:15])
+    asyncio.run(give_up())
+    JUDGE.produce(broker.bootstrap, "given-up", records[15:])
+    limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 10}
+    query = stream(spark, broker, "behind", tmp_path / "c", subscribe="given-up", **limits)
+    query.awaitTermination()
+    assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [10, 5, 10, 5]
+    assert query.lastProgress.batchId == 3
+    assert [row.value for row in JUDGE.consume(broker.bootstrap, "behind", range(1))[0]] == [one.value for one in records]
