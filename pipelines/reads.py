@@ -82,6 +82,12 @@ def plan(
         RetryError(GATE_CONFLICT): an open gate, with ``error``.
     """
     pieces: list[Piece] = []
+    # Nobody knows the bytes of what is fetched; rows have to do.
+    rows_max = max(min(FETCH_ROWS, sum(stop - start for start, stop in ranges.values()) // tasks_min), 1)
+
+    def fetched(partition: int, start: int, stop: int) -> Iterator[Piece]:
+        return (Piece(layout.topic, partition, at, min(at + rows_max, stop)) for at in range(start, stop, rows_max))
+
     for part in layout.partitions:
         if part.partition not in ranges or not narrowed.reads(layout.topic, part.partition):
             continue
@@ -109,21 +115,17 @@ def plan(
             if low >= high:
                 continue
             if position < low:
-                pieces.extend(_fetched(layout.topic, part.partition, position, low))
+                pieces.extend(fetched(part.partition, position, low))
             if file is not None and _in_time(file, narrowed):
                 if "://" in file.path:
                     # Not in the cluster's store: the brokers know how to reach it.
-                    pieces.extend(_fetched(layout.topic, part.partition, low, high))
+                    pieces.extend(fetched(part.partition, low, high))
                 else:
                     pieces.append(Piece(layout.topic, part.partition, low, high, file))
             position = high
         if position < end:
-            pieces.extend(_fetched(layout.topic, part.partition, position, end))
+            pieces.extend(fetched(part.partition, position, end))
     return _grouped(layout.store_url, pieces, piece_bytes, tasks_min)
-
-
-def _fetched(topic: str, partition: int, start: int, end: int) -> list[Piece]:
-    return [Piece(topic, partition, at, min(at + FETCH_ROWS, end)) for at in range(start, end, FETCH_ROWS)]
 
 
 def _in_time(file: FileRef, narrowed: Narrowed) -> bool:

@@ -347,8 +347,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._seen
 
     def _around_gates(self, connection: Connection, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
-        """Start and end as gates have it. Ends stop at those that are open, as a consumer does: a partition that waits there does not
-        move. Who stands in a window that was released starts behind it: offsets without records are no work to divide."""
+        """Start and end as gates have it.
+
+        Ends stop at gates that are open, as a consumer does: a partition that waits there does not move. Starts in the window of a
+        gate that was released move behind it: offsets without records are no work to divide.
+        """
         starts, ends = ({topic: dict(rows) for topic, rows in offsets.items()} for offsets in (start, end))
         for topic, rows in end.items():
             if all(start[topic][number] == offset for number, offset in rows.items()):

@@ -92,6 +92,14 @@ def test_small_files_share_a_task_and_large_ones_are_split() -> None:
     assert len(plan(layout([file(0, 100, size=1000)], []), {0: (0, 100)}, Narrowed(), tasks_min=4)) == 4
 
 
+def test_live_records_too_are_divided_among_as_many_tasks_as_are_wanted() -> None:
+    live = layout([], [])
+    assert spans(plan(live, {0: (0, 100)}, Narrowed(), tasks_min=4)) == [(at, at + 25, None) for at in range(0, 100, 25)]
+    assert len(plan(live, {0: (0, 100)}, Narrowed(), tasks_min=7)) >= 7
+    assert len(plan(live, {0: (0, 3)}, Narrowed(), tasks_min=9)) == 3
+    assert len(plan(live, {0: (0, 100)}, Narrowed())) == 1
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_every_offset_is_read_once(data: st.DataObject) -> None:
