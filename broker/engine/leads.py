@@ -268,7 +268,7 @@ class Leads:
         opened: list[PartitionLog] = []
         for log in logs:
             for one in renamed:
-                if log.number < len(one.windows):
+                if log.number < len(one.windows) and one.windows[log.number].rows:
                     log.rename_window(one.windows[log.number], one.id)
             if log.number >= len(gate.windows) or not gate.windows[log.number].rows:
                 continue

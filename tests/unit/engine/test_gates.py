@@ -290,6 +290,23 @@ async def test_a_gate_keeps_its_first_owner_who_alone_can_release_it_as_such(mak
     assert gates.describe("t", "g") == again and again.state == "open"
 
 
+async def test_an_id_that_is_used_again_for_other_partitions(make_machine: MakeMachine) -> None:
+    """The first gate had no rows where the second has: its empty window there begins at the same offset, and is nobody's."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 2, {})
+    gates = gates_of(broker.engine)
+    await gates.open("t", "g", "now", [ROWS, 0], HOUR_MS)
+    await gates.release("t", "g")
+    gate = await gates.open("t", "g", "now", [0, ROWS], HOUR_MS)
+    assert [(one.base_offset, one.end_offset) for one in gate.windows] == [(ROWS, ROWS), (0, ROWS)]
+    for _ in range(2):
+        states = [[(one.base_offset, one.gate_id, one.state) for one in broker.log("t", number).windows.rows] for number in (0, 1)]
+        assert states == [[(0, "g~1", "released")], [(0, "g", "open")]]
+        await machine.crash(broker)
+        broker = await machine.start()
+
+
 async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_path: Path) -> None:
     """Opened and filled in one step; the same again adds nothing."""
     machine = make_machine("memory")
