@@ -390,7 +390,8 @@ class _Run:
             differing = sorted(set(found.items()) ^ set(wanted.items()))[0][0]
             raise RetryError(
                 Reason.INVALID_RECORD,
-                "source gave other rows when it was read the second time: it must not change while the flood runs. "
+                "source gave other rows when it was read the second time: it must not change while the flood runs, and keys must "
+                "be the same whenever they are computed, which now() and random numbers are not. "
                 f"partition=`{differing}` first=`{wanted.get(differing, 0)}` second=`{found.get(differing, 0)}`",
             )
 

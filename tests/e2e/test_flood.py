@@ -23,6 +23,7 @@ import pytest
 
 from broker.client import Admin
 from broker.client.gates import Gate, GateAdmin, GateState, Place
+from broker.log.partitioner import partition_for_key
 from broker.runtime.errors import InvalidError, Reason, RetryError
 from pipelines.backfill import Backfill, run
 from pipelines.certificate import Certificate
@@ -402,6 +403,24 @@ def test_a_job_that_fails_releases_its_gate_and_can_be_run_again(
     assert content(read(broker, "failing")) == expected(rows, PARTITIONS)
     assert run(flood(broker, "failing", path, flood_id="f"), spark).added_rows == 0
     assert [(gate.id, gate.state) for gate in gates(broker, "failing")] == [("f~1", GateState.RELEASED), ("f", GateState.FILLED)]
+
+
+def test_a_source_that_changes_between_its_two_readings(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+    """As many rows, of other keys. What is refused says what may have changed, and nothing stays of it."""
+    path = tmp_path / "rows.csv"
+    keys = [f"k{number}" for number in range(9)]
+    here, there = (next(key for key in keys if partition_for_key(key.encode(), PARTITIONS) == number) for number in (0, 1))
+    path.write_text(f"{here}\n")
+
+    def change(seen: Progress) -> None:
+        if seen.phase is Phase.OPENING:
+            path.write_text(f"{there}\n")
+
+    changing = flood(broker, "changing", path, format="csv", key="_c0", value="_c0", event_time=None)
+    with pytest.raises(RetryError, match=r"other rows .* must not change .* keys must be the same .* partition=`0` first=`1`"):
+        run(changing, spark, progress=change)
+    assert read_now(broker, "changing") == {number: [] for number in range(PARTITIONS)}
+    assert run(changing, spark).added_rows == 1
 
 
 def test_a_flood_whose_id_begins_as_another_s_is_another(
