@@ -99,6 +99,8 @@ class Checkpointer:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._interval_s):
                         await self._wake.wait()
+                # Left set, it would begin the next pause before there is a chunk, and that chunk would end it, alone.
+                self._wake.clear()
             if self._closing:
                 return
             try:

@@ -144,6 +144,18 @@ async def test_a_crash_before_any_call_of_the_store(make_machine: MakeMachine, m
     assert kill_at_call > 40, "the scenario is shorter than it was: fewer moments are tried"
 
 
+async def test_chunks_are_listed_many_at_a_time(make_machine: MakeMachine) -> None:
+    """The second time as the first: a listing is three requests, each as dear as the chunk's own."""
+    machine = make_machine("put")
+    broker = await machine.start(settings(wal_checkpoint_interval_ms=3_600_000, wal_checkpoint_chunks=5))
+    await broker.engine.create_topic("t", 1, {})
+    before = len(await broker.store.list(f"{keys.MANIFEST}/edit/"))
+    for _ in range(20):
+        await machine.send(broker, [unique()])
+    await eventually(lambda: len(broker.engine.manifest.chunks[broker.engine.incarnation_id]) >= 15)
+    assert len(await broker.store.list(f"{keys.MANIFEST}/edit/")) - before <= 4
+
+
 @pytest.mark.parametrize("medium", ["inline", "aligned", "put"])
 async def test_crashes_of_the_one_that_recovers(make_machine: MakeMachine, medium: str) -> None:
     """A broker with an unlisted tail dies. So does the next one, before its first call, and so on, until one lives."""
