@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
 from broker.engine import keys
-from broker.engine.reader import read_index
+from broker.engine.reader import parse_index
 from broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, chunk_header
 from broker.log.index import BatchIndex
 from broker.store.interface import Store
@@ -81,10 +81,13 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
     header = chunk_header(uuid.UUID(hex=incarnation_id).bytes, chunks[0].number, created_ms, FLAG_SYNCED)
     streams: dict[tuple[uuid.UUID, int, int], list[tuple[Extent, BatchIndex, memoryview]]] = {}
     for chunk in chunks:
-        # Not the whole object: one that was recovered may have room behind its groups that was never used.
-        data = memoryview(await store.get_range(keys.chunk_object(incarnation_id, chunk), 0, chunk.size_bytes))
-        for extent in _live(chunk.extents, manifest):
-            index = await read_index(store, incarnation_id, chunk, extent)
+        live = _live(chunk.extents, manifest)
+        if not live:
+            continue
+        data, sections = await _read(store, incarnation_id, chunk, max(extent.position + extent.length_bytes for extent in live))
+        for extent in live:
+            section = sections[extent.position : extent.position + extent.length_bytes]
+            index = parse_index(section, incarnation_id, chunk, extent)
             # Of one leader epoch: between two of them other incarnations may have written.
             stream = (extent.topic_id, extent.partition, extent.leader_epoch)
             streams.setdefault(stream, []).append((extent, index, data))
@@ -107,10 +110,10 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
         indexes.append(([extent for extent, _, _ in pieces], merged))
     extents: list[Extent] = []
     for olds, merged in indexes:
-        section = merged.encode()
-        parts.append(section)
-        extents += [_merge(run, position, len(section)) for run in _runs(olds)]
-        position += len(section)
+        encoded = merged.encode()
+        parts.append(encoded)
+        extents += [_merge(run, position, len(encoded)) for run in _runs(olds)]
+        position += len(encoded)
     folded = Chunk(
         number=chunks[0].number,
         last_number=chunks[-1].last_number,
@@ -123,6 +126,20 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
     )
     await store.put(keys.chunk_object(incarnation_id, folded), parts)
     return FoldChunks(incarnation_id=incarnation_id, numbers=[chunk.number for chunk in chunks], chunk=folded)
+
+
+async def _read(store: Store, incarnation_id: str, chunk: Chunk, index_end: int) -> tuple[memoryview, memoryview]:
+    """A chunk, and what its extents' positions count from; one or two requests, however many partitions stand in it.
+
+    Args:
+        index_end: where the last wanted section of its index ends.
+    """
+    # Not the whole object: one that was recovered may have room behind its groups that was never used.
+    size = max(chunk.size_bytes, index_end) if chunk.index_inline else chunk.size_bytes
+    data = memoryview(await store.get_range(keys.chunk_object(incarnation_id, chunk), 0, size))
+    if chunk.index_inline:
+        return data, data
+    return data, memoryview(await store.get_range(keys.index_object(incarnation_id, chunk), 0, index_end))
 
 
 def _live(extents: Iterable[Extent], manifest: Manifest) -> list[Extent]:

@@ -47,8 +47,13 @@ class Located:
 
 async def read_index(store: Store, incarnation_id: str, chunk: Chunk, extent: Extent) -> BatchIndex:
     """The rows of one extent, from its chunk's index. Raises InvalidError(NOT_FOUND), CorruptError, RetryError."""
+    data = await store.get_range(keys.index_object(incarnation_id, chunk), extent.position, extent.length_bytes)
+    return parse_index(data, incarnation_id, chunk, extent)
+
+
+def parse_index(data: bytes | memoryview, incarnation_id: str, chunk: Chunk, extent: Extent) -> BatchIndex:
+    """The rows of one extent. `data`: its section of the chunk's index. Raises CorruptError."""
     key = keys.index_object(incarnation_id, chunk)
-    data = await store.get_range(key, extent.position, extent.length_bytes)
     if len(data) != extent.length_bytes:
         raise CorruptError(Reason.CORRUPT_STORE, f"index section is cut off. key=`{key}` position=`{extent.position}`")
     index = BatchIndex.decode(data)

@@ -7,6 +7,7 @@ records.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 import pytest
@@ -14,12 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.cluster.manifest import AddChunks, Chunk, FoldChunks, Incarnation, Manifest, OpenIncarnation
-from broker.engine.fold import BYTES_MAX, COUNT_MIN, SPAN_MS_MAX, choose
+from broker.engine.fold import BYTES_MAX, COUNT_MIN, SPAN_MS_MAX, choose, fold
 from broker.runtime.errors import RetryError
+from broker.store.wrappers import MeteredStore
 from broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation as Broker
 from tests.unit.engine.world import Machine, eventually, read_all, swept
+from tests.unit.engine.world import settings as settings_of
 
 FANOUT = 4
 ID = uuid.UUID(int=5).hex
@@ -175,3 +178,21 @@ async def test_a_reader_that_is_overtaken_by_a_fold_reads_on(make_machine: MakeM
     await swept(broker)
     assert [record.offset for record in await read_all(broker)] == list(range(log.high_watermark))
     await machine.check(broker, exact=True)
+
+
+@pytest.mark.parametrize(("medium", "reads"), [("put", 1), ("memory", 2)])
+async def test_a_chunk_is_read_at_once_however_many_partitions_stand_in_it(
+    make_machine: MakeMachine, medium: str, reads: int
+) -> None:
+    """On S3 the index is part of the chunk; a file has it beside it."""
+    machine = make_machine(medium)
+    broker = await machine.start(settings_of(wal_chunk_bytes=1 << 20, wal_flush_interval_ms=100))
+    await broker.engine.create_topic("t", 50, {})
+    await asyncio.gather(*(machine.send(broker, [b"%d" % partition], "t", partition) for partition in range(50)))
+    await broker.engine.resign([segment.id for segment in broker.engine.leads.segments()])
+    ((number, chunk),) = broker.engine.manifest.chunks[broker.engine.incarnation_id].items()
+    assert len(chunk.extents) == 50
+    store = MeteredStore(broker.store, machine.clock)
+    edit = await fold(store, broker.engine.manifest, broker.engine.incarnation_id, [chunk], "me")
+    assert edit.numbers == [number]
+    assert store.counts["get_range"].calls + store.counts["get"].calls == reads
