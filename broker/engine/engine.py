@@ -52,6 +52,7 @@ from broker.engine.retention import Sweeper
 from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
 from broker.engine.wal_put import PutWal
+from broker.engine.wal_watch import WalWatch
 from broker.engine.windows import NOBODY
 from broker.log.batch import CODEC_MAX, CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, check, parse, stamp, stamp_append_time
 from broker.log.buffers import BufferPool
@@ -171,6 +172,7 @@ class Engine:
         self._must_be_durable = False
         """Whether a batch was appended, since the last `on_acked`, for which a follower's word is not enough."""
         self._wal: Wal
+        self._watch: WalWatch
         self._checkpointer: Checkpointer
         self._sweeper: Sweeper
         self._producer_ids: Iterator[int] = iter(())
@@ -372,6 +374,7 @@ class Engine:
         )
         self._sweeper = Sweeper(self, self._catalog, self._wal, self._checkpointer)
         self._wal.start()
+        self._watch = WalWatch(self._wal, loop)
         self._checkpointer.start()
         self._sweeper.start()
 
@@ -439,6 +442,7 @@ class Engine:
         self.ready = False
         await self.history.close()
         await self.references.close()
+        self._watch.close()
         # Together: the sweeper may wait for the WAL, and that for a store which does not answer, until it is closed.
         await asyncio.gather(self._sweeper.close(), self._wal.close())
         await asyncio.sleep(0)

@@ -8,6 +8,7 @@ or a slow bucket loses records, or leaves a broker that must be restarted by han
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -101,6 +102,28 @@ async def test_new_records_are_refused_when_a_stall_lasts(make_machine: MakeMach
     broker.store.refused.clear()
     await asyncio.gather(*waiting)
     await machine.send(broker, [b"last"])
+    await machine.check(broker, exact=True)
+
+
+@pytest.mark.parametrize(("medium", "operation"), [("memory", "appender.write"), ("put", "put_if_absent")])
+async def test_a_store_that_hangs_is_noticed(
+    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, medium: str, operation: str
+) -> None:
+    """A disk that is frozen raises no error: nobody would say why records wait."""
+    monkeypatch.setattr("broker.engine.wal_watch.LOOK_S", 0.01)
+    monkeypatch.setattr("broker.engine.engine.STALL_GRACE_S", 0.0)
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    broker.store.held[operation] = threading.Event()
+    waiting = machine.send(broker, [b"first"])
+    await eventually(lambda: broker.engine.stalled is not None)
+    with pytest.raises(RetryError, match="the store hangs"):
+        machine.send(broker, [b"refused"])
+    broker.store.held[operation].set()
+    assert await waiting == 0
+    await eventually(lambda: broker.engine.stalled is None)
+    await machine.send(broker, [b"second"])
     await machine.check(broker, exact=True)
 
 

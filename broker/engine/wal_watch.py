@@ -1,0 +1,72 @@
+"""Whether records become durable, looked at from outside of the WAL.
+
+A store that refuses raises an error, and the WAL says so by itself (`Wal.stalled`). One that hangs raises nothing, or much later: a
+disk that is frozen, a request that is repeated for half a minute. Clients, /readyz and the leader are to hear of that as well, and
+whoever operates it finds one line in the log when it begins, and one when it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.engine.wal import Wal
+from broker.runtime.errors import HeadgateError, Reason, RetryError
+from broker.runtime.logging import get_logger
+
+log = get_logger("wal")
+
+LOOK_S = 1.0
+LOOKS = 5
+"""A WAL is silent when so many looks in a row found records that wait, and none that became durable. Looks and not seconds: in a
+process that was stopped for a while, nothing had the time to become durable."""
+
+
+class WalWatch:
+    """Looks at a WAL every `LOOK_S`, and sets its `stalled` while it is silent. Lives on the loop."""
+
+    def __init__(self, wal: Wal, loop: asyncio.AbstractEventLoop) -> None:
+        self._wal = wal
+        self._loop = loop
+        self._durable = wal.durable_batches
+        self._looks = 0
+        """In a row, in which records waited and none became durable."""
+        self._silence: HeadgateError | None = None
+        """What this one has set, to be taken back by nobody else."""
+        self._said_s: float | None = None
+        """Since when the log says that records wait; None: it does not."""
+        self._timer = loop.call_later(LOOK_S, self._on_timer)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+    def _on_timer(self) -> None:
+        self._timer = self._loop.call_later(LOOK_S, self._on_timer)
+        self.look()
+
+    def look(self) -> None:
+        """One look."""
+        wal = self._wal
+        durable = wal.durable_batches
+        is_silent = durable == self._durable and wal.appended_batches > durable
+        self._looks = self._looks + 1 if is_silent else 0
+        self._durable = durable
+        if self._silence is not None and not is_silent:
+            if wal.stalled is self._silence:
+                wal.stalled = None
+            self._silence = None
+        elif self._looks >= LOOKS and wal.stalled is None:
+            seconds = self._looks * LOOK_S
+            wal.stalled_since = self._loop.time() - seconds
+            message = f"the store hangs: nothing that was written became durable. seconds=`{seconds:g}`"
+            wal.stalled = self._silence = RetryError(Reason.STORE_UNAVAILABLE, message)
+        self._say()
+
+    def _say(self) -> None:
+        stalled = self._wal.stalled
+        if stalled is not None and self._said_s is None:
+            self._said_s = self._wal.stalled_since
+            log.warning("records_wait", error=stalled.message)
+        elif stalled is None and self._said_s is not None:
+            log.warning("records_stored_again", seconds=round(self._loop.time() - self._said_s, 1))
+            self._said_s = None
