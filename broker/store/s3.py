@@ -259,8 +259,8 @@ class S3Store:
         import botocore.exceptions
 
         if length == 0:
-            # No Range header asks for nothing; but a missing object must be found missing.
-            client.head_object(Bucket=self._bucket, Key=self._prefix + key)
+            # No Range header asks for nothing; but a missing object must be found missing, and HEAD would not say what is missing.
+            self._get_range(client, key, start, 1)
             return b""
         try:
             response = client.get_object(Bucket=self._bucket, Key=self._prefix + key, Range=f"bytes={start}-{start + length - 1}")
@@ -330,9 +330,13 @@ class S3Store:
         if code == "NoSuchBucket":
             message = f"there is no such bucket: create it, or name another one with --store. {self._where('')}"
             return FatalError(Reason.STORE_MISCONFIGURED, message)
-        if status == 404:
+        if code == "NoSuchKey":
             return not_found(key)
         detail = f"{self._where(key)} status=`{status}` code=`{code}`"
+        if status == 404 and code == "404":
+            # What a proxy says while there is no server behind it: taken for a missing object, all objects would be missing.
+            message = f"{what} failed: this is not an answer of an S3 server, is the endpoint right? {detail}"
+            return RetryError(Reason.STORE_UNAVAILABLE, message)
         if status == 507 or code in _FULL_CODES:
             return RetryError(Reason.STORE_FULL, f"{what} failed: no space is left. {detail}")
         if code in _RETRY_CODES or status in (408, 409, 429) or (status >= 500 and status != 501):

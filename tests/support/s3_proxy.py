@@ -20,6 +20,7 @@ Break: TypeAlias = Literal[
     "internal_error",  # 500, nothing happened
     "conflict",  # 409 ConditionalRequestConflict, nothing happened
     "denied",  # 403 AccessDenied, nothing happened
+    "page_not_found",  # 404 with a page that is not S3's, nothing happened
     "truncate",  # half of the answer's body, then the connection ends
     "shorten",  # half of the answer's body, declared as if it were all
     "whole",  # a range was asked for, the whole object comes
@@ -102,6 +103,9 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
             fault = proxy.take(self.command)
             if fault == "reset":
                 self.close_connection = True
+                return
+            if fault == "page_not_found":
+                self._pass(404, {"Content-Type": "text/plain"}, b"default backend - 404", None)
                 return
             if fault in _ANSWERS:
                 self._answer(*_ANSWERS[fault])

@@ -75,7 +75,7 @@ async def test_a_request_that_is_refused_did_nothing_and_may_be_repeated(store: 
         ("PUT", lambda: store.put("there", b"0123456789"), None),
         ("GET", lambda: store.get("there"), b"0123456789"),
         ("GET", lambda: store.get_range("there", 2, 3), b"234"),
-        ("HEAD", lambda: store.get_range("there", 0, 0), b""),
+        ("GET", lambda: store.get_range("there", 0, 0), b""),
         ("DELETE", lambda: store.delete("nothing"), None),
     ]
     for method, call, answer in calls:
@@ -189,6 +189,15 @@ async def test_no_such_bucket(s3_server: S3Server) -> None:
         message = await fails(call, FatalError, Reason.STORE_MISCONFIGURED)
         assert "no such bucket" in message and "no-such-bucket" in message
     await store.close()
+
+
+async def test_a_page_of_a_proxy_is_no_missing_object(store: S3Store, proxy: S3Proxy) -> None:
+    """A load balancer without servers behind it says 404 to everything."""
+    await store.put("a", b"1")
+    for method, call in (("GET", store.get("a")), ("GET", store.get_range("a", 0, 0)), ("DELETE", store.delete("a"))):
+        proxy.fail(method, "page_not_found")
+        assert "endpoint" in await fails(call, RetryError, Reason.STORE_UNAVAILABLE)
+    assert await store.get("a") == b"1"
 
 
 async def test_no_permission(store: S3Store, proxy: S3Proxy) -> None:
@@ -320,6 +329,7 @@ def test_credentials_in_an_endpoint_are_refused_and_not_repeated() -> None:
     [
         (404, "NoSuchKey", InvalidError, Reason.NOT_FOUND),
         (404, "NoSuchBucket", FatalError, Reason.STORE_MISCONFIGURED),
+        (404, "XAdminUserNotFound", FatalError, Reason.STORE_MISCONFIGURED),
         (507, "XMinioStorageFull", RetryError, Reason.STORE_FULL),
         (403, "QuotaExceeded", RetryError, Reason.STORE_FULL),
         (400, "RequestTimeout", RetryError, Reason.STORE_UNAVAILABLE),
