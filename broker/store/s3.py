@@ -117,6 +117,8 @@ class S3Store:
         self._connecting = threading.Lock()
         self._client: Any = None
         """Set when the probe has passed."""
+        self._credentials: object = None
+        """That the client was made with."""
         self._closed = False
 
     @property
@@ -201,9 +203,14 @@ class S3Store:
         import botocore.exceptions  # type: ignore[import-untyped]
         from urllib3.exceptions import HTTPError
 
+        client = None
         try:
-            return call(self._connected())
+            client = self._connected()
+            return call(client)
         except botocore.exceptions.ClientError as error:
+            if _code(error) in _CREDENTIALS_CODES and self._has_new_credentials(client):
+                message = f"{what} failed: the credentials have changed. {self._where(key)} code=`{_code(error)}`"
+                raise RetryError(Reason.STORE_UNAVAILABLE, message) from error
             raise self._refused(error, what, key) from error
         except botocore.exceptions.BotoCoreError as error:
             raise self._failed(error, what, key) from error
@@ -227,8 +234,28 @@ class S3Store:
                     self._client = client
         return self._client
 
-    def _connect(self) -> Any:
+    def _has_new_credentials(self, client: Any) -> bool:
+        """Whether others than those which were just refused are found now; then the next request connects with them.
+
+        Roles renew theirs by themselves. What is renewed in `~/.aws/credentials` is read only when a client is made.
+        """
         import boto3  # type: ignore[import-untyped]
+        import botocore.exceptions
+
+        with self._connecting:
+            if client is None or self._client is not client:
+                return client is not None  # another thread was here first
+            try:
+                found = _credentials(boto3.session.Session())
+            except botocore.exceptions.BotoCoreError:
+                return False  # what was refused is what the caller is told
+            if found == self._credentials:
+                return False
+            self._client = None  # not closed: others may be in the middle of a request
+            return True
+
+    def _connect(self) -> Any:
+        import boto3
         from botocore.config import Config  # type: ignore[import-untyped]
 
         config = Config(
@@ -242,7 +269,9 @@ class S3Store:
             tcp_keepalive=True,
             user_agent_extra="headgate",
         )
-        return boto3.session.Session().client("s3", endpoint_url=self._endpoint_url, region_name=self._region, config=config)
+        session = boto3.session.Session()
+        self._credentials = _credentials(session)
+        return session.client("s3", endpoint_url=self._endpoint_url, region_name=self._region, config=config)
 
     def _create(self, client: Any, name: str, body: bytes) -> bool:
         import botocore.exceptions
@@ -326,7 +355,7 @@ class S3Store:
 
     def _refused(self, error: Any, what: str, key: str) -> HeadgateError:
         """What an error answer means to the caller. `error`: a ClientError."""
-        status, code = _status(error), str(error.response.get("Error", {}).get("Code", ""))
+        status, code = _status(error), _code(error)
         if code == "NoSuchBucket":
             message = f"there is no such bucket: create it, or name another one with --store. {self._where('')}"
             return FatalError(Reason.STORE_MISCONFIGURED, message)
@@ -354,11 +383,23 @@ class S3Store:
 _FULL_CODES = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
 # Answers of the 4xx range that a repetition heals: expired tokens are fetched anew, bodies arrive whole the next time.
 _RETRY_CODES = {"SlowDown", "RequestTimeout", "ExpiredToken", "RequestTimeTooSkewed", "BadDigest", "IncompleteBody", "Throttling"}
+# Said of credentials that may have been replaced where they were found.
+_CREDENTIALS_CODES = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 _REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
 
 
 def _status(error: Any) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _credentials(session: Any) -> object:
+    """Those that a boto3 session finds, to be compared; None: none."""
+    found = session.get_credentials()
+    return None if found is None else found.get_frozen_credentials()
 
 
 def _is_key(key: str) -> bool:

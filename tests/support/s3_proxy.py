@@ -39,6 +39,8 @@ class S3Proxy:
         self._always: Break | None = None
         self.requests: Counter[str] = Counter()
         """Requests seen, by method."""
+        self.expired_key = ""
+        """Access key with which every request is answered with ExpiredToken; empty: none."""
         self.released = threading.Event()
         self._http = _Listener((HOST, 0), _handler(self))
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, name="s3-proxy")
@@ -101,6 +103,9 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name: value for name, value in self.headers.items() if name.lower() not in ("expect", "connection")}
             fault = proxy.take(self.command)
+            if proxy.expired_key and f"Credential={proxy.expired_key}/" in self.headers.get("Authorization", ""):
+                self._answer(400, "ExpiredToken")
+                return
             if fault == "reset":
                 self.close_connection = True
                 return

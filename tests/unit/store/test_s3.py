@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,6 +217,24 @@ async def test_no_credentials(s3_server: S3Server, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
     store = open_s3(s3_server.url("bucket"))
     assert "AWS_PROFILE" in await fails(store.probe(), FatalError, Reason.STORE_MISCONFIGURED)
+    await store.close()
+
+
+async def test_credentials_that_are_renewed_in_their_file(
+    s3_server: S3Server, proxy: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something else renews them there before they expire: a broker goes on with the new ones."""
+    shared = tmp_path / "credentials"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
+    shared.write_text("[default]\naws_access_key_id = old\naws_secret_access_key = s\naws_session_token = t1\n")
+    store = S3Store(s3_server.bucket(), "p", endpoint_url=proxy.endpoint)
+    await store.put("a", b"1")
+    proxy.expired_key = "old"
+    assert "ExpiredToken" in await fails(store.get("a"), RetryError, Reason.STORE_UNAVAILABLE)
+    shared.write_text("[default]\naws_access_key_id = new\naws_secret_access_key = s\naws_session_token = t2\n")
+    assert await patient(store).get("a") == b"1"
     await store.close()
 
 
