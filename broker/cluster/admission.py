@@ -1,4 +1,4 @@
-"""Which edits the leader takes, from itself and from other brokers. No I/O."""
+"""Which edits the leader takes, from itself and from other brokers, and what it says to an incarnation that is over. No I/O."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ from broker.cluster.manifest import (
     Topic,
 )
 from broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
+
+
+def taken_over(manifest: Manifest, incarnation_id: str, broker_id: int) -> FencedError:
+    """Why an incarnation that still runs is over."""
+    for other in manifest.incarnations.values():
+        if other.broker_id == broker_id and other.id != incarnation_id and not other.sealed:
+            # It was not started again, for it runs: two machines with one store, say, and the default settings.
+            return FencedError(
+                Reason.FENCED,
+                "another process runs as this broker: give each broker of a store its own --broker-id. "
+                f"broker_id=`{broker_id}` address=`{other.host}:{other.kafka_port}`",
+            )
+    return FencedError(Reason.FENCED, "another broker took over from this one")
 
 
 def check(manifest: Manifest, edit: Edit, by: str) -> None:

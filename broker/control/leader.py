@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from broker.cluster.admission import taken_over
 from broker.cluster.lease import Lease
 from broker.cluster.manifest import (
     Edit,
@@ -252,7 +253,7 @@ class Leader:
         edits += recovered.edits
         known = manifest.incarnations.get(self._mine.id)
         if known.sealed if known is not None else self._engine.started or await self._was_fenced(self._mine.id):
-            raise FencedError(Reason.FENCED, "another broker took over from this one")
+            raise taken_over(manifest, self._mine.id, self._mine.broker_id)
         self._own_load = BrokerLoad(incarnation_id=self._mine.id, broker_id=self._mine.broker_id)
 
         def make(now: Manifest) -> list[Edit]:

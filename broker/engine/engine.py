@@ -15,6 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
+from broker.cluster.admission import taken_over
 from broker.cluster.gates import OFFSET_MAX
 from broker.cluster.manifest import (
     ROOM,
@@ -260,18 +261,21 @@ class Engine:
                 case AddChunks(incarnation_id, chunks, _) if incarnation_id == self.incarnation_id and chunks:
                     self._checkpointer.follow(chunks)
                 case SealIncarnation(incarnation_id) if incarnation_id == self.incarnation_id and self.ready:
-                    self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+                    self.wal_failed(self._taken_over())
                 case SealIncarnation(incarnation_id) if incarnation_id != self.incarnation_id:
                     self.replicas.forget(incarnation_id)
                     self.sweep_sealed()
         self.leads.applied(edits)
+
+    def _taken_over(self) -> FencedError:
+        return taken_over(self.manifest, self.incarnation_id, self.settings.broker_id)
 
     def replaced(self) -> None:
         """The catalog's manifest is another one, newer by any number of edits."""
         mine = self.manifest.incarnations.get(self.incarnation_id)
         if mine is None or mine.sealed:
             if self.ready:
-                self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+                self.wal_failed(self._taken_over())
             return
         for lead in self.replicas.leads:
             known = self.manifest.incarnations.get(lead)
@@ -997,7 +1001,7 @@ class Engine:
             if error.reason is not Reason.NOT_FOUND:
                 raise
         else:
-            self.wal_failed(FencedError(Reason.FENCED, "another broker took over from this one"))
+            self.wal_failed(self._taken_over())
         if self.failed is not None:
             raise RetryError(Reason.NOT_LEADER, "other brokers lead its partitions by now")
 

@@ -7,7 +7,9 @@ well, or that a silent broker is never replaced.
 from __future__ import annotations
 
 from broker.control.leader import Leader, Session
+from broker.runtime.errors import FencedError
 from broker.server.grpc.control_service import MemberSession
+from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.world import Broker, World, until
 
 VERY_LONG_S = 100.0
@@ -109,3 +111,17 @@ async def test_nobody_is_replaced_because_the_store_was_away(world: World) -> No
         session.trouble, session.trouble_since_s = "the store does not answer", session.seen_s - VERY_LONG_S
     assert not any(term._is_cut_from_store(session, now_s) for session in term.sessions.values())
     assert all(term._is_cut_from_store(session, now_s + VERY_LONG_S) for session in term.sessions.values())
+
+
+async def test_two_machines_with_the_same_settings_are_told_what_is_wrong(make_world: MakeWorld) -> None:
+    """The address of both is 127.0.0.1, so each takes the other for a process that was here before, and is gone."""
+    world = await make_world(1, cluster_lease_ttl_ms=1_000)
+    first = world.brokers[0]
+    twin = Broker(world.objects, first.number, {})
+    twin.port = first.port  # as its machine calls it; it listens elsewhere
+    world.brokers.append(twin)
+    await twin.start()
+    await until(lambda: first.failures)
+    assert isinstance(first.failures[0], FencedError)
+    assert "another process runs as this broker" in first.failures[0].message
+    assert "--broker-id" in first.failures[0].message
