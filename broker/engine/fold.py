@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
 from broker.engine import keys
@@ -33,11 +33,12 @@ SPAN_MS_MAX = 3600 * 1000
 """Chunks that were written further apart stay apart, so that retention by time can free the older one."""
 
 
-def choose(manifest: Manifest, by: str) -> tuple[str, list[Chunk]] | None:
+def choose(manifest: Manifest, by: str, left: Set[tuple[str, int]] = frozenset()) -> tuple[str, list[Chunk]] | None:
     """The next neighbours to fold, as (incarnation id, chunks), or None: `FANOUT` of them, or fewer that are large together.
 
     Args:
         by: an incarnation folds its own chunks; the leader, or a broker that is alone, also those of sealed incarnations.
+        left: chunks that cannot be folded, by incarnation and number.
     """
     leads = manifest.leader in ("", by)
     for incarnation_id, chunks in manifest.chunks.items():
@@ -57,7 +58,7 @@ def choose(manifest: Manifest, by: str) -> tuple[str, list[Chunk]] | None:
             )
             if not fits:
                 run, size = [], 0
-            if chunk.size_bytes > BYTES_MAX // 2:
+            if chunk.size_bytes > BYTES_MAX // 2 or (incarnation_id, number) in left:
                 run, size = [], 0
                 continue
             run.append(chunk)

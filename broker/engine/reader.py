@@ -21,7 +21,10 @@ from broker.engine.partition import ChunkRef, PartitionLog
 from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
 from broker.log.index import BatchIndex
 from broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
+from broker.runtime.logging import get_logger
 from broker.store.interface import Store
+
+_logger = get_logger("reader")
 
 _T = TypeVar("_T")
 
@@ -29,6 +32,8 @@ GAP_BYTES_MAX = 64 << 10
 """A gap between two wanted batches up to this is read and thrown away: cheaper than another round trip."""
 RANGE_BYTES_MAX = 8 << 20
 """One range read from the store at the most, but for a single larger batch."""
+BROKEN_MAX = 1000
+"""What the log was told of so many unreadable objects is remembered."""
 TRIES = 5
 AGAIN_S = 0.05
 """A chunk may be swept between the look-up and the read; then the look-up is done again."""
@@ -62,6 +67,10 @@ def parse_index(data: bytes | memoryview, incarnation_id: str, chunk: Chunk, ext
     return index
 
 
+class MissingError(RetryError):
+    """An object that the manifest names is not in the store. It may be on its way back: somebody restores a copy."""
+
+
 async def again(call: Callable[[], Awaitable[_T]]) -> _T:
     """Look up again what was swept or folded between the look-up and the read."""
     for attempt in range(TRIES):
@@ -71,7 +80,7 @@ async def again(call: Callable[[], Awaitable[_T]]) -> _T:
             if error.reason is not Reason.NOT_FOUND:
                 raise
             if attempt == TRIES - 1:
-                raise RetryError(Reason.STORE_UNAVAILABLE, f"an object is missing in the store: {error.message}") from error
+                raise MissingError(Reason.STORE_UNAVAILABLE, f"an object is missing in the store: {error.message}") from error
             # Another broker may have swept it, whose edit is on its way to this one.
             await asyncio.sleep(attempt * AGAIN_S)
     raise AssertionError("TRIES is at least 1")
@@ -92,6 +101,8 @@ class Reader:
         self._cache: OrderedDict[tuple[str, int], tuple[BatchIndex, int]] = OrderedDict()
         self._cache_bytes = 0
         self._cache_bytes_max = cache_bytes_max
+        self._broken: OrderedDict[str, None] = OrderedDict()
+        """What was said already, oldest first."""
 
     async def read(self, log: PartitionLog, offset: int, max_bytes: int) -> list[memoryview]:
         """Whole batches from the one that contains `offset` (or, in a gap, the next one), up to `max_bytes` or one batch.
@@ -107,7 +118,20 @@ class Reader:
             located = await self._locate(log, offset)
             return [] if located is None else await self._read_rows(located, max_bytes)
 
-        return await again(read)
+        return await self._told(log, offset, read)
+
+    async def _told(self, log: PartitionLog, offset: int, call: Callable[[], Awaitable[_T]]) -> _T:
+        """As `again`. What a person must mend is one line in the log, and not one for each time that a reader comes again."""
+        try:
+            return await again(call)
+        except (MissingError, CorruptError) as error:
+            # `history` speaks for its own files.
+            if error.message not in self._broken and self.file_at(log, offset) is None:
+                self._broken[error.message] = None
+                if len(self._broken) > BROKEN_MAX:
+                    self._broken.popitem(last=False)
+                _logger.error("records_unreadable", topic=log.topic.name, partition=log.number, offset=offset, error=error.message)
+            raise
 
     def file_at(self, log: PartitionLog, offset: int) -> tuple[ParquetExtent, int, ParquetExtent | None] | None:
         """Where a read from `offset` begins in a Parquet file: (extent, offset, the file that follows). None: it does not."""
@@ -125,7 +149,7 @@ class Reader:
 
         Not for offsets in Parquet files: `file_at`.
         """
-        return await again(lambda: self._locate(log, offset))
+        return await self._told(log, offset, lambda: self._locate(log, offset))
 
     async def _locate(self, log: PartitionLog, offset: int) -> Located | None:
         offset, end_offset, _ = log.reach(offset, skip=True)

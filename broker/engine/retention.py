@@ -19,7 +19,7 @@ from broker.engine.fold import choose, fold
 from broker.engine.partition import PartitionLog
 from broker.engine.recovery import is_fence, sweep_leftovers
 from broker.engine.wal import Wal
-from broker.runtime.errors import HeadgateError
+from broker.runtime.errors import CorruptError, HeadgateError, InvalidError
 from broker.runtime.logging import get_logger
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ class Sweeper:
         self._wake = asyncio.Event()
         self._closing = False
         self._folds = 0
+        self._left: set[tuple[str, int]] = set()
+        """Chunks that could not be read when they were to be folded, with those beside them: by incarnation and number."""
         self._folding = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
@@ -109,7 +111,7 @@ class Sweeper:
 
     def chunks_listed(self) -> None:
         """Look soon if there is something to fold."""
-        if choose(self._engine.manifest, self._engine.incarnation_id) is not None:
+        if choose(self._engine.manifest, self._engine.incarnation_id, self._left) is not None:
             self._wake.set()
 
     async def close(self) -> None:
@@ -182,11 +184,18 @@ class Sweeper:
     async def _fold(self) -> None:
         engine = self._engine
         await self._catalog.settle()
-        while not self._closing and (chosen := choose(engine.manifest, engine.incarnation_id)) is not None:
+        while not self._closing and (chosen := choose(engine.manifest, engine.incarnation_id, self._left)) is not None:
             incarnation_id, chunks = chosen
             self._folds += 1
             made_by = keys.maker(engine.maker_epoch, engine.incarnation_id, self._folds)
-            await self._catalog.commit(await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by))
+            try:
+                folded = await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by)
+            except (InvalidError, CorruptError) as error:
+                # One is missing or damaged. The others must not pile up behind it.
+                self._left.update((incarnation_id, chunk.number) for chunk in chunks)
+                log.error("chunks_not_folded", incarnation=incarnation_id, chunks=len(chunks), error=error.message)
+                continue
+            await self._catalog.commit(folded)
             await self._delete_chunks(incarnation_id, chunks)
             self.chunks_folded += len(chunks)
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from broker.engine import keys
 from broker.log.compression import Codec
 from broker.log.records import Record, encode_batch
 from broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
@@ -279,3 +280,28 @@ async def test_a_chunk_that_is_not_what_was_written_is_said_to_be(make_machine: 
     assert isinstance(caught.value, RetryError)
     await broker.faults.put(key, data)
     assert [record.value for record in await read_all(broker)] == [b"one"]
+
+
+async def test_a_chunk_that_somebody_deleted(
+    make_machine: MakeMachine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lifecycle rule of the bucket, say. Its readers are told so, the log has one line, and everything else goes on."""
+    monkeypatch.setattr("broker.engine.fold.FANOUT", 4)
+    monkeypatch.setattr("broker.engine.reader.AGAIN_S", 0.001)
+    machine = make_machine("put")
+    broker = await machine.start(settings(wal_checkpoint_chunks=1000, wal_checkpoint_interval_ms=3_600_000))
+    await broker.engine.create_topic("t", 1, {})
+    engine = broker.engine
+    for number in range(16):
+        await machine.send(broker, [b"%d" % number])
+    await broker.store.delete(keys.chunk(engine.incarnation_id, 1))
+    await engine._checkpointer.list_all()
+    await eventually(lambda: engine._sweeper.chunks_folded == 12)
+    broker.log().tail.clear()
+    for _ in range(3):
+        with pytest.raises(RetryError, match="missing in the store"):
+            await engine.read(broker.log(), 1, 1000)
+    (told,) = [record for record in caplog.records if record.message == "records_unreadable"]
+    assert told.levelname == "ERROR"
+    assert await engine.read(broker.log(), 0, 1) and await engine.read(broker.log(), 2, 1)
+    assert await machine.send(broker, [b"last"]) == 16
