@@ -66,7 +66,7 @@ class Publisher:
         self._decided: deque[_Batch] = deque()
         self._known: dict[tuple[str, int], PartitionLog] = {}
         self._topic = ""
-        self._scratch = memoryview(b"")
+        self._scratch = memoryview(bytearray())
         """Where small batches are stamped before the log copies them."""
         self._ack_batches = 1
         self._ack_interval_s = 0.0
@@ -88,6 +88,9 @@ class Publisher:
             error: BaseException | None = None
             if reading.done():
                 error = reading.exception()
+                if error is not None and not isinstance(error, HeadgateError):
+                    # A programmer's error: the batch that met it is never decided, and nobody may wait for it.
+                    raise error
             elif not writing.done():
                 reading.cancel()
                 error = ClosedError(Reason.CLOSED, "the broker is closing")

@@ -197,6 +197,27 @@ async def test_what_came_before_a_mistake_is_acked(served: Served) -> None:
     assert (await stream.status())[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_a_first_batch_without_bytes(served: Served) -> None:
+    await served.create("a")
+    stream = served.stream("Log.Publish")
+    await stream.write(request(1, b""))
+    response = await stream.read()
+    assert [failure.error.reason for failure in response.failures] == ["invalid_record"]
+    await stream.write(request(2, batch(b"x")))
+    assert list((await stream.read()).base_offsets) == [0]
+
+
+async def test_a_bug_ends_the_stream(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def append(*arguments: Any, **more: Any) -> Any:
+        raise ZeroDivisionError
+
+    await served.create("a")
+    stream = served.stream("Log.Publish")
+    monkeypatch.setattr(served.engine, "append", append)
+    await stream.write(request(1, batch(b"x")))
+    assert (await stream.status())[0] is grpc.StatusCode.INTERNAL
+
+
 async def test_an_empty_stream(served: Served) -> None:
     assert await served.stream("Log.Publish").rest() == []
 
