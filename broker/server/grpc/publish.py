@@ -195,10 +195,14 @@ class Publisher:
             batch.shared_bytes = OVERHEAD_BYTES
         if not decided:
             return
-        if len(decided) >= self._ack_batches or self._no_more:
+        if self._ack_is_due():
             self._wake.set()
         elif self._ack_interval_s and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._ack_interval_s, self._on_timer)
+
+    def _ack_is_due(self) -> bool:
+        # A stream that is not read for the batches that it waits with would wait for ever.
+        return self._due or self._no_more or len(self._decided) >= self._ack_batches or self._budget.is_overdrawn
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -209,7 +213,7 @@ class Publisher:
         while not (self._no_more and not self._undecided and not self._decided):
             await self._wake.wait()
             self._wake.clear()
-            if self._decided and (self._due or self._no_more or len(self._decided) >= self._ack_batches):
+            if self._decided and self._ack_is_due():
                 await self._ack()
 
     async def _ack(self) -> None:

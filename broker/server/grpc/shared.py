@@ -27,9 +27,13 @@ class Budget:
         self.used_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
 
+    @property
+    def is_overdrawn(self) -> bool:
+        return self.used_bytes > self.limit_bytes
+
     async def room(self) -> None:
         """Wait until the budget is not overdrawn."""
-        while self.used_bytes > self.limit_bytes:
+        while self.is_overdrawn:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
@@ -45,7 +49,7 @@ class Budget:
         """Put back what was taken. All who wait look again: that there is room now is not a promise to any of them."""
         self.used_bytes -= size_bytes
         assert self.used_bytes >= 0, self.used_bytes
-        if self.used_bytes <= self.limit_bytes:
+        if not self.is_overdrawn:
             while self._waiters:
                 waiter = self._waiters.popleft()
                 if not waiter.done():

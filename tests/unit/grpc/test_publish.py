@@ -266,6 +266,20 @@ async def test_nothing_is_acked_before_it_is_durable_and_reading_stops(start: St
     await until(lambda: served.server._shared.budget.used_bytes == 0)
 
 
+async def test_acks_come_before_their_number_where_no_more_is_read(start: Start) -> None:
+    served: Served = await start(connection_inflight_bytes_max=64 << 10)
+    await served.create("a")
+    stream = served.stream("Log.Publish")
+    data = batch(b"x" * 16_000)
+    async with asyncio.timeout(WAIT_S):
+        for sequence in range(1, 101):
+            await stream.write(request(sequence, data, ack_batches=1000))
+    responses: list[pb.PublishResponse] = []
+    while len(acked(responses)) < 95:  # five fill the stream's budget, so the last ones may wait
+        responses.append(await stream.read())
+    assert acked(responses + await stream.rest()) == list(range(100))
+
+
 async def test_acks_keep_the_order_of_the_stream(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `ack=replicated` a later batch may be safe before an earlier one of another topic."""
     served: Served = await start()
