@@ -16,7 +16,7 @@ from broker.client.types import DEFAULT_CLUSTER, Delivery, TopicPartition
 from broker.log.batch import HEADER_BYTES
 from broker.log.compression import Codec
 from broker.log.partitioner import partition_for_key
-from broker.log.records import Headers, Record, encoded_bytes_max
+from broker.log.records import Headers, Record, encoded_bytes_max, is_header_name
 from broker.runtime.clock import Clock
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 
@@ -119,7 +119,7 @@ class Producer:
 
         Raises:
             InvalidError: UNKNOWN_TOPIC, INVALID_REQUEST (types, partition), MESSAGE_TOO_LARGE. RetryError: the cluster could not be
-            asked about the topic. ClosedError.
+            asked about the topic. ClosedError. HeadgateError(INTERNAL): the producer broke down, make a new one.
         """
         if timestamp_ms is None:
             timestamp_ms = self._clock.now_ms()
@@ -298,7 +298,7 @@ def _check(topic: str, record: Record, partition: int | None) -> None:
         raise _wrong("key", "bytes or None", key)
     if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms < 2**62:
         raise _wrong("timestamp_ms", "milliseconds since 1970", timestamp_ms)
-    if partition is not None and (not isinstance(partition, int) or partition < 0):
+    if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
         raise _wrong("partition", "a number from 0", partition)
     if headers and not _are_headers(headers):
         raise _wrong("headers", "pairs of str and bytes or None", headers)
@@ -309,6 +309,7 @@ def _are_headers(headers: Headers) -> bool:
         isinstance(header, tuple)
         and len(header) == 2
         and isinstance(header[0], str)
+        and is_header_name(header[0])
         and (header[1] is None or isinstance(header[1], bytes))
         for header in headers
     )

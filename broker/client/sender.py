@@ -171,6 +171,8 @@ class Sender:
         self.cluster = cluster
         self.codec = codec
         self.queues: dict[TopicPartition, Queue] = {}
+        self._failure: HeadgateError | None = None
+        """A programmer's error, after which nothing is sent any more."""
         self._delivery_timeout_ms = delivery_timeout_ms
         self._release = release
         self._failed = failed
@@ -190,7 +192,9 @@ class Sender:
                 self.fail(batch, ClosedError(Reason.CLOSED, "the producer was closed before the record was acked"))
 
     def queue(self, partition: TopicPartition, link: Link, batch_bytes_max: int) -> Queue:
-        """The queue of a partition; a new one goes to the stream of `link`."""
+        """The queue of a partition; a new one goes to the stream of `link`. Raises HeadgateError after a bug."""
+        if self._failure is not None:
+            raise self._failure
         queue = self.queues.get(partition)
         if queue is None:
             queue = self.queues[partition] = Queue(partition)
@@ -342,10 +346,11 @@ class Sender:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        # A programmer's error: nobody may wait for ever because of it.
+        # Nobody may wait for ever because of it.
+        self._failure = HeadgateError(Reason.INTERNAL, f"the producer failed: {type(error).__name__}: {error}")
         for queue in self.queues.values():
             for batch in queue.batches():
-                self.fail(batch, HeadgateError(Reason.INTERNAL, f"the producer failed: {type(error).__name__}: {error}"))
+                self.fail(batch, self._failure)
 
 
 class PublishStream:

@@ -109,6 +109,15 @@ def encode_batch(
     return bytes(batch)
 
 
+def is_header_name(name: str) -> bool:
+    """Whether it can be written: UTF-8, or bytes that are not, as they are read."""
+    try:
+        name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def encoded_bytes_max(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     """At most how many bytes a record adds to an uncompressed batch."""
     size = RECORD_OVERHEAD_BYTES_MAX + len(key or b"") + len(value or b"")

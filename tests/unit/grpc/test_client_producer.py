@@ -10,6 +10,7 @@ import pytest
 from kafka.partitioner.default import murmur2
 
 from broker.client import Delivery, Producer
+from broker.client.sender import Batch
 from broker.client.sequencing import IN_FLIGHT_MAX
 from broker.log.batch import CODEC_MASK, parse_header, split
 from broker.log.compression import Codec
@@ -178,11 +179,25 @@ async def test_wrong_records(served: Served) -> None:
             (("a", b"x"), {"headers": [("h", "text")]}),
             (("a", b"x"), {"headers": [(b"h", b"x")]}),
             (("a", b"x"), {"headers": ["h"]}),
+            (("a", b"x"), {"headers": [("\ud800", b"x")]}),
+            (("a", b"x"), {"partition": True}),
             ((b"a", b"x"), {}),
         ]
         for positional, named in wrong:
             assert await reason_of(producer.send(*positional, **named)) is Reason.INVALID_REQUEST
         await producer.send_and_wait("a", b"x")
+
+
+async def test_a_bug_fails_what_waits_and_what_comes_after(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def encode(*arguments: Any) -> bytes:
+        raise ZeroDivisionError
+
+    await served.create("a")
+    async with Producer(served.address) as producer:
+        monkeypatch.setattr(Batch, "encode", encode)
+        for _ in range(2):
+            with pytest.raises(HeadgateError, match="ZeroDivisionError"):
+                await producer.send_and_wait("a", b"x")
 
 
 @pytest.mark.parametrize("setting", ["linger_ms", "batch_bytes", "buffer_bytes", "delivery_timeout_ms"])
