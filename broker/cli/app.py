@@ -90,6 +90,9 @@ def run(arguments: Sequence[str]) -> int:
         output.fail(str(error).lower(), command)
         return output.EXIT_FAILED
     except Exception as error:
+        if isinstance(error, UnicodeEncodeError) and any(error.object in argument for argument in given):
+            output.fail(f"an argument is not UTF-8. value=`{error.object}`", command)
+            return output.EXIT_USAGE
         if os.environ.get(TRACEBACK):
             raise
         output.fail(f"unexpected error: {type(error).__name__}: {error} ({TRACEBACK}=1 shows where)", command)
@@ -223,11 +226,11 @@ def produce(
 
     if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise _bad_option("--compression", compression, "none, gzip, snappy, lz4 or zstd")
-    headers = tuple((name, value.encode()) for name, value in _split_pairs("--header", header))
-    separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
+    headers = tuple((name, os.fsencode(value)) for name, value in _split_pairs("--header", header))
+    separator = None if key_separator is None else os.fsencode(key_separator.replace("\\t", "\t"))
     if separator == b"":
         raise _bad_option("--key-separator", "", "at least one character")
-    line_format = Format(separator, None if null_value is None else null_value.encode(), headers, partition)
+    line_format = Format(separator, None if null_value is None else os.fsencode(null_value), headers, partition)
     output.check_reachable(cluster)
     raise typer.Exit(output.run(produce_lines(cluster, topic, files or [], line_format, compression)))
 
@@ -254,7 +257,7 @@ def consume(
     from broker.cli.consume import Printer, consume_records, parse_start
 
     start = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
-    separator = None if key_separator is None else key_separator.replace("\\t", "\t")
+    separator = None if key_separator is None else os.fsencode(key_separator.replace("\\t", "\t"))
     output.check_reachable(cluster)
     output.run(consume_records(cluster, topic, partition or None, start, count, exit_at_end, Printer(json, separator)))
 

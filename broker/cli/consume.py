@@ -60,7 +60,7 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 class Printer:
     """Writes records to stdout. To a terminal, control characters are escaped; to anything else, bytes are written as they are."""
 
-    def __init__(self, as_json: bool, key_separator: str | None) -> None:
+    def __init__(self, as_json: bool, key_separator: bytes | None) -> None:
         self._as_json = as_json
         self._separator = key_separator
         self._terminal = sys.stdout.isatty()
@@ -75,7 +75,7 @@ class Printer:
         value = self._shown(record.value)
         if self._separator is None:
             return value + b"\n"
-        return self._shown(record.key) + self._separator.encode() + value + b"\n"
+        return self._shown(record.key) + self._separator + value + b"\n"
 
     def _shown(self, data: bytes | None) -> bytes:
         if data is None:
@@ -96,7 +96,8 @@ class Printer:
         if record.headers:
             headers: list[dict[str, object]] = []
             for name, value in record.headers:
-                headers.append({"name": name})
+                headers.append({})
+                _put(headers[-1], "name", name.encode("utf-8", "surrogateescape"))
                 _put(headers[-1], "value", value)
             row["headers"] = headers
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"

@@ -44,12 +44,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def headgate(
     broker: BrokerProcess | None, *arguments: str, stdin: bytes = b"", fails: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with pipes. Output is decoded; a traceback always fails the test."""
+    """Run a command with pipes. Output is decoded, as arguments are encoded; a traceback always fails the test."""
     done = subprocess.run(
         [sys.executable, "-m", "broker.cli.main", *arguments],
         input=stdin, capture_output=True, cwd=ROOT, env=environment(broker), timeout=TIMEOUT_S,
     )  # fmt: skip
-    out, err = done.stdout.decode(), done.stderr.decode()
+    out, err = os.fsdecode(done.stdout), done.stderr.decode()
     assert "Traceback" not in err, err
     assert "\x1b" not in out + err, "control codes in a pipe"
     assert (done.returncode != 0) == fails, (done.returncode, out, err)
@@ -154,6 +154,20 @@ def test_produce_and_consume_give_the_same_lines_back(broker: BrokerProcess) -> 
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == data
+
+
+def test_arguments_that_are_no_text(broker: BrokerProcess) -> None:
+    headgate(broker, "topic", "create", "bytes", "-p", "1")
+    # As Python has what a shell passes on as the byte ff.
+    headgate(
+        broker, "produce", "bytes", "-k", "\udcff", "-H", "h\udcff=\udcfe", "--null-value", "\udcfd", stdin=b"a\xffb\nc\xff\xfd\n"
+    )
+    first, second = map(json.loads, headgate(broker, "consume", "bytes", "-b", "-e", "--json").stdout.splitlines())
+    assert (first["key"], first["value"], second["key"], second["value"]) == ("a", "b", "c", None)
+    assert first["headers"] == second["headers"] == [{"name_base64": "aP8=", "value_base64": "/g=="}]
+    assert headgate(broker, "consume", "bytes", "-b", "-e", "-k", "\udcff").stdout == "a\udcffb\nc\udcffnull\n"
+    done = headgate(broker, "topic", "create", "\udcff", fails=True)
+    assert done.returncode == 2 and error_line(done) == "headgate topic create: an argument is not UTF-8. value=`\\udcff`"
 
 
 def test_consume_from_every_kind_of_place(broker: BrokerProcess) -> None:
