@@ -1,6 +1,6 @@
 """The Python client, all asyncio, over gRPC: `Admin`, `GateAdmin`, `GroupAdmin`, `Control`, `Producer`, `Consumer`.
 
-Errors are those of `broker.runtime.errors`.
+Errors are those of `broker.runtime.errors`; ClosedError of all that is under way when a client is closed, and of what comes after.
 """
 
 from broker.client.admin import Admin

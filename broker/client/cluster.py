@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from broker.client.backoff import Backoff
 from broker.client.errors import from_call, from_message
 from broker.client.types import OffsetAndTimestamp, Start, Timestamp, TopicPartition
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.tasks import end_tasks
 from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
 from broker.wire.grpc.methods import Method, methods
@@ -91,6 +91,10 @@ class Link:
             data = await attempt(request.SerializeToString(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise from_call(error, self.address) from error
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            raise _closed() from error
         return method.response.FromString(data)
 
     def stream(self, method: Method) -> Stream:
@@ -129,9 +133,7 @@ class Stream:
         except asyncio.InvalidStateError as error:
             raise RetryError(Reason.CLOSED, f"stream is over. address=`{self._address}`") from error
         except asyncio.CancelledError as error:
-            # grpc says CancelledError also where the stream, not our task, was cancelled.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _is_cancelled():
                 raise
             raise RetryError(Reason.CLOSED, f"stream was cancelled. address=`{self._address}`") from error
 
@@ -161,8 +163,11 @@ class Cluster:
         """Addresses of the live brokers, by id, as they were last told."""
         self._topics: dict[str, TopicView] = {}
         self._asking: dict[str, asyncio.Task[TopicView]] = {}
+        self._closed = False
 
     async def close(self) -> None:
+        """Give back the connections. Whatever is asked afterwards raises ClosedError."""
+        self._closed = True
         await end_tasks(self._asking.values())
         for link in self._links.values():
             await link.close()
@@ -253,6 +258,8 @@ class Cluster:
         return list(dict.fromkeys((*self._given, *self._brokers.values())))
 
     def _link(self, address: str) -> Link:
+        if self._closed:
+            raise _closed()
         link = self._links.get(address)
         if link is None:
             link = self._links[address] = Link(address)
@@ -273,7 +280,12 @@ class Cluster:
                 # What is known still serves; the answer comes beside it.
                 self._ask(name)
             return known
-        return await asyncio.shield(self._ask(name))
+        try:
+            return await asyncio.shield(self._ask(name))
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            raise _closed() from error
 
     def known_topic(self, name: str) -> TopicView | None:
         """What is known and fresh, without asking."""
@@ -436,6 +448,16 @@ def newer(known: TopicView | None, told: TopicView) -> TopicView:
 
 def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _closed() -> ClosedError:
+    return ClosedError(Reason.CLOSED, "the client is closed")
+
+
+def _is_cancelled() -> bool:
+    """Whether our own task was: CancelledError also comes of calls, streams and tasks that end because the client is closed."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _looked_at(task: asyncio.Task[TopicView]) -> None:

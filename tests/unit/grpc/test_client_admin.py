@@ -97,6 +97,20 @@ def test_addresses_that_are_none(address: str) -> None:
     assert caught.value.reason is Reason.INVALID_REQUEST
 
 
+async def test_closed_under_a_call(served: Served) -> None:
+    await served.create("a")
+    admin = Admin(served.address)
+    asking = [
+        asyncio.create_task(admin.status(rate_window_ms=10_000)),
+        asyncio.create_task(admin.offsets({TopicPartition("a", 0): "latest"})),
+    ]
+    await asyncio.sleep(0)
+    await admin.close()
+    for task in asking:
+        assert await reason_of(task) is Reason.CLOSED
+    assert await reason_of(admin.list_topics()) is Reason.CLOSED
+
+
 async def test_nobody_listens() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
