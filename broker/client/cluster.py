@@ -420,7 +420,7 @@ class Cluster:
 def position(start: Start) -> log_pb2.Position:
     """A place as requests name it. Raises InvalidError(INVALID_REQUEST)."""
     match start:
-        case Timestamp(ms):
+        case Timestamp(int(ms)) if -(2**63) <= ms < 2**63:
             return log_pb2.Position(timestamp_ms=ms)
         case bool():
             pass

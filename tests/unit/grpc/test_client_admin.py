@@ -84,7 +84,7 @@ async def test_wrong_requests(served: Served) -> None:
         assert await reason_of(admin.offsets({TopicPartition("b", 0): "latest"})) is Reason.UNKNOWN_TOPIC
         assert await reason_of(admin.offsets({TopicPartition("a", 2): "latest"})) is Reason.UNKNOWN_TOPIC
         assert await reason_of(admin.offsets({TopicPartition("a", 0): 1})) is Reason.OFFSET_OUT_OF_RANGE
-        for start in ("middle", None, True, 2**63):
+        for start in ("middle", None, True, 2**63, Timestamp(2**63), Timestamp(1.5)):  # type: ignore[arg-type]
             assert await reason_of(admin.offsets({TopicPartition("a", 0): start})) is Reason.INVALID_REQUEST  # type: ignore[dict-item]
 
 
