@@ -294,6 +294,10 @@ class Cluster:
             return None
         return known
 
+    def forget(self, name: str) -> None:
+        """What is known of a topic is wrong: it is asked for when it is needed next."""
+        self._topics.pop(name, None)
+
     def _ask(self, name: str) -> asyncio.Task[TopicView]:
         task = self._asking.get(name)
         if task is None:
@@ -322,7 +326,7 @@ class Cluster:
         self._learn(response, address)
         row = response.topics[0]
         if row.HasField("error"):
-            self._topics.pop(name, None)
+            self.forget(name)
             raise from_message(row.error)
         limits = [entry.value for entry in row.config if entry.name == "max.message.bytes"]
         view = TopicView(

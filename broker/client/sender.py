@@ -492,6 +492,9 @@ class PublishStream:
             self._sender.schedule(queue)
 
     def _refused(self, queue: Queue, batch: Batch, error: HeadgateError) -> None:
+        if error.reason is Reason.UNKNOWN_TOPIC:
+            # It may be there again, with fewer partitions.
+            self._sender.cluster.forget(queue.partition.topic)
         if queue.refused(batch, error):
             self._sender.fail(batch, error)
         if queue.recovering:

@@ -252,6 +252,19 @@ async def test_a_deleted_topic_fails_its_records(served: Served) -> None:
         assert await reason_of(producer.send_and_wait("a", b"x")) is Reason.UNKNOWN_TOPIC
 
 
+async def test_a_topic_that_is_made_again_with_fewer_partitions(served: Served) -> None:
+    await served.create("a", 8)
+    keys = [b"%d" % number for number in range(20)]
+    async with Producer(served.address) as producer:
+        await asyncio.gather(*[producer.send_and_wait("a", b"x", key=key) for key in keys])
+        await served.engine.delete_topic(served.engine.topic("a"))
+        await served.create("a", 1)
+        # Some go where nothing is any more; by that the producer knows.
+        await asyncio.gather(*[producer.send_and_wait("a", b"y", key=key) for key in keys], return_exceptions=True)
+        await asyncio.gather(*[producer.send_and_wait("a", b"z", key=key) for key in keys])
+    assert [record.key for record in await records(served, "a", 0) if record.value == b"z"] == keys
+
+
 async def test_new_partitions_are_found(served: Served) -> None:
     await served.create("a", 1)
     async with Producer(served.address) as producer:
