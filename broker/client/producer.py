@@ -77,6 +77,8 @@ class Producer:
         self._clock = clock or Clock()
         self._sender: Sender | None = None
         self._closed = False
+        self._owes_turn = False
+        """A batch is full, and waits for the event loop to send it."""
         self._used_bytes = 0
         self._turn = asyncio.Lock()
         self._room = asyncio.Event()
@@ -106,7 +108,7 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> asyncio.Future[Delivery]:
-        """Hand over a record; waits while the buffer is full.
+        """Hand over a record; waits while the buffer is full. If it is cancelled, nothing was handed over.
 
         Args:
             key: decides the partition as Kafka's Java client does; without one, batches take turns.
@@ -128,6 +130,10 @@ class Producer:
         size = encoded_bytes_max(key, value, record.headers)
         if size > RECORD_BYTES_MAX:
             raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"record is too large. bytes=`{size}` max=`{RECORD_BYTES_MAX}`")
+        if self._owes_turn:
+            # A caller that sends without ever waiting for anything must not keep the batches from leaving.
+            self._owes_turn = False
+            await asyncio.sleep(0)
         if self._turn.locked() or self._used_bytes + size > self._buffer_bytes:
             await self._wait_for_room(size)
         view = self._cluster.known_topic(topic) or await self._cluster.topic(topic)
@@ -135,11 +141,7 @@ class Producer:
             view = await self._cluster.topic(topic, refresh=True)
         if self._closed:
             raise ClosedError(Reason.CLOSED, "the producer is closed")
-        future, full = self._append(view, record, partition, size)
-        if full:
-            # A caller that sends without ever waiting for anything must not keep the batches from leaving.
-            await asyncio.sleep(0)
-        return future
+        return self._append(view, record, partition, size)
 
     async def send_and_wait(
         self,
@@ -225,8 +227,8 @@ class Producer:
         if len(self._failures) < FAILURES_KEPT:
             self._failures.append((future, error))
 
-    def _append(self, view: TopicView, record: Record, partition: int | None, size: int) -> tuple[DeliveryFuture, bool]:
-        """Put a record into its partition's open batch. Returns its future, and whether that filled a batch."""
+    def _append(self, view: TopicView, record: Record, partition: int | None, size: int) -> DeliveryFuture:
+        """Put a record into its partition's open batch. Returns its future."""
         sender = self._sender
         loop = asyncio.get_running_loop()
         if sender is None:
@@ -259,7 +261,8 @@ class Producer:
         batch.futures.append(future)
         batch.size_bytes += size
         self._used_bytes += size
-        return future, full
+        self._owes_turn = self._owes_turn or full
+        return future
 
     def _queue(self, sender: Sender, view: TopicView, partition: int) -> Queue:
         try:

@@ -149,6 +149,23 @@ async def test_send_waits_while_the_buffer_is_full(served: Served, monkeypatch: 
     assert [(record.value or b"")[:3] for record in await records(served, "a", 0)] == [b"%3d" % number for number in range(100)]
 
 
+async def test_a_send_that_is_cancelled_hands_nothing_over(served: Served) -> None:
+    await served.create("a", 1)
+    sent: list[bytes] = []
+    async with Producer(served.address, batch_bytes=1, buffer_bytes=400) as producer:
+        for number in range(50):
+            value = b"%d" % number
+            sending = asyncio.create_task(producer.send("a", value))
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            sending.cancel()
+            await asyncio.wait([sending])
+            if not sending.cancelled():
+                sent.append(value)
+    assert 0 < len(sent) < 50
+    assert [record.value for record in await records(served, "a", 0)] == sent
+
+
 async def test_many_tasks_share_a_producer(served: Served) -> None:
     await served.create("a", 2)
     async with Producer(served.address, buffer_bytes=5000, batch_bytes=1000) as producer:
