@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,8 @@ COMMAND = "headgate produce"
 READ_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20
 """A longer line is an error: it could not be a record anyway, and would only fill the memory."""
+INTERRUPTED_S = 5.0
+"""How long the brokers have for what was read before Ctrl-C."""
 STANDARD_INPUT = "-"
 
 
@@ -69,7 +72,8 @@ class Tally:
         error = delivery.exception()
         if error is None:
             self.written += 1
-        elif isinstance(error, HeadgateError) and not self._told:
+        elif isinstance(error, HeadgateError) and error.reason is not Reason.CLOSED and not self._told:
+            # CLOSED: the command was interrupted, and says at its end how many were written.
             self._told = True
             output.fail(f"a record was refused: {output.error_line(error, COMMAND)} line=`{line}`", COMMAND)
 
@@ -81,23 +85,31 @@ async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_fo
     """
     paths = [str(path) for path in files] or [STANDARD_INPUT]
     sources = [_open(path) for path in paths]
+    # SIGTERM, as Ctrl-C, ends the reading; what was read is still written.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
     tally, read_bytes = Tally(), 0
     bar, advance = _progress(sources)
     try:
         with bar:
             async with Producer(cluster, compression=compression, linger_ms=20) as producer:
-                for source in sources:
-                    number = 0
-                    async for lines in _lines(source):
-                        for line in lines:
-                            number += 1
-                            key, value = line_format.split(line.removesuffix(b"\r"), number)
-                            delivery = await producer.send(
-                                topic, value, key=key, headers=line_format.headers, partition=line_format.partition
-                            )
-                            tally.watch(delivery, number)
-                            read_bytes += len(line) + 1
-                        advance(read_bytes)
+                try:
+                    for source in sources:
+                        number = 0
+                        async for lines in _lines(source):
+                            for line in lines:
+                                number += 1
+                                key, value = line_format.split(line.removesuffix(b"\r"), number)
+                                delivery = await producer.send(
+                                    topic, value, key=key, headers=line_format.headers, partition=line_format.partition
+                                )
+                                tally.watch(delivery, number)
+                                read_bytes += len(line) + 1
+                            advance(read_bytes)
+                except asyncio.CancelledError:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(INTERRUPTED_S):
+                            await producer.flush()
+                    raise
                 await producer.flush()
     finally:
         for source in sources:

@@ -11,6 +11,7 @@ import json
 import os
 import pty
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -219,6 +220,30 @@ def test_consume_follows_and_survives_a_reader_that_leaves(broker: BrokerProcess
             assert consumer.stderr.read() == b""
         finally:
             consumer.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_produce_that_is_interrupted_writes_what_it_has_read(broker: BrokerProcess, number: signal.Signals) -> None:
+    topic = f"stopped-{number.name}"
+    headgate(broker, "topic", "create", topic, "-p", "1")
+    with (
+        subprocess.Popen(["yes", "a line"], stdout=subprocess.PIPE) as source,
+        subprocess.Popen(
+            [sys.executable, "-m", "broker.cli.main", "produce", topic],
+            stdin=source.stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(broker),
+        ) as producer,
+    ):  # fmt: skip
+        try:
+            # It is under way once there is a record.
+            headgate(broker, "consume", topic, "-b", "-n", "1")
+            producer.send_signal(number)
+            _, said = producer.communicate(timeout=TIMEOUT_S)
+        finally:
+            producer.kill()
+            source.kill()
+    assert producer.returncode == 130
+    (end,) = json.loads(headgate(broker, "topic", "describe", topic, "--json").stdout)[0]["partitions"]
+    assert said == f"produce: {end['high_watermark']:,} records written to {topic}\n"
 
 
 # -- a terminal
