@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from broker.client.cluster import Cluster, TopicView
-from broker.client.sender import Batch, DeliveryFuture, Queue, Sender
+from broker.client.sender import RECORD_MEMORY_BYTES, Batch, DeliveryFuture, Queue, Sender
 from broker.client.types import DEFAULT_CLUSTER, Delivery, TopicPartition
 from broker.log.batch import HEADER_BYTES
 from broker.log.compression import Codec
@@ -43,7 +43,7 @@ class Producer:
         compression: none, gzip, snappy, lz4 or zstd.
         linger_ms: how long a batch waits for more records.
         batch_bytes: a batch of this size (before compression) is sent at once; a larger record goes alone.
-        buffer_bytes: records that wait to be acked; `send` waits while there are more.
+        buffer_bytes: records that wait to be acked, as they are in memory; `send` waits while there are more.
         delivery_timeout_ms: a record that is not acked by then fails with RetryError(TIMED_OUT); it may still have been written.
         clock: where timestamps come from.
     """
@@ -134,8 +134,8 @@ class Producer:
             # A caller that sends without ever waiting for anything must not keep the batches from leaving.
             self._owes_turn = False
             await asyncio.sleep(0)
-        if self._turn.locked() or self._used_bytes + size > self._buffer_bytes:
-            await self._wait_for_room(size)
+        if self._turn.locked() or self._used_bytes + size + RECORD_MEMORY_BYTES > self._buffer_bytes:
+            await self._wait_for_room(size + RECORD_MEMORY_BYTES)
         view = self._cluster.known_topic(topic) or await self._cluster.topic(topic)
         if partition is not None and partition >= len(view.leaders):
             view = await self._cluster.topic(topic, refresh=True)
@@ -212,10 +212,10 @@ class Producer:
             await self._sender.close()
         await self._cluster.close()
 
-    async def _wait_for_room(self, size: int) -> None:
+    async def _wait_for_room(self, memory_bytes: int) -> None:
         # One waits at the gate, the others in the lock's line: first come, first served.
         async with self._turn:
-            while self._used_bytes and self._used_bytes + size > self._buffer_bytes and not self._closed:
+            while self._used_bytes and self._used_bytes + memory_bytes > self._buffer_bytes and not self._closed:
                 self._room.clear()
                 await self._room.wait()
 
@@ -260,7 +260,7 @@ class Producer:
         batch.records.append(record)
         batch.futures.append(future)
         batch.size_bytes += size
-        self._used_bytes += size
+        self._used_bytes += size + RECORD_MEMORY_BYTES
         self._owes_turn = self._owes_turn or full
         return future
 

@@ -25,6 +25,8 @@ from broker.runtime.tasks import end_tasks
 from broker.wire.grpc import payload
 from broker.wire.grpc.headgate.v1 import log_pb2
 
+RECORD_MEMORY_BYTES = 256
+"""What a record that waits costs in memory beside its bytes: the objects that it and its future are."""
 WATCH_S = 0.25
 """Pause between two looks for batches that are too late."""
 SILENCE_S = 3.0
@@ -98,6 +100,11 @@ class Batch:
     @property
     def count(self) -> int:
         return len(self.records)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it holds of the producer's buffer."""
+        return self.size_bytes + RECORD_MEMORY_BYTES * len(self.records)
 
     def encode(self, codec: Codec) -> bytes:
         """The RecordBatch with the batch's present number."""
@@ -250,7 +257,7 @@ class Sender:
         if batch.timer is not None:
             batch.timer.cancel()
         batch.done.set_result(None)
-        self._release(batch.size_bytes)
+        self._release(batch.memory_bytes)
 
     async def _watch(self) -> None:
         """Fail what is too late."""

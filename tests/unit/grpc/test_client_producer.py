@@ -137,7 +137,7 @@ async def test_send_waits_while_the_buffer_is_full(served: Served, monkeypatch: 
         sending = asyncio.create_task(send())
         await until(lambda: held)
         await asyncio.sleep(0.05)
-        assert 10 < sent <= 18
+        assert 10 <= sent <= 13
         while not sending.done():
             callbacks, held[:] = list(held), []
             for callback in callbacks:
@@ -152,7 +152,7 @@ async def test_send_waits_while_the_buffer_is_full(served: Served, monkeypatch: 
 async def test_a_send_that_is_cancelled_hands_nothing_over(served: Served) -> None:
     await served.create("a", 1)
     sent: list[bytes] = []
-    async with Producer(served.address, batch_bytes=1, buffer_bytes=400) as producer:
+    async with Producer(served.address, batch_bytes=1, buffer_bytes=1000) as producer:
         for number in range(50):
             value = b"%d" % number
             sending = asyncio.create_task(producer.send("a", value))
