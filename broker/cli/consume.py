@@ -6,15 +6,15 @@ import base64
 import datetime
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.cli import output
-from broker.client import Consumer, ConsumerRecord, Start, Timestamp, TopicPartition
+from broker.client import Consumer, ConsumerRecord, GateAdmin, GateState, Start, Timestamp, TopicPartition
 from broker.client.admin import Admin
 from broker.runtime.clock import Clock
 from broker.runtime.config import parse_duration_ms
-from broker.runtime.errors import InvalidError, Reason
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 POLL_MS = 500
 
@@ -129,6 +129,7 @@ async def consume_records(
                 return
         await consumer.assign(places)
         left = count
+        told = False
         open_ends = {at: ends[at] for at in places}
         while left is None or left > 0:
             if exit_at_end:
@@ -143,6 +144,26 @@ async def consume_records(
                 left -= len(records)
             if records:
                 printer.write(records)
+            elif not told:
+                behind = {at.partition: consumer.position(at) for at in places if consumer.position(at) < ends[at]}
+                gate = await _gate_in_the_way(cluster, topic, behind) if behind else None
+                if gate is not None:
+                    output.fail(f"waiting at gate {gate}, which is open, until it is filled or released", "consume")
+                    told = True
+
+
+async def _gate_in_the_way(cluster: str, topic: str, positions: Mapping[int, int]) -> str | None:
+    """The id of an open gate that one of the positions, by partition, stands at."""
+    async with GateAdmin(cluster, timeout_ms=POLL_MS) as admin:
+        try:
+            gates = await admin.list(topic)
+        except HeadgateError:
+            return None  # nobody knows; what is wrong ends the reading itself, or is waited for
+    for gate in gates:
+        for window in gate.windows:
+            if gate.state is GateState.OPEN and window.base_offset <= positions.get(window.partition, -1) < window.end_offset:
+                return gate.id
+    return None
 
 
 async def _places(

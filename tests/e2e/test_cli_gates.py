@@ -7,6 +7,8 @@ was asked to do. A mismatch means that a command says something else than it did
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +16,9 @@ import pytest
 
 from broker.client import Gate, GateState, Place, Window
 from tests.conftest import BrokerFactory
+from tests.e2e.test_cli import TIMEOUT_S, environment
 from tests.e2e.test_cli import headgate as run
+from tests.support.broker_process import ROOT
 from tests.support.history_files import upload
 
 
@@ -60,6 +64,26 @@ def test_gates_that_are_filled_in_part(make_broker: BrokerFactory, tmp_path: Pat
     for of_gate in ([], ["--flood-id", "g"], ["--flood-id", "h"]):
         certificate = json.loads(run(broker, "flood", "verify", "--topic", "t", *of_gate, "--json").stdout)
         assert [part["gap_rows"] for part in certificate["partitions"]] == [0]
+
+
+def test_consume_says_that_it_waits_at_a_gate(make_broker: BrokerFactory) -> None:
+    broker = make_broker()
+    broker.start()
+    run(broker, "topic", "create", "t", "-p", "1")
+    run(broker, "produce", "t", stdin=b"before\n")
+    run(broker, "gate", "open", "t", "g", "--rows", "10")
+    run(broker, "produce", "t", stdin=b"behind\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "broker.cli.main", "consume", "t", "-b", "-e"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(broker),
+    ) as consumer:  # fmt: skip
+        try:
+            assert consumer.stderr is not None
+            assert consumer.stderr.readline() == "consume: waiting at gate g, which is open, until it is filled or released\n"
+            run(broker, "gate", "release", "t", "g")
+            assert consumer.communicate(timeout=TIMEOUT_S) == ("before\nbehind\n", "")
+        finally:
+            consumer.kill()
 
 
 def test_references_with_a_wrong_field(make_broker: BrokerFactory) -> None:
