@@ -104,7 +104,7 @@ class Reader:
         await end_tasks(self._tasks)
 
     async def assign(self, offsets: dict[TopicPartition, int]) -> None:
-        """Read these, and only these, from these offsets."""
+        """Read these, and only these, from these offsets. Where that fails or is cancelled, none are assigned."""
         for assigned in self.assigned.values():
             assigned.move(assigned.position)
             if assigned.source is not None:
@@ -115,7 +115,7 @@ class Reader:
             self.assigned[partition] = Assigned(partition, self._numbers, offset)
         try:
             await self.cluster.again(lambda: self.find_leads(list(self.assigned.values())))
-        except HeadgateError:
+        except (HeadgateError, asyncio.CancelledError):
             await self.assign({})
             raise
 

@@ -9,6 +9,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from broker.client import Consumer, ConsumerRecord, Producer, Timestamp, TopicPartition
+from broker.client.reader import Reader
 from broker.log.compression import Codec
 from broker.log.records import Record, encode_batch
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
@@ -174,6 +175,24 @@ async def test_assign_anew(served: Served) -> None:
         assert consumer.assignment() == set()
         await consumer.assign({A0: 3})
         assert await offsets(consumer, 2) == [3, 4]
+
+
+async def test_an_assignment_that_is_cancelled_is_none(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_leads(*arguments: Any) -> None:
+        await asyncio.Event().wait()
+
+    await served.create("a")
+    await served.fill("a", 0, numbered(0, 1))
+    async with Consumer(served.address) as consumer:
+        monkeypatch.setattr(Reader, "find_leads", find_leads)
+        assigning = asyncio.create_task(consumer.assign_topic("a"))
+        await until(consumer.assignment)
+        monkeypatch.undo()
+        assigning.cancel()
+        await asyncio.wait([assigning])
+        assert assigning.cancelled() and consumer.assignment() == set()
+        await consumer.assign_topic("a")
+        assert (await anext(consumer)).offset == 0
 
 
 async def test_wrong_assignments(served: Served) -> None:
