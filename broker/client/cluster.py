@@ -294,10 +294,6 @@ class Cluster:
             return None
         return known
 
-    def forget(self, name: str) -> None:
-        """What is known of a topic is wrong: it is asked for when it is needed next."""
-        self._topics.pop(name, None)
-
     def _ask(self, name: str) -> asyncio.Task[TopicView]:
         task = self._asking.get(name)
         if task is None:
@@ -326,7 +322,12 @@ class Cluster:
         self._learn(response, address)
         row = response.topics[0]
         if row.HasField("error"):
-            self.forget(name)
+            # That broker may not have heard of a topic that was just made; the one that leads the cluster has.
+            others = [self._link(other) for other in self._brokers.values() if other != address]
+            answers = await asyncio.gather(*[self._row(link, request) for link in others])
+            row = next((found for found in answers if found is not None), row)
+        if row.HasField("error"):
+            self._topics.pop(name, None)
             raise from_message(row.error)
         limits = [entry.value for entry in row.config if entry.name == "max.message.bytes"]
         view = TopicView(
@@ -339,6 +340,14 @@ class Cluster:
         )
         view = self._topics[name] = newer(self._topics.get(name), view)
         return view
+
+    async def _row(self, link: Link, request: admin_pb2.DescribeTopicsRequest) -> admin_pb2.TopicDescription | None:
+        """What one broker says of the topic; None where it knows of none, or does not answer."""
+        try:
+            response: admin_pb2.DescribeTopicsResponse = await link.call(ADMIN["DescribeTopics"], request, ATTEMPT_S)
+        except RetryError:
+            return None
+        return None if response.topics[0].HasField("error") else response.topics[0]
 
     def leader(self, view: TopicView, partition: int) -> Link:
         """The channel to the lead of a partition.

@@ -304,7 +304,7 @@ class Sender:
         """A batch came back: look at the queue again after a pause, at its lead of then."""
         if not queue.paused and not self._closed:
             queue.paused = True
-            moved = error.reason in (Reason.NOT_LEADER, Reason.FENCED, Reason.CLOSED)
+            moved = error.reason in (Reason.NOT_LEADER, Reason.UNKNOWN_TOPIC, Reason.FENCED, Reason.CLOSED)
             self._spawn(self._pause(queue, queue.backoff.pause_s(), moved), "publish-pause")
 
     async def _pause(self, queue: Queue, pause_s: float, moved: bool) -> None:
@@ -330,19 +330,31 @@ class Sender:
             mine = [queue for queue in queues if queue.partition.topic == topic]
             try:
                 view = await self.cluster.topic(topic, refresh=True)
-                for queue in mine:
-                    if not queue.in_flight:
-                        queue.stream = self.stream(self.cluster.leader(view, queue.partition.partition))
             except RetryError:
-                pass  # the stream that they have tries again, and comes here again
+                continue  # the stream that they have tries again, and comes here again
             except InvalidError as error:
-                for queue in mine:
-                    for batch in queue.batches():
-                        self.fail(batch, error)
-                    queue.open = None
-                    queue.drop_over()
+                self._give_up(mine, error)
+                continue
+            for queue in mine:
+                try:
+                    link = self.cluster.leader(view, queue.partition.partition)
+                except RetryError:
+                    continue
+                except InvalidError as error:
+                    self._give_up([queue], error)
+                    continue
+                if not queue.in_flight:
+                    queue.stream = self.stream(link)
         for queue in queues:
             self.schedule(queue)
+
+    def _give_up(self, queues: list[Queue], error: InvalidError) -> None:
+        """There are no such partitions any more."""
+        for queue in queues:
+            for batch in queue.batches():
+                self.fail(batch, error)
+            queue.open = None
+            queue.drop_over()
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(coroutine, name=name)
@@ -500,8 +512,8 @@ class PublishStream:
 
     def _refused(self, queue: Queue, batch: Batch, error: HeadgateError) -> None:
         if error.reason is Reason.UNKNOWN_TOPIC:
-            # It may be there again, with fewer partitions.
-            self._sender.cluster.forget(queue.partition.topic)
+            # It was deleted, or the lead has not heard of it yet: `find_leads` asks all.
+            error = RetryError(error.reason, error.message)
         if queue.refused(batch, error):
             self._sender.fail(batch, error)
         if queue.recovering:

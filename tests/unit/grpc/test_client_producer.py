@@ -12,11 +12,14 @@ from kafka.partitioner.default import murmur2
 from broker.client import Delivery, Producer
 from broker.client.sender import Batch
 from broker.client.sequencing import IN_FLIGHT_MAX
+from broker.cluster.manifest import Incarnation
+from broker.engine.partition import PartitionLog
 from broker.log.batch import CODEC_MASK, parse_header, split
 from broker.log.compression import Codec
 from broker.log.records import Record, iter_records
 from broker.runtime.clock import ManualClock
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.server.grpc.publish import Publisher
 from tests.unit.grpc.conftest import Served, Start, until
 
 
@@ -261,6 +264,37 @@ async def test_records_that_the_broker_refuses_do_not_stop_those_behind_them(ser
     assert [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Delivery)] == good
     assert [record.value for record in await records(served, "a", 0)] == [b"%d" % number for number in good]
     assert {outcome.reason for outcome in outcomes if isinstance(outcome, InvalidError)} == {Reason.INVALID_TIMESTAMP}
+
+
+async def test_a_broker_that_has_not_heard_of_a_new_topic(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, leads = await start(broker_id=1), await start(broker_id=2)
+    other = Incarnation(
+        id=leads.engine.incarnation_id, broker_id=2, leader_epoch=1, opened_ms=0, host="127.0.0.1", grpc_port=leads.port
+    )
+    monkeypatch.setattr(asked.engine, "brokers", lambda: [other])
+    await leads.create("a", 1)
+    async with Producer(asked.address) as producer:
+        assert (await producer.send_and_wait("a", b"x")).offset == 0
+        assert await reason_of(producer.send("b", b"x")) is Reason.UNKNOWN_TOPIC
+        await leads.stop()
+        assert await reason_of(producer.send("b", b"x")) is Reason.UNKNOWN_TOPIC
+        await leads.start()
+
+
+async def test_a_lead_that_has_not_heard_of_a_new_topic(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = 0
+
+    def partition(publisher: Publisher, topic: str, number: int) -> PartitionLog:
+        nonlocal refused
+        refused += 1
+        monkeypatch.undo()
+        raise InvalidError(Reason.UNKNOWN_TOPIC, "topic does not exist")
+
+    await served.create("a", 1)
+    monkeypatch.setattr(Publisher, "_partition", partition)
+    async with Producer(served.address) as producer:
+        assert (await producer.send_and_wait("a", b"x")).offset == 0
+    assert refused == 1
 
 
 async def test_a_deleted_topic_fails_its_records(served: Served) -> None:
