@@ -8,6 +8,7 @@ it, at the lead of then.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -35,10 +36,21 @@ class Assigned:
     """A partition that is read.
 
     `fetch_offset` is the next offset to ask for, `position` the next one to give to the caller. `generation` grows with every seek,
-    so that what was under way before it is told apart.
+    so that what was under way before it is told apart. `topic_id`: whose offsets they are; None until that is known.
     """
 
-    __slots__ = ("failed", "fetch_offset", "generation", "high_watermark", "number", "partition", "paused", "position", "source")
+    __slots__ = (
+        "failed",
+        "fetch_offset",
+        "generation",
+        "high_watermark",
+        "number",
+        "partition",
+        "paused",
+        "position",
+        "source",
+        "topic_id",
+    )
 
     def __init__(self, partition: TopicPartition, number: int, offset: int) -> None:
         self.partition = partition
@@ -51,6 +63,7 @@ class Assigned:
         self.failed = False
         """The caller was told of an error; nothing more comes until a seek."""
         self.source: Source | None = None
+        self.topic_id: uuid.UUID | None = None
 
     def move(self, offset: int) -> None:
         """Go on from `offset`; what came before is void."""
@@ -121,6 +134,7 @@ class Reader:
 
     def seek(self, assigned: Assigned, offset: int) -> None:
         assigned.move(offset)
+        assigned.topic_id = None
         self._void(assigned)
         if assigned.source is not None and assigned.wanted:
             assigned.source.add(assigned)
@@ -178,6 +192,7 @@ class Reader:
                     if assigned.source is not None and assigned.source is not source:
                         assigned.source.remove(assigned)
                     assigned.source = source
+                    assigned.topic_id = assigned.topic_id or view.id
                     if assigned.wanted:
                         source.ensure(assigned)
 
@@ -357,6 +372,7 @@ class Source:
                 topic=assigned.partition.topic,
                 partition=assigned.partition.partition,
                 position=log_pb2.Position(offset=assigned.fetch_offset),
+                topic_id=b"" if assigned.topic_id is None else assigned.topic_id.bytes,
             )
         self._to_add.clear()
         self._to_remove.clear()

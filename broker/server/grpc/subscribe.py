@@ -155,7 +155,10 @@ class Subscriber:
 
     async def _start(self, subscription: _Subscription) -> None:
         request = subscription.request
-        partition = self._shared.partition(self._engine.topic(request.topic), request.partition)
+        topic = self._engine.topic(request.topic)
+        if request.topic_id and request.topic_id != topic.id.bytes:
+            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted, and another one has its name. topic=`{topic.name}`")
+        partition = self._shared.partition(topic, request.partition)
         offset, _ = await resolve(self._engine, partition, request.position)
         if not self._current(subscription):
             return

@@ -269,6 +269,22 @@ async def test_a_topic_that_is_deleted(served: Served) -> None:
         assert [record.topic for record in await read(consumer, 1)] == ["b"]
 
 
+async def test_a_topic_that_is_made_again_is_not_read_from_its_middle(served: Served) -> None:
+    await served.create("a", 1)
+    await served.fill("a", 0, *[numbered(number, 1) for number in range(3)])
+    async with Consumer(served.address) as consumer:
+        await consumer.assign_topic("a")
+        assert await offsets(consumer, 3) == [0, 1, 2]
+        await consumer.pause(A0)
+        await served.engine.delete_topic(served.engine.topic("a"))
+        await served.create("a", 1)
+        await served.fill("a", 0, *[numbered(number, 1) for number in range(5)])
+        await consumer.resume(A0)
+        assert await reason_of(anext(consumer)) is Reason.UNKNOWN_TOPIC
+        await consumer.seek(A0, "earliest")
+        assert await offsets(consumer, 5) == [0, 1, 2, 3, 4]
+
+
 async def test_a_damaged_batch(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     await served.create("a", 1)
     damaged = bytearray(numbered(3, 2))

@@ -18,9 +18,21 @@ EARLIEST = pb.Position(earliest=True)
 
 
 def add(
-    number: int, topic: str = "a", partition: int = 0, position: pb.Position = EARLIEST, generation: int = 0
+    number: int,
+    topic: str = "a",
+    partition: int = 0,
+    position: pb.Position = EARLIEST,
+    generation: int = 0,
+    topic_id: bytes = b"",
 ) -> pb.Subscription:
-    return pb.Subscription(subscription=number, generation=generation, topic=topic, partition=partition, position=position)
+    return pb.Subscription(
+        subscription=number,
+        generation=generation,
+        topic=topic,
+        partition=partition,
+        position=position,
+        topic_id=topic_id,
+    )
 
 
 def offsets(response: pb.SubscribeResponse) -> list[int]:
@@ -141,6 +153,7 @@ async def test_remove_and_add_again(served: Served) -> None:
     ("subscription", "reason"),
     [
         (add(1, topic="none"), "unknown_topic"),
+        (add(1, topic_id=bytes(16)), "unknown_topic"),
         (add(1, partition=2), "unknown_topic"),
         (add(1, position=pb.Position(offset=5)), "offset_out_of_range"),
         (add(1, position=pb.Position(offset=-1)), "offset_out_of_range"),

@@ -147,18 +147,20 @@ class SubscribeRequest(_message.Message):
     def __init__(self, add: _Optional[_Iterable[Subscription]] = ..., remove: _Optional[_Iterable[int]] = ..., credit_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class Subscription(_message.Message):
-    __slots__ = ("subscription", "generation", "topic", "partition", "position")
+    __slots__ = ("subscription", "generation", "topic", "partition", "position", "topic_id")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     subscription: int
     generation: int
     topic: str
     partition: int
     position: Position
-    def __init__(self, subscription: _Optional[int] = ..., generation: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., position: _Optional[Position] = ...) -> None: ...
+    topic_id: bytes
+    def __init__(self, subscription: _Optional[int] = ..., generation: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., position: _Optional[Position] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
 
 class SubscribeResponse(_message.Message):
     __slots__ = ("subscription", "generation", "next_offset", "high_watermark", "log_start", "error", "batches")
