@@ -10,7 +10,14 @@ from broker.wire.grpc.headgate.v1 import common_pb2
 REASON_KEY = "headgate-reason"
 """Trailing metadata in which a broker says the reason of a failed call."""
 
-_NOT_CONNECTED = ("failed to connect", "connections to all backends failing", "name resolution", "dns resolution", "refused")
+_NOT_CONNECTED = (
+    "failed to connect",
+    "connections to all backends failing",
+    "errors resolving",
+    "name resolution",
+    "dns resolution",
+    "refused",
+)
 """Words of gRPC where a call never left; it has no code of its own for that."""
 
 _RETRIABLE_CODES = frozenset(

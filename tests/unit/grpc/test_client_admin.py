@@ -149,6 +149,15 @@ async def test_a_broker_that_comes_later(served: Served) -> None:
         assert (await making).name == "b"
 
 
+async def test_a_host_that_is_not_known_has_seen_nothing(served: Served) -> None:
+    """What such an address did not answer leaves no doubt: a topic that is there was not made by this call."""
+    await served.create("a")
+    async with Admin(f"no..host:1,{served.address}") as admin:
+        assert await reason_of(admin.create_topic("a")) is Reason.TOPIC_EXISTS
+    async with Admin("no..host:1", timeout_ms=50) as admin:
+        assert await reason_of(admin.list_topics()) is Reason.NOT_READY
+
+
 async def test_the_second_address_serves_when_the_first_does_not(served: Served) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
