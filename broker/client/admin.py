@@ -111,7 +111,14 @@ class Admin:
         response: admin_pb2.CreateTopicResponse | None = await self._cluster.change(
             ADMIN["CreateTopic"], request, already=Reason.TOPIC_EXISTS
         )
-        return (await self.describe_topic(name)).topic if response is None else _topic(response.topic)
+        if response is not None:
+            return _topic(response.topic)
+        found = (await self.describe_topic(name)).topic
+        if partitions not in (None, found.partitions):
+            raise InvalidError(
+                Reason.TOPIC_EXISTS, f"topic exists already, with other partitions. topic=`{name}` partitions=`{found.partitions}`"
+            )
+        return found
 
     async def alter_topic_config(
         self, name: str, set: Mapping[str, str] | None = None, unset: Iterable[str] = (), *, validate_only: bool = False

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from broker.client import Admin, OffsetAndTimestamp, Timestamp, TopicPartition
+from broker.client.cluster import Link
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from broker.wire.grpc.methods import Method
 from tests.unit.grpc.conftest import Served, batch
 
 
@@ -135,6 +139,23 @@ async def test_a_server_that_speaks_something_else() -> None:
         with pytest.raises(RetryError) as caught:
             await admin.list_topics()
         assert str(port) in caught.value.message
+
+
+@pytest.mark.parametrize("partitions", [3, 1])
+async def test_an_answer_that_is_lost(served: Served, monkeypatch: pytest.MonkeyPatch, partitions: int) -> None:
+    """What is there then may be what was asked for, or somebody else's topic of that name."""
+
+    async def lose(link: Link, method: Method, request: Message, timeout_s: float) -> Any:
+        monkeypatch.undo()
+        await served.create("a", partitions)
+        raise RetryError(Reason.CLOSED, "the connection broke")
+
+    async with Admin(served.address) as admin:
+        monkeypatch.setattr(Link, "call", lose)
+        if partitions == 3:
+            assert (await admin.create_topic("a", 3)).partitions == 3
+        else:
+            assert await reason_of(admin.create_topic("a", 3)) is Reason.TOPIC_EXISTS
 
 
 async def test_a_broker_that_comes_later(served: Served) -> None:
