@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime
 import json
@@ -14,9 +15,11 @@ from broker.client import Consumer, ConsumerRecord, GateAdmin, GateState, Start,
 from broker.client.admin import Admin
 from broker.runtime.clock import Clock
 from broker.runtime.config import parse_duration_ms
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 
 POLL_MS = 500
+LOOK_S = 2.0
+"""Pause between two looks for partitions that were added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,8 @@ async def consume_records(
         await consumer.assign(places)
         left = count
         told = False
+        loop = asyncio.get_running_loop()
+        look_s = loop.time() + LOOK_S
         open_ends = {at: ends[at] for at in places}
         while left is None or left > 0:
             if exit_at_end:
@@ -150,6 +155,21 @@ async def consume_records(
                 if gate is not None:
                     output.fail(f"waiting at gate {gate}, which is open, until it is filled or released", "consume")
                     told = True
+            if partitions is None and not exit_at_end and loop.time() > look_s:
+                await _read_added(consumer, topic)
+                look_s = loop.time() + LOOK_S
+
+
+async def _read_added(consumer: Consumer, topic: str) -> None:
+    """Read partitions that were added to the topic as well, from their beginning."""
+    try:
+        numbers = await consumer.partitions(topic)
+    except RetryError:
+        return  # later
+    reads: dict[TopicPartition, Start] = {at: consumer.position(at) for at in consumer.assignment()}
+    added: dict[TopicPartition, Start] = {TopicPartition(topic, number): "earliest" for number in numbers}
+    if len(added) > len(reads):
+        await consumer.assign({**added, **reads})
 
 
 async def _gate_in_the_way(cluster: str, topic: str, positions: Mapping[int, int]) -> str | None:

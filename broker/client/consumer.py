@@ -86,10 +86,12 @@ class Consumer:
 
     async def assign_topic(self, topic: str, partitions: Iterable[int] | None = None, *, start: Start = "earliest") -> None:
         """`assign` for some or (None) all partitions of one topic, all from the same place."""
-        if partitions is None:
-            view = await self._cluster.topic(topic, refresh=True)
-            partitions = range(len(view.leaders))
-        await self.assign({TopicPartition(topic, number): start for number in partitions})
+        found = await self.partitions(topic) if partitions is None else partitions
+        await self.assign({TopicPartition(topic, number): start for number in found})
+
+    async def partitions(self, topic: str) -> range:
+        """The numbers of the partitions that a topic has now. Raises InvalidError(UNKNOWN_TOPIC), RetryError."""
+        return range(len((await self._cluster.topic(topic, refresh=True)).leaders))
 
     def assignment(self) -> set[TopicPartition]:
         """What is read, paused or not."""

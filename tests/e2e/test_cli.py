@@ -214,6 +214,9 @@ def test_consume_follows_and_survives_a_reader_that_leaves(broker: BrokerProcess
             assert consumer.stdout.readline() == b"first\n"
             headgate(broker, "produce", "follow", stdin=b"second\n")
             assert consumer.stdout.readline() == b"second\n"
+            headgate(broker, "topic", "alter", "follow", "-p", "2")
+            headgate(broker, "produce", "follow", "-p", "1", stdin=b"in a new partition\n")
+            assert consumer.stdout.readline() == b"in a new partition\n"
             consumer.stdout.close()
             headgate(broker, "produce", "follow", stdin=b"third\n")
             assert consumer.wait(TIMEOUT_S) == 0
