@@ -23,7 +23,7 @@ READ_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20
 """A longer line is an error: it could not be a record anyway, and would only fill the memory."""
 INTERRUPTED_S = 5.0
-"""How long the brokers have for what was read before Ctrl-C."""
+"""How long the brokers have for what was read before Ctrl-C, or before a line that is wrong."""
 STANDARD_INPUT = "-"
 
 
@@ -105,7 +105,8 @@ async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_fo
                                 tally.watch(delivery, number)
                                 read_bytes += len(line) + 1
                             advance(read_bytes)
-                except asyncio.CancelledError:
+                except (asyncio.CancelledError, InvalidError):
+                    # What stands before the line at which it ended is written, wherever that was.
                     with suppress(TimeoutError):
                         async with asyncio.timeout(INTERRUPTED_S):
                             await producer.flush()

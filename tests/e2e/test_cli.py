@@ -336,6 +336,7 @@ def test_a_line_without_its_key_says_which(broker: BrokerProcess) -> None:
     headgate(broker, "topic", "create", "keyless", "-p", "1")
     done = headgate(broker, "produce", "keyless", "-k", ":", stdin=b"a:1\nb\n", fails=True)
     assert "line has no key separator. line=`2`" in done.stderr
+    assert "produce: 1 record written to keyless" in done.stderr
 
 
 def test_records_that_are_refused_are_told_of(broker: BrokerProcess) -> None:
