@@ -8,6 +8,7 @@ from broker.runtime.errors import InvalidError, Reason, RetryError
 from broker.store.interface import Store
 
 LISTING_KEYS = 1000
+VERSION_DIGITS = 20
 
 
 class LeaseRegister:
@@ -45,8 +46,10 @@ class LeaseRegister:
         return True
 
     async def _versions(self) -> list[int]:
-        return [int(row.key[len(keys.LEASE) :]) for row in await self._store.list(keys.LEASE, "", LISTING_KEYS)]
+        names = [row.key[len(keys.LEASE) :] for row in await self._store.list(keys.LEASE, "", LISTING_KEYS)]
+        # What somebody else has put there is no version: brokers neither end for it nor touch it.
+        return [int(name) for name in names if len(name) == VERSION_DIGITS and name.isascii() and name.isdigit()]
 
 
 def _key(version: int) -> str:
-    return f"{keys.LEASE}{version:020d}"
+    return f"{keys.LEASE}{version:0{VERSION_DIGITS}d}"

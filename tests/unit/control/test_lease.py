@@ -118,3 +118,14 @@ async def test_a_store_that_does_not_answer() -> None:
     store.refused.clear()
     assert await one.read() == (1, lease("a")) == await other.read()
     assert not await one.write(1, lease("a"))
+
+
+async def test_what_somebody_else_has_put_beside_the_lease() -> None:
+    (one, other), (store, _) = registers(2)
+    for name in ("hello", "7", "copy/00000000000000000009"):
+        await store.put(f"{keys.LEASE}{name}", b"")
+    assert await one.read() == (0, None)
+    assert await one.write(1, lease("a"))
+    assert await other.write(2, lease("b"))
+    assert await one.read() == (2, lease("b"))
+    assert len(await store.list(keys.LEASE, "", 10)) == 4
