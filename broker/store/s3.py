@@ -149,7 +149,8 @@ class S3Store:
         check_key(key)
 
         def call(client: Any) -> None:
-            client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=b"".join(views(data)))
+            response = client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=b"".join(views(data)))
+            self._check_origin(response, "ETag", key)
 
         await self._run("writing an object", key, call)
 
@@ -158,6 +159,7 @@ class S3Store:
 
         def call(client: Any) -> bytes:
             response = client.get_object(Bucket=self._bucket, Key=self._prefix + key)
+            self._check_origin(response, "ETag", key)
             return self._read(response, response["ContentLength"], key)
 
         return await self._run("reading an object", key, call)
@@ -277,11 +279,12 @@ class S3Store:
         import botocore.exceptions
 
         try:
-            client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=body, IfNoneMatch="*")
+            response = client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=body, IfNoneMatch="*")
         except botocore.exceptions.ClientError as error:
             if _status(error) == 412:
                 return False
             raise
+        self._check_origin(response, "ETag", name)
         return True
 
     def _get_range(self, client: Any, key: str, start: int, length: int) -> bytes:
@@ -316,6 +319,7 @@ class S3Store:
         while True:
             request = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": min(limit, _LISTING_KEYS_MAX)}
             response = client.list_objects_v2(**request, **({"StartAfter": after} if after else {}))
+            self._check_origin(response, "IsTruncated", prefix)
             rows = response.get("Contents", [])
             for row in rows:
                 key = row["Key"][len(self._prefix) :]
@@ -326,6 +330,11 @@ class S3Store:
             if not response.get("IsTruncated") or not rows:
                 return found
             after = rows[-1]["Key"]
+
+    def _check_origin(self, response: Any, field: str, key: str) -> None:
+        """Refuse a 200 that is a page of some proxy: botocore takes it for a success, but for the fields that S3 always sends."""
+        if field not in response:
+            raise RetryError(Reason.STORE_UNAVAILABLE, f"{_FOREIGN}. {self._where(key)}")
 
     def _where(self, key: str) -> str:
         return f"store=`{self.url}`" + (f" key=`{key}`" if key else "")
@@ -364,8 +373,7 @@ class S3Store:
         detail = f"{self._where(key)} status=`{status}` code=`{code}`"
         if status == 404 and code == "404":
             # What a proxy says while there is no server behind it: taken for a missing object, all objects would be missing.
-            message = f"{what} failed: this is not an answer of an S3 server, is the endpoint right? {detail}"
-            return RetryError(Reason.STORE_UNAVAILABLE, message)
+            return RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: {_FOREIGN}. {detail}")
         if status == 507 or code in _FULL_CODES:
             return RetryError(Reason.STORE_FULL, f"{what} failed: no space is left. {detail}")
         if code in _RETRY_CODES or status in (408, 409, 429) or (status >= 500 and status != 501):
@@ -379,6 +387,7 @@ class S3Store:
         return FatalError(Reason.STORE_MISCONFIGURED, f"{what} failed: {hint}. {detail}")
 
 
+_FOREIGN = "the answer is not of an S3 server: look at the endpoint, and at what stands in front of it"
 # Quotas of servers other than AWS; Ceph answers 403 for them.
 _FULL_CODES = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
 # Answers of the 4xx range that a repetition heals: expired tokens are fetched anew, bodies arrive whole the next time.

@@ -21,6 +21,7 @@ Break: TypeAlias = Literal[
     "conflict",  # 409 ConditionalRequestConflict, nothing happened
     "denied",  # 403 AccessDenied, nothing happened
     "page_not_found",  # 404 with a page that is not S3's, nothing happened
+    "page",  # 200 with a page that is not S3's, nothing happened
     "truncate",  # half of the answer's body, then the connection ends
     "shorten",  # half of the answer's body, declared as if it were all
     "whole",  # a range was asked for, the whole object comes
@@ -111,6 +112,9 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
                 return
             if fault == "page_not_found":
                 self._pass(404, {"Content-Type": "text/plain"}, b"default backend - 404", None)
+                return
+            if fault == "page":
+                self._pass(200, {"Content-Type": "text/html"}, b"<html><body>back soon</body></html>", None)
                 return
             if fault in _ANSWERS:
                 self._answer(*_ANSWERS[fault])

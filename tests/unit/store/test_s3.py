@@ -201,6 +201,21 @@ async def test_a_page_of_a_proxy_is_no_missing_object(store: S3Store, proxy: S3P
     assert await store.get("a") == b"1"
 
 
+async def test_a_page_of_a_proxy_is_no_success(store: S3Store, proxy: S3Proxy) -> None:
+    """One for maintenance, with status 200: a record would be acked that nobody stored, a listing would be empty."""
+    await store.put("a", b"1")
+    for method, call in (
+        ("PUT", store.put_if_absent("b", b"2")),
+        ("PUT", store.put("b", b"2")),
+        ("GET", store.get("a")),
+        ("GET", store.get_range("a", 0, 1)),
+        ("GET", store.list("")),
+    ):
+        proxy.fail(method, "page")
+        await fails(call, RetryError, Reason.STORE_UNAVAILABLE)
+    assert [row.key for row in await store.list("")] == ["a"]
+
+
 async def test_no_permission(store: S3Store, proxy: S3Proxy) -> None:
     proxy.fail("PUT", "denied")
     message = await fails(store.put("a", b""), FatalError, Reason.STORE_MISCONFIGURED)
