@@ -369,6 +369,7 @@ class PartitionLog:
             if window.state == "held" and (gate_id is None or window.gate_id == gate_id) and window.term != but_of_term:
                 window.state, window.gate_id, dropped = "released", "", True
         if dropped:
+            self.step()  # a gate may stand behind it
             self.wake()
 
     def open_window(self, window: GateWindow, gate_id: str, state: State, now_s: float, *, front: bool) -> None:

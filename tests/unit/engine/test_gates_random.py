@@ -1,8 +1,9 @@
 """Random lives of gates: opened, filled, given up and forgotten among live records, crashes, folds and retention.
 
 Runs: for each seed a medium and some incarnations of a broker. Live batches are appended all the time; gates are opened behind and
-in front, filled wholly or in part, released, or left when the broker dies, in the middle of a step or between two; chunks are
-folded; records are deleted. Readers go through the log from its beginning at the same time.
+in front, filled wholly or in part, released, perhaps opened again under their ids with other rows, or left when the broker dies, in
+the middle of a step or between two; chunks are folded; records are deleted. Readers go through the log from its beginning at the
+same time.
 Compared: invariants 2, 6 and 7. Every reader is shown what the log has in the end, each record once and in order: it never passes a
 window that is filled later. A filled gate has all its rows and a released one none. Offsets never go back, no two records have one.
 Who reads at the end is shown live records whatever gates are open. A file that a gate names is never swept.
@@ -179,6 +180,10 @@ class Life:
     async def _open(self) -> None:
         random = self.random
         name = f"g{next(self.names)}"
+        given_up = [gate.id for gate in self._of_state("released")]
+        if given_up and random.random() < 0.3:
+            name = random.choice(given_up)
+            self.missing.pop(name, None)
         rows = [random.choice((0, random.randint(1, 60))) for _ in range(PARTITIONS)]
         place = random.choice(("now", "now", "front"))
         self.rows[name] = rows

@@ -45,6 +45,21 @@ async def test_a_hold_ends_with_its_leader(make_machine: MakeMachine) -> None:
     assert await read_values(broker) == [b"a", b"b"]
 
 
+async def test_the_log_ends_behind_a_gate_whatever_was_held_before_it(make_machine: MakeMachine) -> None:
+    """Else who is told of the end in between stands before the gate, and is taken for somebody on the way through the log."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    topic = await engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"a"])
+    engine.hold(topic.id, "lost", {0: 10}, engine.manifest.term_epoch)
+    await gates_of(engine).open("t", "g", "now", [5], HOUR_MS)
+    log = broker.log()
+    assert log.high_watermark == 1, "readers wait for what may come into what is held"
+    engine.drop_holds(topic.id, "lost")
+    assert log.high_watermark == log.next_offset == 16
+
+
 async def test_who_is_let_past(make_machine: MakeMachine) -> None:
     machine = make_machine("memory")
     broker = await machine.start()
