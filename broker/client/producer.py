@@ -165,21 +165,22 @@ class Producer:
         Args:
             rows: columns `timestamp`, `key`, `value`, perhaps `headers`, as in `broker.log.columns.SCHEMA`; perhaps `partition`,
                 else the key decides. Rows without a key are spread evenly.
-            publish_id: names this table in the topic. Publishing the same rows under it again adds nothing and answers as at first.
-                Default: a new one, so that only this call is safe against lost answers.
+            publish_id: names this table in the topic, with up to 100 letters, digits, ``.``, ``_`` and ``-``. Publishing the same
+                rows under it again adds nothing and answers as at first. Default: a new one, so that only this call is safe against
+                lost answers.
 
         Returns:
             The gate that holds the rows: `windows` says which offsets they have.
 
         Raises:
-            InvalidError: UNKNOWN_TOPIC; INVALID_RECORD, INVALID_TIMESTAMP (wrong columns or times, no rows); GATE_CONFLICT: other
-            rows under the same id. RetryError: store or cluster did not answer in time.
+            InvalidError: UNKNOWN_TOPIC; INVALID_REQUEST: it cannot be an id; INVALID_RECORD, INVALID_TIMESTAMP (wrong columns or
+            times, no rows); GATE_CONFLICT: other rows under the same id. RetryError: store or cluster did not answer in time.
         """
         from broker.client.publish import publish_table
 
-        return await publish_table(
-            self._address, topic, rows, publish_id=publish_id or uuid.uuid4().hex, timeout_ms=self._delivery_timeout_ms
-        )
+        if publish_id is None:
+            publish_id = uuid.uuid4().hex
+        return await publish_table(self._address, topic, rows, publish_id=publish_id, timeout_ms=self._delivery_timeout_ms)
 
     async def flush(self) -> None:
         """Send everything now and wait until all of it is acked. Raises the first error since the last `flush` that nobody saw."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.client.gates import FileRef, Gate, GateAdmin
 from broker.client.upload import Uploader
-from broker.cluster.gates import data_prefix
+from broker.cluster.gates import check_gate_id, data_prefix
 from broker.runtime.errors import InvalidError, Reason
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ DIGEST_BYTES = 16
 
 async def publish_table(cluster: str, topic: str, rows: pa.Table, *, publish_id: str, timeout_ms: int) -> Gate:
     """See `Producer.publish_table`."""
+    check_gate_id(publish_id)  # before anything is uploaded
     async with GateAdmin(cluster, timeout_ms=timeout_ms) as gates:
         layout = await gates.layout(topic)
         files = await asyncio.to_thread(

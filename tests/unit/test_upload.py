@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from broker.client import Producer
 from broker.client.publish import upload_table
 from broker.client.upload import Uploader, write_extent
 from broker.runtime.errors import InvalidError, Reason
@@ -55,3 +56,11 @@ def test_a_table_of_views_is_uploaded_like_any_other(tmp_path: Path) -> None:
     files = upload_table(str(tmp_path), "topics/t/data/", plain, 2, "one")
     assert sum(file.rows for file in files) == 4
     assert upload_table(str(tmp_path), "topics/t/data/", same, 2, "one") == files
+
+
+@pytest.mark.parametrize("publish_id", ["", "a/b", "../x", "a~1", "x" * 101])
+async def test_what_cannot_name_a_table_is_told_before_anything_is_uploaded(publish_id: str) -> None:
+    """Also the empty id: somebody forgot it, and counts on what it is for."""
+    async with Producer("127.0.0.1:1", delivery_timeout_ms=1_000) as producer:
+        with pytest.raises(InvalidError, match="id is 1 to 100 letters, digits"):
+            await producer.publish_table("t", rows(b"a"), publish_id=publish_id)
