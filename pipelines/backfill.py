@@ -171,6 +171,8 @@ def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = 
             Reason.INVALID_REQUEST,
             f"files are of {FILE_BYTES_MIN} to {FILE_BYTES_MAX} bytes. file_bytes=`{backfill.file_bytes}`",
         )
+    if backfill.partitions is not None and backfill.partitions < 1:
+        raise InvalidError(Reason.INVALID_PARTITIONS, f"a topic has at least one partition. partitions=`{backfill.partitions}`")
     flood_id = backfill.id()
     activate(spark)
     with Connection(backfill.cluster, timeout_ms=CALL_MS) as connection:

@@ -294,6 +294,7 @@ def test_at_the_end(broker: BrokerProcess, source: tuple[Path, list[Event]], spa
         ({"key": "cast(user as int)"}, ["source cannot be counted", "CAST_INVALID_INPUT", "try_cast"]),
         ({"value": "assert_true(number < 77)"}, ["the job failed", "(number < 77)"]),
         ({"partitions": 4}, ["another number of partitions", "3"]),
+        ({"partitions": 0}, ["at least one partition", "0"]),
     ],
 )
 def test_a_flood_that_cannot_be_is_said_to_be(
