@@ -68,7 +68,10 @@ _OPEN_GATES = ("error", "stop", "skip")
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("headgate")` known to a session, and have Spark hand filters to Python data sources."""
+    """Make `format("headgate")` known to a session, and have Spark hand filters to Python data sources.
+
+    Spark looks for it in the session of the calling thread, and a thread of your own has none: call this there, too.
+    """
     activate(spark)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(HeadgateDataSource)
