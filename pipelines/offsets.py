@@ -194,7 +194,8 @@ class Narrowed:
 def rate_limited(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
     """Ends that are at most `rows_max` records behind `start` in all, in proportion to what each partition has.
 
-    Every partition that has records moves by one at least, so that none starves.
+    Every partition that has records moves by one at least, so that none starves; where there are more of them than `rows_max`, they
+    are what it counts as, as in Spark's Kafka source.
     """
     waiting = {
         (topic, number): stop - start[topic][number]
@@ -202,15 +203,13 @@ def rate_limited(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
         for number, stop in rows.items()
         if stop > start[topic][number]
     }
-    total = sum(waiting.values())
+    total, rows_max = sum(waiting.values()), max(rows_max, len(waiting))
     if total <= rows_max:
         return end
     limited: Offsets = {topic: dict(rows) for topic, rows in start.items()}
-    left = rows_max
-    for (topic, number), size in sorted(waiting.items(), key=lambda item: item[1]):
-        share = min(max(size * rows_max // total, 1), size, max(left, 0))
-        limited[topic][number] = start[topic][number] + share
-        left -= share
+    for (topic, number), size in waiting.items():
+        limited[topic][number] += 1 + (size - 1) * (rows_max - len(waiting)) // (total - len(waiting))
+    left = rows_max - sum(limited[topic][number] - start[topic][number] for topic, number in waiting)
     for topic, number in sorted(waiting, key=lambda at: -waiting[at]):
         # What rounding left over goes to those with the most.
         more = min(left, end[topic][number] - limited[topic][number])

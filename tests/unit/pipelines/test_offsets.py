@@ -127,12 +127,15 @@ def test_a_checkpoint_is_read_back() -> None:
         ({0: 0, 1: 0}, {0: 900, 1: 100}, 100, {0: 90, 1: 10}),
         ({0: 5, 1: 7}, {0: 5, 1: 1007}, 10, {0: 5, 1: 17}),
         ({0: 0, 1: 0, 2: 0}, {0: 1, 1: 10**9, 2: 10**9}, 3, {0: 1, 1: 1, 2: 1}),
-        ({0: 0, 1: 0}, {0: 10, 1: 10}, 1, {0: 1, 1: 0}),
+        ({0: 0, 1: 0}, {0: 10, 1: 10}, 1, {0: 1, 1: 1}),
+        ({0: 0, 1: 0, 2: 0, 3: 0}, {0: 1, 1: 1, 2: 90, 3: 100}, 4, {0: 1, 1: 1, 2: 1, 3: 1}),
+        ({0: 0, 1: 0, 2: 0, 3: 0, 4: 0}, {0: 1, 1: 1, 2: 1, 3: 90, 4: 100}, 6, {0: 1, 1: 1, 2: 1, 3: 1, 4: 2}),
     ],
 )
 def test_a_trigger_takes_no_more_than_it_may(start: Any, end: Any, rows_max: int, expected: Any) -> None:
+    """But for one of each partition, without which some would starve beside those that always have something new."""
     limited = rate_limited({"t": start}, {"t": end}, rows_max)["t"]
-    assert sum(limited.values()) - sum(start.values()) <= rows_max
+    assert sum(limited.values()) - sum(start.values()) <= max(rows_max, len(start))
     assert limited == expected
 
 
