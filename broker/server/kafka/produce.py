@@ -306,7 +306,7 @@ def produce(
                 except HeadgateError as error:
                     return acks, _failure(shape, correlation_id, error), ALL_FAILED, shape
                 return acks, shape.respond(correlation_id, appended), NONE_FAILED, shape
-            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, refused, None)])]), ALL_FAILED, None
+            return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, refused)])]), ALL_FAILED, None
         rows: list[bytes] = []
         for _ in range(partitions):
             (number,) = _I32(frame, position)
@@ -337,11 +337,11 @@ def _append_row(
 ) -> tuple[bytes, bool]:
     log, refused = _find(logs, number, version, acks)
     if log is None:
-        return _error_row(version, number, refused, None), True
+        return _error_row(version, number, refused), True
     try:
         done = engine.append(log, batch, now_ms=now_ms)
     except HeadgateError as error:
-        return _error_row(version, number, _code(error), error.message), True
+        return _judged_row(version, log, error), True
     return _row(version, number, 0, done.base_offset, done.timestamp_ms, done.log_start, None), False
 
 
@@ -391,7 +391,7 @@ def _find(logs: list[PartitionLog | None] | None, number: int, version: int, ack
 def _failure(shape: Shape, correlation_id: int, error: HeadgateError) -> bytes:
     version, log = shape.version, shape.log
     name = log.topic.id.bytes if version >= TOPIC_IDS else log.topic.name.encode()
-    return _respond(version, correlation_id, [(name, [_error_row(version, log.number, _code(error), error.message)])])
+    return _respond(version, correlation_id, [(name, [_judged_row(version, log, error)])])
 
 
 def _respond(version: int, correlation_id: int, topics: list[tuple[bytes, list[bytes]]]) -> bytes:
@@ -415,8 +415,14 @@ def _topic(version: int, name: bytes, rows: list[bytes]) -> bytes:
     return len(name).to_bytes(2, "big") + name + len(rows).to_bytes(4, "big") + joined
 
 
-def _error_row(version: int, number: int, code: int, message: str | None) -> bytes:
-    return _row(version, number, code, _NO_OFFSET, -1, _NO_OFFSET, message)
+def _error_row(version: int, number: int, code: int) -> bytes:
+    return _row(version, number, code, _NO_OFFSET, -1, _NO_OFFSET, None)
+
+
+def _judged_row(version: int, log: PartitionLog, error: HeadgateError) -> bytes:
+    """The log refused the batch. Its start is told as Kafka tells it: without one, a Java producer that is answered
+    UNKNOWN_PRODUCER_ID sends the same batch again for ever, instead of beginning at sequence 0 under its next epoch."""
+    return _row(version, log.number, _code(error), _NO_OFFSET, -1, log.log_start, error.message)
 
 
 def _row(version: int, number: int, code: int, base_offset: int, timestamp_ms: int, log_start: int, message: str | None) -> bytes:

@@ -121,3 +121,18 @@ async def test_what_is_refused_before_it_is_looked_at(kafka: Kafka, version: int
         assert shape is None
     log = kafka.engine.partition(kafka.engine.topic("__consumer_offsets"), 1)
     assert log.next_offset == 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_producer_that_is_not_known_is_told_where_the_log_begins(kafka: Kafka, version: int) -> None:
+    """As one is whose topic was deleted and made again: Java's retries for ever unless it is told."""
+    await kafka.engine.create_topic("a", 2, {"history.room": "100"})
+    first = batch([b"x"], timestamp_ms=NOW_MS, producer_id=5, producer_epoch=0, base_sequence=0)
+    late = batch([b"y"], timestamp_ms=NOW_MS, producer_id=6, producer_epoch=0, base_sequence=3)
+    begins = kafka.engine.partition(kafka.engine.topic("a"), 0).log_start
+    assert begins == 100
+    for wanted in ({"a": {0: late}}, {"a": {0: late, 1: first}}):
+        answers, _ = send(kafka, version, wanted)
+        assert answers["a", 0].error_code == ErrorCode.UNKNOWN_PRODUCER_ID
+        assert answers["a", 0].log_start_offset == (begins if version >= 5 else -1)
+    assert answers["a", 1].error_code == 0
