@@ -35,7 +35,8 @@ from tests.support.wire import ClosedByPeer, RawConnection
 
 NONE, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION = 0, 1, 2, 3
 MESSAGE_TOO_LARGE, INVALID_TOPIC, INVALID_REQUIRED_ACKS, INVALID_TIMESTAMP = 10, 17, 21, 32
-UNSUPPORTED_VERSION, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR = 35, 36, 37, 38
+ILLEGAL_SASL_STATE, UNSUPPORTED_VERSION, TOPIC_EXISTS = 34, 35, 36
+INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR = 37, 38
 INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST, POLICY_VIOLATION = 39, 40, 42, 44
 OUT_OF_ORDER_SEQUENCE, INVALID_PRODUCER_EPOCH, UNSUPPORTED_COMPRESSION = 45, 47, 76
 UNKNOWN_LEADER_EPOCH, INVALID_RECORD, UNKNOWN_TOPIC_ID = 75, 87, 100
@@ -411,6 +412,15 @@ def test_consumers_are_told_of_offsets_out_of_range(bootstrap: str, topic: str) 
             eventually(lambda: other.poll(timeout_ms=200), bool)
     finally:
         other.close(autocommit=False)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_client_that_wants_to_log_in_is_told_that_nobody_does(broker: Broker, version: int) -> None:
+    """Java's ends at once with this code; without an answer it says for a minute that it finds no broker."""
+    offered = {one.api_key for one in broker.call(18, 2, {}).api_keys}
+    assert 17 in offered
+    answer = broker.call(17, version, {"mechanism": "PLAIN"})
+    assert (answer.error_code, answer.mechanisms) == (ILLEGAL_SASL_STATE, ())
 
 
 @pytest.mark.skipif(EXTERNAL is not None, reason="Kafka serves transactions")

@@ -93,6 +93,7 @@ _ROWS = (
     _api(FETCH, "Fetch", (4, 17), 12, None),
     # Discovery.
     _api(API_VERSIONS, "ApiVersions", (0, 4), 3, "api_versions"),
+    _api(17, "SaslHandshake", (0, 1), None, "sasl_handshake"),
     _api(3, "Metadata", (0, 13), 9, "metadata"),
     _api(60, "DescribeCluster", (0, 2), 0, "describe_cluster"),
     _api(75, "DescribeTopicPartitions", (0, 0), 0, "describe_topic_partitions"),

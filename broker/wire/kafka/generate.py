@@ -51,6 +51,7 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "OffsetFetch",
         "OffsetForLeaderEpoch",
         "Produce",
+        "SaslHandshake",
         "SyncGroup",
     )
 } | {name: (name,) for name in ("ConsumerProtocolAssignment", "ConsumerProtocolSubscription", "RequestHeader", "ResponseHeader")}

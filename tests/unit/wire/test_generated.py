@@ -19,6 +19,7 @@ MESSAGES = Path(broker.wire.kafka.__file__).parent / "messages"
 
 KAFKA_4_2 = {
     "ApiVersionsRequest": (18, 0, 4),
+    "SaslHandshakeRequest": (17, 0, 1),
     "MetadataRequest": (3, 0, 13),
     "ProduceRequest": (0, 3, 13),
     "FetchRequest": (1, 4, 18),
