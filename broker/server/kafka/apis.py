@@ -111,6 +111,7 @@ _ROWS = (
     _api(33, "AlterConfigs", (0, 2), 2, "alter_configs"),
     _api(44, "IncrementalAlterConfigs", (0, 1), 1, "incremental_alter_configs"),
     _api(35, "DescribeLogDirs", (1, 4), 2, "describe_log_dirs"),
+    _api(46, "ListPartitionReassignments", (0, 0), 0, "list_partition_reassignments"),
     # Groups.
     _api(10, "FindCoordinator", (0, 6), 3, "find_coordinator"),
     _api(11, "JoinGroup", (0, 9), 6, "join_group"),

@@ -48,6 +48,7 @@ KAFKA_4_2 = {
     "DescribeClusterRequest": (60, 0, 2),
     "DescribeTopicPartitionsRequest": (75, 0, 0),
     "DescribeLogDirsRequest": (35, 1, 4),
+    "ListPartitionReassignmentsRequest": (46, 0, 0),
 }
 """API key, lowest and highest version that Kafka 4.2 has."""
 
