@@ -159,9 +159,22 @@ class Native:
         finally:
             frames.unlink()
 
-    def rawdisk(self, directory: Path, block_bytes: int, *, seconds: float, file_bytes: int = 256 << 20, pause_us: int = 0) -> Disk:
-        """Streams durable writes of `block_bytes` (a multiple of 4096) into `directory`, with a pause before each."""
-        arguments = [str(directory), str(block_bytes), str(file_bytes), f"{seconds:.3f}", str(pause_us)]
+    def rawdisk(
+        self,
+        directory: Path,
+        block_bytes: int,
+        *,
+        seconds: float,
+        file_bytes: int = 256 << 20,
+        pause_us: int = 0,
+        filled: bool = True,
+    ) -> Disk:
+        """Streams durable writes of `block_bytes` (a multiple of 4096) into `directory`, with a pause before each.
+
+        Args:
+            filled: over zeros, again and again; else into room that was only allocated, once, until `file_bytes` are written.
+        """
+        arguments = [str(directory), str(block_bytes), str(file_bytes), f"{seconds:.3f}", str(pause_us), str(int(filled))]
         return Disk(**json.loads(self._run([str(self._directory / "rawdisk"), *arguments], "rawdisk")))
 
     @contextlib.contextmanager

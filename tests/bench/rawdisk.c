@@ -1,10 +1,11 @@
 /* The disk's ceiling: a stream of writes that are each durable when they return, and nothing else.
  *
- *   rawdisk DIRECTORY BLOCK_BYTES FILE_BYTES SECONDS PAUSE_US
+ *   rawdisk DIRECTORY BLOCK_BYTES FILE_BYTES SECONDS PAUSE_US FILLED
  *
- * Pre-initialises a file of zeros in DIRECTORY, then writes blocks of BLOCK_BYTES one after the other from its beginning, again and
- * again, each after a pause, as a disk has between the requests of an idle client; through O_DIRECT|O_DSYNC (O_DSYNC alone where the
- * file system has no O_DIRECT). The file is unlinked at once. BLOCK_BYTES must be a multiple of 4096. Prints one JSON object.
+ * Makes a file in DIRECTORY, then writes blocks of BLOCK_BYTES one after the other from its beginning, each after a pause, as a disk
+ * has between the requests of an idle client; through O_DIRECT|O_DSYNC (O_DSYNC alone where the file system has no O_DIRECT). FILLED 1:
+ * the file is of zeros, and is written again and again. FILLED 0: its room is only allocated, and written once, as a log has it that
+ * keeps what it is given. The file is unlinked at once. BLOCK_BYTES must be a multiple of 4096. Prints one JSON object.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,13 +34,14 @@ static int by_value(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) {
-        fprintf(stderr, "usage: rawdisk DIRECTORY BLOCK_BYTES FILE_BYTES SECONDS PAUSE_US\n");
+    if (argc != 7) {
+        fprintf(stderr, "usage: rawdisk DIRECTORY BLOCK_BYTES FILE_BYTES SECONDS PAUSE_US FILLED\n");
         return 2;
     }
     size_t block = (size_t)atol(argv[2]), file_bytes = (size_t)atol(argv[3]);
     double limit = atof(argv[4]);
     useconds_t pause_us = (useconds_t)atol(argv[5]);
+    int filled = atoi(argv[6]);
     char path[4096];
     snprintf(path, sizeof path, "%s/rawdisk.%d", argv[1], (int)getpid());
     int direct = 1, fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_DSYNC, 0600);
@@ -54,13 +56,17 @@ int main(int argc, char **argv) {
     if (posix_memalign(&zeros, 4096, step) || posix_memalign(&data, 4096, block)) die("memory");
     memset(zeros, 0, step);
     memset(data, 0x5a, block);
-    for (size_t at = 0; at < file_bytes; at += step)
+    if (posix_fallocate(fd, 0, (off_t)file_bytes)) die("posix_fallocate");
+    for (size_t at = 0; filled && at < file_bytes; at += step)
         if (pwrite(fd, zeros, step, (off_t)at) != (ssize_t)step) die("pwrite");
     if (fsync(fd)) die("fsync");
     size_t room = 1u << 20, count = 0;
     double *each = calloc(room, sizeof *each), start = now(), last = start;
     for (size_t at = 0; last - start < limit && count < room; count++) {
-        if (at + block > file_bytes) at = 0;
+        if (at + block > file_bytes) {
+            if (!filled) break;
+            at = 0;
+        }
         if (pause_us) {
             usleep(pause_us);
             last = now();
