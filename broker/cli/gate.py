@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json as codec
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from broker.cli import output
 from broker.client import Admin, FileRef, Gate, GateAdmin, GateState, Place
@@ -107,11 +105,12 @@ def rows_of(gates: Sequence[Gate]) -> list[tuple[object, ...]]:
 
 def read_refs(source: str) -> list[FileRef]:
     """References of files from JSON: a list of objects with the fields of `FileRef`. Raises InvalidError."""
+    import msgspec
+
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text()
-        rows: Any = codec.loads(text)
-        return [FileRef(**row) for row in rows]
-    except (OSError, ValueError, TypeError) as error:
+        return msgspec.json.decode(text, type=list[FileRef])
+    except (OSError, ValueError) as error:
         raise InvalidError(
             Reason.INVALID_REQUEST, f"expected a JSON list of file references: {error}. source=`{source}`"
         ) from error

@@ -73,9 +73,14 @@ def tell_of(errors: Sequence[InvalidError]) -> None:
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a command's asynchronous part; on Ctrl-C it is cancelled and may clean up. Raises ReaderLeft, HeadgateError."""
+    """Run a command's asynchronous part; on Ctrl-C it is cancelled and may clean up.
+
+    Raises ReaderLeft, HeadgateError, KeyboardInterrupt.
+    """
     try:
         return asyncio.run(work)
+    except asyncio.CancelledError as error:
+        raise KeyboardInterrupt from error  # it cancelled itself, by SIGTERM
     except BrokenPipeError as error:
         raise ReaderLeft from error  # under its own name typer would make it an exit with code 1
 

@@ -86,7 +86,9 @@ async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_fo
     paths = [str(path) for path in files] or [STANDARD_INPUT]
     sources = [_open(path) for path in paths]
     # SIGTERM, as Ctrl-C, ends the reading; what was read is still written.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
+    task = asyncio.current_task()
+    assert task is not None, "this is a coroutine"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     tally, read_bytes = Tally(), 0
     bar, advance = _progress(sources)
     try:

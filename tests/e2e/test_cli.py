@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -225,15 +226,21 @@ def test_consume_follows_and_survives_a_reader_that_leaves(broker: BrokerProcess
             consumer.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_produce_that_is_interrupted_writes_what_it_has_read(broker: BrokerProcess, number: signal.Signals) -> None:
-    topic = f"stopped-{number.name}"
+@pytest.mark.parametrize(
+    ("number", "ignored"),
+    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)],
+    ids=["ctrl-c", "SIGTERM", "SIGTERM in the background"],
+)
+def test_produce_that_is_interrupted_writes_what_it_has_read(broker: BrokerProcess, number: signal.Signals, ignored: bool) -> None:
+    topic = f"stopped-{number.name}-{ignored}"
     headgate(broker, "topic", "create", topic, "-p", "1")
     with (
         subprocess.Popen(["yes", "a line"], stdout=subprocess.PIPE) as source,
         subprocess.Popen(
             [sys.executable, "-m", "broker.cli.main", "produce", topic],
             stdin=source.stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(broker),
+            # Who runs the tests may ignore Ctrl-C (a shell's background job does), which a child inherits.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL),
         ) as producer,
     ):  # fmt: skip
         try:
