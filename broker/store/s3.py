@@ -302,6 +302,7 @@ class S3Store:
             raise
         size = re.fullmatch(r"bytes \d+-\d+/(\d+)", response.get("ContentRange", ""))
         if size is None:
+            response["Body"].close()
             raise RetryError(Reason.STORE_UNAVAILABLE, f"the S3 server did not answer with a range. {self._where(key)}")
         return self._read(response, min(length, int(size[1]) - start), key)
 
@@ -334,6 +335,8 @@ class S3Store:
     def _check_origin(self, response: Any, field: str, key: str) -> None:
         """Refuse a 200 that is a page of some proxy: botocore takes it for a success, but for the fields that S3 always sends."""
         if field not in response:
+            if "Body" in response:
+                response["Body"].close()
             raise RetryError(Reason.STORE_UNAVAILABLE, f"{_FOREIGN}. {self._where(key)}")
 
     def _where(self, key: str) -> str:
