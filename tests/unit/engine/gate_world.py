@@ -23,7 +23,11 @@ class Alone:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.over = False
+
+    @property
+    def over(self) -> bool:
+        # A broker that failed ends; here nobody ends it, and by a clock that stands still a gate would be tried again for ever.
+        return self.engine.failed is not None
 
     @property
     def clock(self) -> Clock:
