@@ -227,7 +227,7 @@ def produce(
     if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise _bad_option("--compression", compression, "none, gzip, snappy, lz4 or zstd")
     headers = tuple((name, os.fsencode(value)) for name, value in _split_pairs("--header", header))
-    separator = None if key_separator is None else os.fsencode(key_separator.replace("\\t", "\t"))
+    separator = _separator(key_separator)
     if separator == b"":
         raise _bad_option("--key-separator", "", "at least one character")
     line_format = Format(separator, None if null_value is None else os.fsencode(null_value), headers, partition)
@@ -257,7 +257,7 @@ def consume(
     from broker.cli.consume import Printer, consume_records, parse_start
 
     start = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
-    separator = None if key_separator is None else os.fsencode(key_separator.replace("\\t", "\t"))
+    separator = _separator(key_separator)
     output.check_reachable(cluster)
     output.run(consume_records(cluster, topic, partition or None, start, count, exit_at_end, Printer(json, separator)))
 
@@ -769,6 +769,11 @@ def _duration_ms(option: str, text: str, high_ms: int) -> int:
     if ms is None or ms > high_ms:
         raise _bad_option(option, text, f"a duration up to {high_ms // 1000}s, such as 500ms")
     return ms
+
+
+def _separator(text: str | None) -> bytes | None:
+    """What stands between key and value: the bytes that were given, with ``\\t`` for a tab."""
+    return None if text is None else os.fsencode(text.replace("\\t", "\t"))
 
 
 def _bad_option(option: str, value: str, expected: str) -> InvalidError:

@@ -89,24 +89,13 @@ async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_fo
     task = asyncio.current_task()
     assert task is not None, "this is a coroutine"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    tally, read_bytes = Tally(), 0
+    tally = Tally()
     bar, advance = _progress(sources)
     try:
         with bar:
             async with Producer(cluster, compression=compression, linger_ms=20) as producer:
                 try:
-                    for source in sources:
-                        number = 0
-                        async for lines in _lines(source):
-                            for line in lines:
-                                number += 1
-                                key, value = line_format.split(line.removesuffix(b"\r"), number)
-                                delivery = await producer.send(
-                                    topic, value, key=key, headers=line_format.headers, partition=line_format.partition
-                                )
-                                tally.watch(delivery, number)
-                                read_bytes += len(line) + 1
-                            advance(read_bytes)
+                    await _send_all(producer, topic, sources, line_format, tally, advance)
                 except (asyncio.CancelledError, InvalidError):
                     # What stands before the line at which it ended is written, wherever that was.
                     with suppress(TimeoutError):
@@ -122,6 +111,22 @@ async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_fo
             of_all = "" if tally.written == tally.sent else f" of {tally.sent:,}"
             output.fail(f"{tally.written:,}{of_all} {'record' if tally.sent == 1 else 'records'} written to {topic}", "produce")
     return 0 if tally.written == tally.sent else output.EXIT_FAILED
+
+
+async def _send_all(
+    producer: Producer, topic: str, sources: Sequence[int], line_format: Format, tally: Tally, advance: Callable[[int], None]
+) -> None:
+    read_bytes = 0
+    for source in sources:
+        number = 0
+        async for lines in _lines(source):
+            for line in lines:
+                number += 1
+                key, value = line_format.split(line.removesuffix(b"\r"), number)
+                delivery = await producer.send(topic, value, key=key, headers=line_format.headers, partition=line_format.partition)
+                tally.watch(delivery, number)
+                read_bytes += len(line) + 1
+            advance(read_bytes)
 
 
 def _open(path: str) -> int:

@@ -6,9 +6,9 @@ from broker.cluster.lease import Lease
 from broker.engine import keys
 from broker.runtime.errors import InvalidError, Reason, RetryError
 from broker.store.interface import Store
+from broker.store.keys import number_of, numbered
 
 LISTING_KEYS = 1000
-VERSION_DIGITS = 20
 
 
 class LeaseRegister:
@@ -46,10 +46,10 @@ class LeaseRegister:
         return True
 
     async def _versions(self) -> list[int]:
-        names = [row.key[len(keys.LEASE) :] for row in await self._store.list(keys.LEASE, "", LISTING_KEYS)]
+        found = [number_of(keys.LEASE, row.key) for row in await self._store.list(keys.LEASE, "", LISTING_KEYS)]
         # What somebody else has put there is no version: brokers neither end for it nor touch it.
-        return [int(name) for name in names if len(name) == VERSION_DIGITS and name.isascii() and name.isdigit()]
+        return [version for version in found if version is not None]
 
 
 def _key(version: int) -> str:
-    return f"{keys.LEASE}{version:0{VERSION_DIGITS}d}"
+    return numbered(keys.LEASE, version)

@@ -34,7 +34,7 @@ from typing import TypeVar
 from broker.runtime.errors import CorruptError, FatalError, FencedError, InvalidError, Reason, RetryError
 from broker.runtime.tasks import end_tasks
 from broker.store.interface import Store
-from broker.store.keys import check_key
+from broker.store.keys import check_key, number_of, numbered
 
 FORMAT_VERSION = 1
 """Of the line above the data. A newer one is refused."""
@@ -82,7 +82,7 @@ class Journal:
 
     def __init__(self, store: Store, prefix: str, *, snapshots_kept: int = 2, writer: str | None = None) -> None:
         assert snapshots_kept >= 2, snapshots_kept
-        check_key(f"{prefix}/snapshot/{0:020d}")
+        check_key(numbered(f"{prefix}/snapshot/", 0))
         self._store = store
         self._edits = f"{prefix}/edit/"
         self._snapshots = f"{prefix}/snapshot/"
@@ -243,21 +243,21 @@ class Journal:
         while True:
             page = await self._store.list(prefix, start_after, _LISTING_KEYS)
             for row in page:
-                digits = row.key[len(prefix) :]
-                if not (len(digits) == 20 and digits.isascii() and digits.isdigit()):
+                version = number_of(prefix, row.key)
+                if version is None:
                     raise CorruptError(Reason.CORRUPT_STORE, f"a foreign object stands in the journal. key=`{row.key}`")
-                if up_to is not None and int(digits) > up_to:
+                if up_to is not None and version > up_to:
                     return found
-                found.append(int(digits))
+                found.append(version)
             if len(page) < _LISTING_KEYS:
                 return found
             start_after = page[-1].key
 
     def _edit_key(self, version: int) -> str:
-        return f"{self._edits}{version:020d}"
+        return numbered(self._edits, version)
 
     def _snapshot_key(self, version: int) -> str:
-        return f"{self._snapshots}{version:020d}"
+        return numbered(self._snapshots, version)
 
 
 async def _gather(call: Callable[[int], Awaitable[_T]], versions: Iterable[int]) -> list[_T]:

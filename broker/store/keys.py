@@ -10,6 +10,8 @@ from broker.store.interface import Buffer
 
 KEY_BYTES_MAX = 800
 """S3 allows 1024; the difference is room for the prefix of the store's URL."""
+NUMBER_DIGITS = 20
+"""Enough for 64 bits."""
 PART_BYTES_MAX = 200
 """File systems allow 255 per name."""
 
@@ -50,6 +52,17 @@ def check_listing(prefix: str, start_after: str, limit: int) -> None:
 def is_name(name: str) -> bool:
     """Whether it can stand between two slashes of a key."""
     return _NAME.fullmatch(name) is not None
+
+
+def numbered(prefix: str, number: int) -> str:
+    """A key that ends in a number, of as many digits whatever it is, so that keys in order are numbers in order."""
+    return f"{prefix}{number:0{NUMBER_DIGITS}d}"
+
+
+def number_of(prefix: str, key: str) -> int | None:
+    """The reverse of `numbered`; None where it did not make the key."""
+    digits = key.removeprefix(prefix)
+    return int(digits) if len(digits) == NUMBER_DIGITS and digits.isascii() and digits.isdigit() else None
 
 
 def views(data: Buffer | Sequence[Buffer]) -> list[memoryview]:

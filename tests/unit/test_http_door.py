@@ -7,8 +7,10 @@ others for ever, or that answers have an old date.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
+from collections.abc import AsyncIterator
 from email.utils import parsedate_to_datetime
 
 import pytest
@@ -20,14 +22,22 @@ from broker.server.http import server
 HOST = "127.0.0.1"
 
 
+@contextlib.asynccontextmanager
+async def door() -> AsyncIterator[int]:
+    """A server without pages; gives its port."""
+    listening = socket.create_server((HOST, 0))
+    served = server.HttpServer(Starlette(), listening)
+    served.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        await served.close()
+
+
 async def test_silent_connections_go_and_one_too_many_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "IDLE_S", 1)
     monkeypatch.setattr(descriptors, "HTTP_MAX", 2)
-    listening = socket.create_server((HOST, 0))
-    port = listening.getsockname()[1]
-    door = server.HttpServer(Starlette(), listening)
-    door.start()
-    try:
+    async with door() as port:
         silent = [await asyncio.open_connection(HOST, port) for _ in range(2)]
         reader, writer = await asyncio.open_connection(HOST, port)
         assert await reader.read() == b""
@@ -39,17 +49,11 @@ async def test_silent_connections_go_and_one_too_many_is_closed_at_once(monkeypa
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 404")
         writer.close()
-    finally:
-        await door.close()
 
 
 async def test_each_answer_has_the_date_of_its_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "DATE_S", 0.05)
-    listening = socket.create_server((HOST, 0))
-    port = listening.getsockname()[1]
-    door = server.HttpServer(Starlette(), listening)
-    door.start()
-    try:
+    async with door() as port:
         reader, writer = await asyncio.open_connection(HOST, port)
         dates = set()
         while len(dates) < 2:
@@ -63,5 +67,3 @@ async def test_each_answer_has_the_date_of_its_second(monkeypatch: pytest.Monkey
             dates.add(date)
             await asyncio.sleep(0.05)
         writer.close()
-    finally:
-        await door.close()
