@@ -179,13 +179,24 @@ class Native:
 
     @contextlib.contextmanager
     def ceiling(
-        self, *, produce: bytes | None = None, fetch: bytes | None = None, fetch_copies: int = 1, pinned: bool = True
+        self,
+        *,
+        produce: bytes | None = None,
+        fetch: bytes | None = None,
+        fetch_copies: int = 1,
+        rest_us: int = 0,
+        pinned: bool = True,
     ) -> Iterator[Peer]:
-        """Runs the bare peer with these canned responses."""
+        """Runs the bare peer with these canned responses.
+
+        Args:
+            rest_us: for how long it leaves a connection alone after it sent small answers, so that requests gather.
+        """
         port = free_port()
         produce_path, fetch_path = (str(self.write(data)) if data is not None else "-" for data in (produce, fetch))
         command = [*self._pin(self._cores.server, pinned), str(self._directory / "ceiling"), str(port)]
-        process = subprocess.Popen([*command, produce_path, fetch_path, str(fetch_copies)], stdout=subprocess.PIPE, text=True)
+        command += [produce_path, fetch_path, str(fetch_copies), str(rest_us)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
             if process.stdout.readline().strip() != "ready":
