@@ -2,6 +2,10 @@
 
 The raw stream writes what a group commit of that shape would hold at best: half or all of what is in flight. Nothing is pinned: the
 broker's writer is a thread beside its loop.
+
+A disk has two ceilings. Over a file of zeros, again and again, is what it can do at all; into room that was never written is what
+it can do for a log that keeps what it is given: each write is also one to the file system's journal. The broker is compared with
+both.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from tests.bench.report import Goal, Row, format_rate, paired
 
 TOPIC = "bench"
 SAMPLE_BYTES_MAX = 2 << 30
+NEW_ROOM = ", into new room"
 FIRST_WRITES = 5
 """Streams into fresh room, of which the median counts."""
 PAUSE_US = 150
@@ -49,14 +54,11 @@ def _bare(bench: Bench, traffic: Shape) -> Sample:
         return sample(bench, peer.port, peer.pid, traffic, bytes_max=SAMPLE_BYTES_MAX, pinned=False)
 
 
-def _first_writes(bench: Bench, block_bytes: int) -> float:
-    """What the raw stream does in room that was never written, in bytes a second: no log that keeps what it is given can do more,
-    unless it has the disk write zeros first, which takes as long again."""
+def _first_writes(bench: Bench, block_bytes: int) -> list[Disk]:
+    """What the raw stream does in room that was never written."""
     native = bench.native
     assert native is not None
-    return statistics.median(
-        native.rawdisk(bench.directory, block_bytes, seconds=bench.sample_s, filled=False).bytes_per_s for _ in range(FIRST_WRITES)
-    )
+    return [native.rawdisk(bench.directory, block_bytes, seconds=bench.sample_s, filled=False) for _ in range(FIRST_WRITES)]
 
 
 def _throughput(
@@ -81,8 +83,23 @@ def _throughput(
         of_ceiling=True,
         disturbed=others_cores(ours) > DISTURBED_CORES,
         note=f"p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs; CPU broker {cpu:.2f} s/GB; the bare peer, which writes "
-        f"nothing, {format_rate(bare.load.out_bytes_per_s)} with {bare_cpu:.2f} s/GB; the raw disk into room that was never "
-        f"written, {format_rate(_first_writes(bench, block_bytes))}{_direct(raw)}",
+        f"nothing, {format_rate(bare.load.out_bytes_per_s)} with {bare_cpu:.2f} s/GB{_direct(raw)}",
+    )
+    fresh = _first_writes(bench, block_bytes)
+    top = statistics.median(disk.bytes_per_s for disk in fresh)
+    shares = [each.load.out_bytes_per_s / top for each in ours]
+    yield Row(
+        group="durable",
+        case=name + NEW_ROOM,
+        measured=f"{format_rate(middle.out_bytes_per_s)}  {middle.requests_per_s / 1e3:.1f} k/s",
+        ceiling=f"{format_rate(top)} in {block_bytes >> 20} MiB writes",
+        ratio=statistics.median(shares),
+        low=min(shares),
+        high=max(shares),
+        goal=goal,
+        of_ceiling=True,
+        disturbed=others_cores(ours) > DISTURBED_CORES,
+        note=f"the same samples; {FIRST_WRITES} raw streams after them{_direct(fresh)}",
     )
 
 
