@@ -7,6 +7,7 @@ leader dies is begun again by whoever asks for it again.
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -54,9 +55,9 @@ if TYPE_CHECKING:
 log = get_logger("gates")
 
 LOOK_S = 0.25
-"""How exactly gates expire."""
+"""How exactly gates expire: the least pause between two looks."""
 REST_S = 1.0
-"""Pause between two looks where no gate is open: one that is opened meanwhile cannot be over sooner."""
+"""The longest: a gate that is opened or renewed meanwhile cannot be over sooner."""
 OPEN_TIMEOUT_S = 10.0
 """How long a gate waits for leads that change hands."""
 RETRY_S = 0.05
@@ -359,7 +360,8 @@ class LeaderGates:
         pause_s = min(SWEEP_S_MAX, max(grace_ms / 4000, 1.0))
         sweep_s = self._owner.clock.monotonic() + min(pause_s, 30.0)
         while True:
-            await asyncio.sleep(LOOK_S if self._deadlines else REST_S)
+            next_s = min((over_s for _, over_s in self._deadlines.values()), default=math.inf)
+            await asyncio.sleep(min(max(next_s - self._owner.clock.monotonic(), LOOK_S), REST_S))
             try:
                 for gate in self._look():
                     await self._expire(gate)
