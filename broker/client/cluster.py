@@ -16,7 +16,7 @@ from broker.client.backoff import Backoff
 from broker.client.errors import from_call, from_message
 from broker.client.types import OffsetAndTimestamp, Start, Timestamp, TopicPartition
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import end_tasks
+from broker.runtime.tasks import end_tasks, outlast
 from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
 from broker.wire.grpc.methods import Method, methods
 
@@ -281,7 +281,7 @@ class Cluster:
                 self._ask(name)
             return known
         try:
-            return await asyncio.shield(self._ask(name))
+            return await outlast(self._ask(name))
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise

@@ -19,6 +19,7 @@ from broker.log.partitioner import partition_for_key
 from broker.log.records import Headers, Record, encoded_bytes_max, is_header_name
 from broker.runtime.clock import Clock
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.tasks import outlast
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -192,7 +193,7 @@ class Producer:
                     sender.due(queue, queue.open)
                 waiting += [batch.done for batch in queue.batches()]
             for done in waiting:
-                await asyncio.shield(done)
+                await outlast(done)
         unseen = [error for future, error in self._failures if not future.noticed]
         self._failures.clear()
         if unseen:

@@ -14,6 +14,7 @@ from typing import Protocol
 from broker.cluster.manifest import Committed, Edit, Manifest
 from broker.engine.catalog import DeposedError
 from broker.runtime.errors import HeadgateError, Reason, RetryError
+from broker.runtime.tasks import outlast
 
 COMMIT_TIMEOUT_S = 15.0
 """How long a commit looks for a leader that takes it."""
@@ -66,9 +67,7 @@ class ClusterCatalog:
         self._changed.set()
 
     async def commit(self, *edits: Edit) -> None:
-        task = asyncio.create_task(self._commit(edits), name="commit")
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to look at it
-        await asyncio.shield(task)
+        await outlast(asyncio.create_task(self._commit(edits), name="commit"))
 
     async def settle(self) -> None:
         async with self._lock:

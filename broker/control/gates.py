@@ -48,6 +48,7 @@ from broker.cluster.topic_config import is_internal
 from broker.runtime.clock import Clock
 from broker.runtime.errors import InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import outlast
 
 if TYPE_CHECKING:
     from broker.engine.engine import Engine, Held
@@ -143,8 +144,7 @@ class LeaderGates:
             id=gate_id, topic_id=topic.id, place=place, windows=[], ttl_ms=ttl_ms, opened_ms=0, definition=definition, owner=owner
         )
         opening = asyncio.create_task(self._open(topic, wanted, list(rows), list(files)), name="open-gate")
-        opening.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(opening)
+        return await outlast(opening)
 
     async def _judge_new(self, topic: Topic, gate_id: str, files: Sequence[ParquetExtent]) -> None:
         if files:

@@ -17,6 +17,7 @@ from broker.cluster.admission import check, check_together
 from broker.cluster.manifest import Committed, Edit, Manifest, decode_edits, encode_edits
 from broker.engine import keys
 from broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, Reason, RetryError
+from broker.runtime.tasks import outlast
 from broker.store.interface import Store
 from broker.store.journal import Journal
 
@@ -156,9 +157,7 @@ class LocalCatalog:
     @staticmethod
     async def _uncancelled(committing: Coroutine[object, object, None]) -> None:
         # Half of a commit would block all that follow.
-        task = asyncio.create_task(committing, name="commit")
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to look at it
-        await asyncio.shield(task)
+        await outlast(asyncio.create_task(committing, name="commit"))
 
     async def _commit(self, incarnation_id: str, make: Callable[[Manifest], Sequence[Edit]]) -> None:
         async with self._lock:

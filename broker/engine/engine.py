@@ -73,6 +73,7 @@ from broker.runtime.errors import (
     RetryError,
 )
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import outlast
 from broker.store.interface import Store
 from broker.store.open import PRIVATE_URLS
 
@@ -393,7 +394,7 @@ class Engine:
         task = asyncio.create_task(self._resign(set(segment_ids)), name="resign")
         self._resigning.add(task)
         task.add_done_callback(self._resigned)
-        await asyncio.shield(task)
+        await outlast(task)
 
     def _resigned(self, task: asyncio.Task[None]) -> None:
         self._resigning.discard(task)

@@ -25,7 +25,7 @@ from broker.log.compression import Codec
 from broker.log.crc import crc32c
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
 from broker.runtime.logging import get_logger
-from broker.runtime.tasks import end_tasks
+from broker.runtime.tasks import end_tasks, outlast
 from broker.store.interface import Files, Readable
 
 if TYPE_CHECKING:
@@ -308,11 +308,10 @@ class HistoryReader:
         base_offset = extent.base_offset + file.groups[index].first_row
         group = RowGroupBytes(file, extent.size_bytes, index, source, base_offset, extent.leader_epoch, self._codec)
         work = self._run(partial(_encoded, extent, self._encoder, group), self._encode_work)
-        work.add_done_callback(lambda work: work.cancelled() or work.exception())  # nobody may be left to look at it
         if descriptor is not None:
             # Not before the thread is through with it, also where nobody waits any more.
             work.add_done_callback(lambda _: os.close(descriptor))
-        return await asyncio.shield(work)
+        return await outlast(work)
 
     def _rest(self, encoders: Encoders) -> None:
         self._encode_work.submit(encoders.rest)
@@ -352,7 +351,7 @@ class HistoryReader:
     async def _shared(self, task: asyncio.Task[_T]) -> _T:
         """The result of a task that others wait for, too."""
         try:
-            return await asyncio.shield(task)
+            return await outlast(task)
         except asyncio.CancelledError:
             if task.cancelled() and self._closed:
                 raise ClosedError(Reason.CLOSED, "the reader of history was closed") from None

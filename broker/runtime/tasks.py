@@ -1,10 +1,30 @@
-"""The end of tasks that somebody began for himself."""
+"""Tasks and those who wait for them: work that outlasts its waiter, and the end of tasks that somebody began for himself."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+async def outlast(work: asyncio.Future[_T]) -> _T:
+    """The result of `work`, which goes on where its waiter is cancelled. How it ends is nobody's business then.
+
+    Not `asyncio.shield`, which since Python 3.14 has the loop report an error that comes after its waiter has gone.
+    """
+    try:
+        await asyncio.wait((work,))
+    except asyncio.CancelledError:
+        work.add_done_callback(_see)
+        raise
+    return work.result()
+
+
+def _see(work: asyncio.Future[Any]) -> None:
+    if not work.cancelled():
+        work.exception()
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:

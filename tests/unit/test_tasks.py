@@ -1,12 +1,14 @@
-"""The end of tasks, with cancellations from all sides."""
+"""Work that outlasts its waiter, and the end of tasks, with cancellations from all sides."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
-from broker.runtime.tasks import end_tasks
+from broker.runtime.tasks import end_tasks, outlast
 
 
 class Work:
@@ -80,3 +82,46 @@ async def test_a_deadline_meanwhile_is_a_deadline() -> None:
     assert given_back
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0
+
+
+async def test_work_outlasts_its_waiter_and_its_error_is_nobodys_business_then(told: list[dict[str, Any]]) -> None:
+    going_on = asyncio.Event()
+
+    async def work() -> None:
+        await going_on.wait()
+        raise ValueError
+
+    begun = asyncio.create_task(work())
+    waiting = asyncio.create_task(outlast(begun))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not begun.done()
+    going_on.set()
+    await asyncio.wait((begun,))
+    del begun
+    await asyncio.sleep(0)
+    gc.collect()
+    assert told == []
+
+
+async def test_who_waits_for_work_that_outlasts_it_gets_its_result_error_or_end() -> None:
+    loop = asyncio.get_running_loop()
+    done, failed, ended = loop.create_future(), loop.create_future(), loop.create_future()
+    done.set_result(1)
+    failed.set_exception(ValueError())
+    ended.cancel()
+    assert await outlast(done) == 1
+    with pytest.raises(ValueError):
+        await outlast(failed)
+    with pytest.raises(asyncio.CancelledError):
+        await outlast(ended)
+
+
+@pytest.fixture
+async def told() -> list[dict[str, Any]]:
+    """What the loop reports."""
+    reports: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    return reports
