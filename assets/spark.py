@@ -75,6 +75,7 @@ def rows_of(spark: SparkSession, job: Backfill) -> Rows:
         order_by=(),
         where=job.where,
         now_ms=0,
+        options=job.options,
     )
 
 

@@ -307,6 +307,7 @@ class _Run:
             order_by=one.order_by,
             where=one.where,
             now_ms=time.time_ns() // 1_000_000,
+            options=one.options,
         )
 
     def _through(self, gate: Gate, rows: Rows, counts: Counts) -> Certificate:

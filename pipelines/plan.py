@@ -46,6 +46,8 @@ class Rows:
     has_headers: bool
     has_time: bool
     ties: tuple[str, ...] = field(default=())
+    drops_malformed: bool = False
+    """The source's reader drops rows that it cannot parse. It sees only what is wrong in the columns that it is asked for."""
 
 
 def full_source(source: str, format: str) -> str:
@@ -74,6 +76,7 @@ def records(
     order_by: tuple[str, ...],
     where: str | None,
     now_ms: int,
+    options: Mapping[str, str],
 ) -> Rows:
     """The rows as records. Raises InvalidError: no such column, not an expression, a type that cannot be written.
 
@@ -81,6 +84,7 @@ def records(
         key, value, event_time, headers: columns or SQL expressions. No key: records without one. No value: the row as JSON. No
             event time: `now_ms`, and the order of the source.
         order_by: what orders records of one event time; in the end their content does.
+        options: that the source was loaded with.
     """
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
@@ -121,11 +125,14 @@ def records(
             columns.append(expression(frame, text).alias(f"_tie_{number}"))
             ties.append(f"_tie_{number}")
     with spark_errors("rows cannot be made into records"):
-        return Rows(frame.select(*columns), key is not None, headers is not None, event_time is not None, tuple(ties))
+        drops = any(name.lower() == "mode" and value.lower() == "dropmalformed" for name, value in options.items())
+        return Rows(frame.select(*columns), key is not None, headers is not None, event_time is not None, tuple(ties), drops)
 
 
 def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
     """How many rows each partition gets: one pass over the columns that this needs; another over the rows without a key.
+
+    Where the reader drops malformed rows all columns are read, as they are when rows are written: it must drop the same.
 
     Raises InvalidError where an event time is null; RetryError with Spark's words where it cannot read the source.
     """
@@ -133,7 +140,9 @@ def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
 
     from pipelines.murmur2 import has_jvm, java_partition, numpy_partition
 
-    milliseconds = F.unix_millis("timestamp")
+    aggregates = _aggregates(F.unix_millis("timestamp"))
+    if rows.drops_malformed:
+        aggregates.append(F.bit_xor(F.xxhash64(*rows.frame.columns)).alias("all_columns"))
     known: Column = F.lit(None).cast("int")
     if rows.has_key:
         known = java_partition(spark, F.col("key"), partitions) if has_jvm(spark) else numpy_partition(F.col("key"), partitions)
@@ -141,8 +150,8 @@ def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
     spans: list[int] = []
     nulls = keyless = 0
     if rows.has_key:
-        first = rows.frame.select(known.alias("p"), "timestamp").groupBy("p")
-        for row in _collect(first.agg(*_aggregates(milliseconds)), "source cannot be counted"):
+        first = rows.frame.groupBy(known.alias("p"))
+        for row in _collect(first.agg(*aggregates), "source cannot be counted"):
             if row["p"] is None:
                 keyless = row["n"]
             else:
@@ -151,9 +160,9 @@ def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
             spans.extend(at for at in (row["first"], row["last"]) if at is not None)
     if keyless or not rows.has_key:
         spread = F.pmod(F.xxhash64("timestamp", "value"), F.lit(partitions)).cast("int")
-        second = rows.frame.where(F.col("key").isNull()).select(spread.alias("p"), "timestamp").groupBy("p")
+        second = rows.frame.where(F.col("key").isNull()).groupBy(spread.alias("p"))
         nulls_again = 0
-        for row in _collect(second.agg(*_aggregates(milliseconds)), "source cannot be counted"):
+        for row in _collect(second.agg(*aggregates), "source cannot be counted"):
             totals[row["p"]] += row["n"]
             nulls_again += row["nulls"]
             if not rows.has_key:

@@ -386,6 +386,21 @@ def test_a_gate_that_no_flood_opened_is_not_taken_for_one(
         run(flood(broker, "by-hand", source[0], flood_id="h"), spark)
 
 
+@pytest.mark.parametrize(("name", "key"), [("malformed", "user"), ("malformed-keyless", None)])
+def test_malformed_rows_that_the_reader_drops_are_not_counted(
+    broker: BrokerProcess, spark: SparkSession, tmp_path: Path, name: str, key: str | None
+) -> None:
+    """They are malformed only in columns that counting alone would not look at."""
+    path = tmp_path / "rows.csv"
+    path.write_text("user,at,payload\na,2024-01-01,1\nb,2024-01-01,2,more\nc,2024-01-01,3\n")
+    create(broker, name)
+    options = {"header": "true", "mode": "DropMalformed", "inferSchema": "true"}
+    whole_rows = flood(broker, name, path, format="csv", options=options, key=key, value=None, verify=True)
+    assert run(whole_rows, spark).verified
+    found = sorted(read_json(row.value or b"")["user"] for some in read(broker, name).values() for row in some)
+    assert found == ["a", "c"]
+
+
 # -- deaths, and two at once
 
 
