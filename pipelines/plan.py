@@ -287,6 +287,7 @@ _LACKING = re.compile(
     r"|java\.sql\.SQLException: No suitable driver"
 )
 """Spark's words where the class that would read the source is in a package that this Spark has not."""
+_NANOSECONDS = "[PARQUET_TYPE_ILLEGAL] Illegal Parquet type: INT64 (TIMESTAMP(NANOS"
 
 
 class spark_errors:
@@ -305,7 +306,7 @@ class spark_errors:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None or isinstance(error, HeadgateError) or not isinstance(error, Exception):
             return
-        from pyspark.errors import AnalysisException, ParseException, PySparkException
+        from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 
         if not isinstance(error, PySparkException) and type(error).__module__.split(".")[0] != "py4j":
             return
@@ -315,7 +316,13 @@ class spark_errors:
         if _LACKING.search(str(error)):
             way_out = "Spark lacks a package for it: name it in spark.jars.packages, for S3 org.apache.hadoop:hadoop-aws:VERSION"
             raise InvalidError(Reason.UNSUPPORTED, f"{self._what} {way_out} spark=`{line}`") from error
-        if isinstance(error, AnalysisException | ParseException) or _FAILS_AGAIN.search(str(error)):
+        if _NANOSECONDS in str(error):
+            way_out = (
+                "Spark takes no times in nanoseconds: with spark.sql.legacy.parquet.nanosAsLong=true (--conf) it reads them as "
+                "numbers, and timestamp_micros(COLUMN div 1000) makes times of these."
+            )
+            raise InvalidError(Reason.UNSUPPORTED, f"{self._what} {way_out} spark=`{line}`") from error
+        if isinstance(error, AnalysisException | ParseException | IllegalArgumentException) or _FAILS_AGAIN.search(str(error)):
             raise InvalidError(Reason.INVALID_REQUEST, f"{self._what} spark=`{line}`") from error
         raise RetryError(Reason.INTERNAL, f"{self._what} spark=`{line}`") from error
 
@@ -334,4 +341,8 @@ def first_line(error: Exception) -> str:
         return named[-1][:500]
     condition = error.getCondition() if isinstance(error, PySparkException) else None
     found = next((line for line in lines if not condition or condition in line), lines[0] if lines else type(error).__name__)
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    if "[FAILED_READ_FILE.NO_HINT]" in found and causes:
+        # It names the file, and only the innermost cause says what is wrong with it.
+        found = f"{found} {causes[-1]}"
     return found[:500]

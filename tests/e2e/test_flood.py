@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from broker.client import Admin
@@ -276,6 +278,7 @@ def test_at_the_end(broker: BrokerProcess, source: tuple[Path, list[Event]], spa
     ("changed", "words"),
     [
         ({"source": "/no/such/place"}, ["source cannot be read", "/no/such/place"]),
+        ({"source": ""}, ["source cannot be read", "empty string"]),
         ({"key": "nope"}, ["key", "nope", "user"]),
         ({"value": "sum("}, ["value", "sum("]),
         ({"key": "user name"}, ["key", "user name", "PARSE_SYNTAX_ERROR"]),
@@ -386,6 +389,24 @@ def test_a_gate_that_no_flood_opened_is_not_taken_for_one(
         run(flood(broker, "by-hand", source[0], flood_id="h"), spark)
 
 
+def test_times_in_nanoseconds_are_refused_with_the_way_to_read_them(
+    broker: BrokerProcess, spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "nanoseconds.parquet"
+    times = pa.array([1_700_000_000_123_456_789, 5_000_001], pa.timestamp("ns"))
+    pq.write_table(pa.table({"user": ["a", "b"], "payload": ["1", "2"], "at": times}), path)
+    create(broker, "nanoseconds")
+    with pytest.raises(InvalidError, match=r"no times in nanoseconds.*nanosAsLong=true.*timestamp_micros"):
+        run(flood(broker, "nanoseconds", path), spark)
+    spark.conf.set("spark.sql.legacy.parquet.nanosAsLong", "true")
+    try:
+        run(flood(broker, "nanoseconds", path, event_time="timestamp_micros(at div 1000)"), spark)
+    finally:
+        spark.conf.unset("spark.sql.legacy.parquet.nanosAsLong")
+    found = sorted(one for some in content(read(broker, "nanoseconds")).values() for one in some)
+    assert found == [(5, b"b", b"2"), (1_700_000_000_123, b"a", b"1")]
+
+
 @pytest.mark.parametrize(("name", "key"), [("malformed", "user"), ("malformed-keyless", None)])
 def test_malformed_rows_that_the_reader_drops_are_not_counted(
     broker: BrokerProcess, spark: SparkSession, tmp_path: Path, name: str, key: str | None
@@ -399,6 +420,17 @@ def test_malformed_rows_that_the_reader_drops_are_not_counted(
     assert run(whole_rows, spark).verified
     found = sorted(read_json(row.value or b"")["user"] for some in read(broker, name).values() for row in some)
     assert found == ["a", "c"]
+
+
+def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong_in_it(
+    broker: BrokerProcess, spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("user,at,payload\na,2024-01-01,1\nb,2024-01-01,2,more\n")
+    create_once(broker, "wrong")
+    options = {"header": "true", "mode": "FAILFAST", "inferSchema": "true"}
+    with pytest.raises(InvalidError, match=r"rows\.csv.*MALFORMED_CSV_RECORD.*b,2024-01-01,2,more"):
+        run(flood(broker, "wrong", path, format="csv", options=options), spark)
 
 
 # -- deaths, and two at once
