@@ -55,7 +55,7 @@ def upload_table(store_url: str, prefix: str, rows: pa.Table, partitions: int, p
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """The columns that are published. Views become plain bytes and text: pyarrow does not pick rows of them."""
+    """The columns that are published. Views become plain bytes: pyarrow does not pick rows of them. Dictionaries do, too."""
     import pyarrow as pa
 
     from broker.log.columns import check_columns
@@ -65,7 +65,7 @@ def _plain(rows: pa.Table) -> pa.Table:
     headers = pa.large_list(pa.struct([pa.field("key", content), pa.field("value", content)]))
     plain = rows.select([name for name in ("partition", "timestamp", "key", "value", "headers") if name in rows.column_names])
     for number, field in enumerate(plain.schema):
-        if pa.types.is_binary_view(field.type) or pa.types.is_string_view(field.type):
+        if pa.types.is_binary_view(field.type) or pa.types.is_string_view(field.type) or pa.types.is_dictionary(field.type):
             plain = plain.set_column(number, field.name, plain.column(number).cast(content))
         elif field.name == "headers" and not pa.types.is_null(field.type):
             plain = plain.set_column(number, field.name, plain.column(number).cast(headers))

@@ -66,7 +66,7 @@ def check_columns(schema: pa.Schema) -> None:
         raise _bad("column `timestamp` is not a time", schema)
     for name in ("key", "value"):
         kind = schema.field(name).type
-        if not _is_bytes(kind):
+        if not _is_bytes(kind.value_type if pa.types.is_dictionary(kind) else kind):
             raise _bad(f"column `{name}` is neither binary nor text", schema)
     if schema.get_field_index("offset") >= 0 and not pa.types.is_integer(schema.field("offset").type):
         raise _bad("column `offset` is not an integer", schema)

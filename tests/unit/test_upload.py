@@ -58,6 +58,22 @@ def test_a_table_of_views_is_uploaded_like_any_other(tmp_path: Path) -> None:
     assert upload_table(str(tmp_path), "topics/t/data/", same, 2, "one") == files
 
 
+def test_a_table_of_dictionaries_is_uploaded_like_any_other(tmp_path: Path) -> None:
+    """As pandas hands over categories, and pyarrow reads what it was told to: each chunk may have a dictionary of its own."""
+    plain = pa.table({
+        "timestamp": pa.array(range(5), pa.timestamp("ms", tz="UTC")),
+        "key": pa.chunked_array([["a", "b", None], ["c", "a"]], pa.string()),
+        "value": pa.chunked_array([[b"1", b"", b"1"], [b"2", None]], pa.binary()),
+    })  # fmt: skip
+    same = plain
+    for number, name in ((1, "key"), (2, "value")):
+        chunks = [chunk.dictionary_encode() for chunk in plain[name].chunks]
+        same = same.set_column(number, name, pa.chunked_array(chunks))
+    files = upload_table(str(tmp_path), "topics/t/data/", plain, 2, "one")
+    assert upload_table(str(tmp_path), "topics/t/data/", same, 2, "one") == files
+    assert write_extent(str(tmp_path), KEY, plain, 0, 0) == write_extent(str(tmp_path), KEY, same, 0, 0)
+
+
 @pytest.mark.parametrize("publish_id", ["", "a/b", "../x", "a~1", "x" * 101])
 async def test_what_cannot_name_a_table_is_told_before_anything_is_uploaded(publish_id: str) -> None:
     """Also the empty id: somebody forgot it, and counts on what it is for."""

@@ -118,6 +118,22 @@ def test_footers_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         read_footer(footer, len(good))
 
 
+def test_a_file_of_dictionaries_is_read_as_what_is_in_them() -> None:
+    """Who wrote it from such columns left a note of that in the file, and pyarrow reads them as such columns again."""
+    plain = table(50)
+    noted = plain
+    for name in ("key", "value"):
+        noted = noted.set_column(noted.schema.get_field_index(name), name, plain[name].dictionary_encode())
+    out = pa.BufferOutputStream()
+    pq.write_table(noted, out)
+    data = out.getvalue().to_pybytes()
+    file = read_footer(footer_of(data), len(data))
+    group = file.groups[0]
+    read = read_group(file, group, data[group.start : group.end])
+    assert pa.types.is_dictionary(read.schema.field("key").type)
+    assert checksum(read) == checksum(plain)
+
+
 def test_rows_that_are_not_there() -> None:
     data = bytes(write_extent_file(table(50)).data)
     file = read_footer(footer_of(data), len(data))
