@@ -54,7 +54,7 @@ LOOK_BACK = timedelta(hours=1)
 """A flood at a fixed time is begun so much late, when nobody was there to begin it."""
 CATCH_UP_LOOK_S = 12.0
 """Clients commit every five seconds unless they are told otherwise."""
-CHECKS = ("certificate_complete", "in_order", "no_duplicates", "plan_against_actual")
+CHECKS = ("certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "source_unchanged")
 
 
 def flood_definitions(
@@ -205,13 +205,13 @@ class _Parts:
             run = Run(flood, context, cluster)
             with clear_failures(run):
                 plan = run.plan()
-                pending, otherwise = run.pending(), run.loaded_otherwise()
+                pending, otherwise, since = run.pending(), run.loaded_otherwise(), run.changed_since()
                 if plan.rows:
                     hold(run, plan.brokers)
                 began = time.monotonic()
                 certificates = _run_backfill(run, spark, pending) if pending else {}
                 seconds = time.monotonic() - began
-            yield _backfill_result(run, plan, certificates, otherwise, seconds)
+            yield _backfill_result(run, plan, certificates, otherwise, since, seconds)
 
         return flood_backfill
 
@@ -392,9 +392,15 @@ def _run_backfill(run: Run, spark: SparkResource, pending: Sequence[Any]) -> dic
 
 
 def _backfill_result(
-    run: Run, plan: Plan, certificates: Mapping[str, Any], otherwise: Sequence[str], seconds: float
+    run: Run,
+    plan: Plan,
+    certificates: Mapping[str, Any],
+    otherwise: Sequence[str],
+    since: tuple[Sequence[str], Sequence[str]],
+    seconds: float,
 ) -> dg.MaterializeResult[None]:
     context = run.context
+    changed, not_compared = since
     added = sum(one.added_rows for one in certificates.values())
     size = sum(one.size_bytes for one in certificates.values())
     (artifacts(context, run.flood.name)).mkdir(parents=True, exist_ok=True)
@@ -411,6 +417,13 @@ def _backfill_result(
         _check(backfill, "in_order", disorder == 0, f"{disorder:,} records before an older one of their partition{note}"),
         _check(backfill, "no_duplicates", doubles == 0, f"{doubles:,} offsets came twice{note}"),
         _check(backfill, "plan_against_actual", good, f"{off:+.1%} rows against the plan", dg.AssetCheckSeverity.WARN),
+        _check(
+            backfill,
+            "source_unchanged",
+            not changed,
+            "\n".join([*changed, *not_compared]) or f"{len(run.keys) - len(certificates)} partitions were in the topic before",
+            dg.AssetCheckSeverity.WARN,
+        ),
     ]
     rows = [
         dg.TableRecord({"partition": key, "rows": one.rows, "added": one.added_rows, "files": one.files, "bytes": one.size_bytes})
@@ -461,4 +474,6 @@ _CHECKS = {
     "in_order": "Within each partition of the topic no record is older than the one before it.",
     "no_duplicates": "No offset came twice.",
     "plan_against_actual": "As many rows as were planned; an estimate may be off by half, and `where` may leave out any number.",
+    "source_unchanged": "Partitions that were in the topic before this run have as many rows at their source as then. "
+    "Compared by its metadata, where it is Parquet and the flood has no `where`.",
 }

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from assets.floods.model import ROOM, ROOM_OFFSETS, Flood
 from assets.floods.plan import PastRun, Plan, forecast, too_late
 from assets.floods.spread import Part, next_merge, next_split
-from assets.floods.windows import Window, deadline_at, gate_id, gates_of, windows
+from assets.floods.windows import Window, deadline_at, gate_id, gates_of, source_path, windows
 from assets.lease import LEASES
 from assets.metadata import short_keys
 from assets.owners import HOLD_UNTIL_TAG, Owner
@@ -28,12 +30,17 @@ from assets.recorder import RECORDERS
 from assets.resources import ClusterResource, FleetResource
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 
+if TYPE_CHECKING:
+    from broker.client import Gate
+
 POLL_S = 0.5
 SAY_S = 5.0
 LEAVE_WAIT_S = 90.0
 """How long a run watches the brokers go. They go without it too."""
 PAST_EVENTS = 200
 RESHARDS_MAX = 64
+PARTITIONS_SAID = 20
+"""Partitions that one message names: it is read by a person."""
 _MAX_RUN_S = 24 * 3600.0
 
 
@@ -69,21 +76,52 @@ class Run:
         filled = filled_keys(self.flood, self.keys, self.cluster.gates(self.flood.topic))
         return windows(self.flood.partitions, [key for key in self.keys if key not in filled])
 
+    def loaded(self) -> list[tuple[Window, Gate]]:
+        """The partitions that are in the topic already, oldest first, with their gates."""
+        gates = self.cluster.gates(self.flood.topic)
+        spans = windows(self.flood.partitions, sorted(filled_keys(self.flood, self.keys, gates)))
+        return [(span, gates[gate_id(self.flood, span.key)]) for span in spans]
+
     def loaded_otherwise(self) -> list[str]:
         """What to say of those partitions that are in the topic already, but not as the flood is defined now."""
         from assets.spark import job_of
 
-        gates = self.cluster.gates(self.flood.topic)
-        filled = filled_keys(self.flood, self.keys, gates)
         found: dict[str, list[str]] = {}
-        for span in windows(self.flood.partitions, sorted(filled)):
-            job = job_of(self.flood, span, cluster="", partitions=1)
-            if parts := job.differs_from(gates[gate_id(self.flood, span.key)]):
+        for span, gate in self.loaded():
+            if parts := job_of(self.flood, span, cluster="", partitions=1).differs_from(gate):
                 found.setdefault(", ".join(parts), []).append(span.key)
         return [
             "in the topic under another definition of the flood, and left as they are. "
             f"partitions=`{', '.join(short_keys(keys))}` count=`{len(keys)}` differs=`{parts}`"
             for parts, keys in found.items()
+        ]
+
+    def changed_since(self) -> tuple[list[str], list[str]]:
+        """What to say of those partitions that are in the topic already and whose source has more rows, or fewer, by now; and of
+        those of which the source's metadata cannot tell."""
+        from assets.floods.measure import can_count, measure
+
+        loaded = self.loaded()
+        rows = {span.key: gate.rows for span, gate in loaded}
+        changed: dict[str, list[str]] = {}
+        unknown: dict[str, list[str]] = {}
+        for _, group in groupby((span for span, _ in loaded), partial(source_path, self.flood)):
+            spans = list(group)
+            why = "only Spark could count its rows"
+            try:
+                sizes = measure(self.flood, spans, datetime.now(UTC)) if can_count(self.flood) else []
+            except HeadgateError as error:
+                # It may well be gone by now.
+                sizes, why = [], f"it cannot be read ({error.reason})"
+            counted = {size.key: size.rows for size in sizes if size.exact}
+            if missing := [span.key for span in spans if span.key not in counted]:
+                unknown.setdefault(why, []).extend(missing)
+            for key, found in counted.items():
+                if found != rows[key]:
+                    changed.setdefault(_LATE if found > rows[key] else _GONE, []).append(f"{key}: {abs(found - rows[key])}")
+        told = [f"{what} rows=`{', '.join(each[:PARTITIONS_SAID])}` partitions=`{len(each)}`" for what, each in changed.items()]
+        return told, [
+            f"not compared with the source: {why}. partitions=`{', '.join(short_keys(keys))}`" for why, keys in unknown.items()
         ]
 
     def plan(self) -> Plan:
@@ -98,6 +136,13 @@ class Run:
     def max_run_s(self) -> float:
         """No sign of life later than this after a step began."""
         return float(self.context.run.tags.get("dagster/max_runtime", _MAX_RUN_S))
+
+
+_LATE = (
+    "the source has rows that came after their partition was loaded, and they are not in the topic. To add them, declare a flood "
+    "of another name into it, with a `where` that only they meet."
+)
+_GONE = "the source has fewer rows than were loaded. The topic keeps them."
 
 
 @contextmanager

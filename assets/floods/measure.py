@@ -28,6 +28,11 @@ _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _LINE_FORMATS = ("csv", "json", "text")
 
 
+def can_count(flood: Flood) -> bool:
+    """Whether `measure` may know exact numbers: those of other formats, and what a condition leaves, it can only estimate."""
+    return flood.where is None and flood.source.format.lower() == "parquet"
+
+
 def measure(flood: Flood, spans: Sequence[Window], now: datetime) -> list[PartitionSize]:
     """Rows and bytes of each partition's source. What cannot be told of one partition is shared out among those by `now`.
 
@@ -117,7 +122,7 @@ def _parquet(
 
     rows = dict.fromkeys(spans, 0.0)
     sizes = dict.fromkeys(spans, 0.0)
-    exact = flood.where is None
+    exact = can_count(flood)
     budget = EXACT_ROWS_MAX
     for info in files:
         with system.open_input_file(str(info.path)) as handle, pq.ParquetFile(handle) as file:

@@ -26,7 +26,9 @@ from tests.support.s3_server import S3Server
 
 WORDS = {"daemon": "dagster._daemon", "spark": "SparkSubmit", "broker": "broker.cli.main broker"}
 """What is in the command line of each victim."""
-CHECKS = {"certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "consumers_catching_up"}
+CHECKS = {
+    "certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "source_unchanged", "consumers_catching_up"
+}  # fmt: skip
 
 
 @pytest.mark.timeout(600)
@@ -53,6 +55,8 @@ def test_two_days_through_spark(tmp_path: Path) -> None:
         again = run()
         (backfill, _) = again.asset_materializations_for_node("flights__flood_backfill")
         assert backfill.metadata["rows added"].value == 0
+        unchanged = next(one for one in again.get_asset_check_evaluations() if one.check_name == "source_unchanged")
+        assert (unchanged.passed, unchanged.description) == (True, "2 partitions were in the topic before")
 
 
 @pytest.mark.timeout(600)

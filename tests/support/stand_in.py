@@ -175,7 +175,9 @@ class StandInSpark(SparkResource):
             tally = Tally(rows=rows, data_bytes=rows * 100, checksum=rows)
             if rows:
                 definition = job_of(flood, span, cluster, partitions).definition()
-                book.gates[flood.topic, gate_id(flood, span.key)] = SimpleNamespace(state="filled", definition=definition)
+                book.gates[flood.topic, gate_id(flood, span.key)] = SimpleNamespace(
+                    state="filled", definition=definition, rows=rows
+                )
             return Certificate(
                 cluster=cluster, topic=flood.topic, place="now", flood_id=gate_id(flood, span.key),
                 gate_id=gate_id(flood, span.key), added_rows=rows, files=1, size_bytes=rows * 100,

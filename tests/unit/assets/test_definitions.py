@@ -83,7 +83,7 @@ def test_what_floods_become() -> None:
     assert backfill.backfill_policy == dg.BackfillPolicy.single_run()
     assert backfill.pools == {"flood_clicks"} and graph.get(dg.AssetKey(["views", "flood_backfill"])).pools == {"flood_web_views"}
     assert {key.name for key in graph.asset_check_keys if key.asset_key == backfill.key} == {
-        "certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "consumers_catching_up"
+        "certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "source_unchanged", "consumers_catching_up"
     }  # fmt: skip
     repository = definitions.get_repository_def()
     assert sorted(one.name for one in repository.schedule_defs) == ["clicks_schedule"]

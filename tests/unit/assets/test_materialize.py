@@ -115,7 +115,8 @@ def test_three_days_are_one_scale_up(world: World) -> None:
     result = world.run()
     assert result.success
     assert checks(result) == dict.fromkeys(
-        ("certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "consumers_catching_up"), True
+        ("certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "source_unchanged", "consumers_catching_up"),
+        True,
     )
     assert len({call[1] for call in world.called("reserve")}) == 1, "one reservation for all three days"
     assert {call[2] for call in world.called("reserve")} == {3}
@@ -168,6 +169,50 @@ def test_days_that_were_loaded_under_another_definition_are_told_of(
     )
     assert not checks(changed.run(DAYS[0], DAYS[0]))["certificate_complete"], "whatever else there is to add"
     assert checks(changed.run(DAYS[2], DAYS[2]))["certificate_complete"]
+
+
+def late(result: dg.ExecuteInProcessResult) -> tuple[bool, str]:
+    told = next(one for one in result.get_asset_check_evaluations() if one.check_name == "source_unchanged")
+    return told.passed, str(told.description)
+
+
+def add_rows(source: str, day: str, rows: int) -> None:
+    found = pq.read_table(source)
+    times = [datetime.fromisoformat(day).replace(tzinfo=UTC) + timedelta(hours=1 + number) for number in range(rows)]
+    more = pa.table({"at": pa.array(times, pa.timestamp("us", tz="UTC")), "user": ["late"] * rows})
+    pq.write_table(pa.concat_tables([found, more]), source)
+
+
+def test_rows_that_came_late_are_told_of(world: World, source: str) -> None:
+    assert late(world.run(DAYS[0], DAYS[1])) == (True, "0 partitions were in the topic before")
+    assert late(world.run(DAYS[0], DAYS[1])) == (True, "2 partitions were in the topic before")
+    add_rows(source, DAYS[1], 3)
+    result = world.run()
+    assert result.success and not late(result)[0]
+    assert late(result)[1] == (
+        "the source has rows that came after their partition was loaded, and they are not in the topic. To add them, declare a "
+        f"flood of another name into it, with a `where` that only they meet. rows=`{DAYS[1]}: 3` partitions=`1`"
+    )
+    assert all(passed for name, passed in checks(result).items() if name != "source_unchanged")
+
+
+def test_a_source_that_forgot_what_is_in_the_topic(world: World, source: str) -> None:
+    assert world.run(DAYS[0], DAYS[1]).success
+    found = pq.read_table(source)
+    pq.write_table(found.slice(4), source)
+    passed, text = late(world.run(DAYS[0], DAYS[1]))
+    assert not passed and "fewer rows than were loaded" in text and f"rows=`{DAYS[0]}: 4`" in text
+    os.unlink(source)
+    passed, text = late(world.run(DAYS[0], DAYS[1]))
+    assert passed and "not compared with the source: it cannot be read (not_found)" in text and f"{DAYS[0]}, {DAYS[1]}" in text
+
+
+def test_where_metadata_cannot_count_what_came_late_the_check_says_so(source: str, instance: dg.DagsterInstance) -> None:
+    world = World(source, instance, where="user != 'nobody'")
+    assert world.run(DAYS[0], DAYS[0]).success
+    add_rows(source, DAYS[0], 3)
+    expected = f"not compared with the source: only Spark could count its rows. partitions=`{DAYS[0]}`"
+    assert late(world.run(DAYS[0], DAYS[0])) == (True, expected)
 
 
 def test_the_next_forecast_rests_on_this_run(world: World) -> None:
