@@ -499,3 +499,21 @@ def test_idle_connections_are_closed(tmp_path_factory: pytest.TempPathFactory) -
             assert idle.is_closed_by_peer(within_s=20)
             busy.call(oracle.API_VERSIONS, 0, b"")
     broker.check_output()
+
+
+def test_a_pipeline_of_large_answers_that_nobody_reads(broker: BrokerProcess) -> None:
+    """A thousand requests at once whose answers have 260 kB each: none is made before those ahead of it were taken, and others have
+    their turn between them."""
+    topic, other = fresh("wide"), create_topic(broker.bootstrap, fresh("others"), 1)
+    wide = {"name": topic, "num_partitions": 10_000, "replication_factor": 1}
+    with connect(broker) as admin, RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=4_096) as greedy:
+        assert oracle.call(admin, oracle.CREATE_TOPICS, 5, {"topics": (wide,), "timeout": 10_000}).topics[0].error_code == 0
+        body = oracle.encode(oracle.METADATA, 9, {"topics": ({"name": topic},)})
+        with Watch(broker) as watch:
+            greedy.send(framed(request_header(oracle.METADATA, 9, 0, flexible=True) + body) * 1_000)
+            with connect(broker) as healthy:
+                assert [produce(healthy, other, batch([b"x"])) for _ in range(100)] == list(range(100))
+        watch.check()
+        assert (
+            oracle.call(admin, oracle.DELETE_TOPICS, 4, {"topic_names": (topic,), "timeout": 10_000}).responses[0].error_code == 0
+        )

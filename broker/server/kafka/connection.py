@@ -78,7 +78,7 @@ PARSE_ERRORS = (Malformed, DecodeError, struct.error, IndexError, UnicodeDecodeE
 class Slot:
     """The place of one answer. `data` is None until it is there; `cost` is what admission counts for it.
 
-    `size` is what the connection counts as held for its client: the bytes of a fetch's answer, 0 for others, which are small.
+    `size` is what the connection counts as held for its client: the answer's bytes, 0 for one to a produce request, which is small.
     `in_pieces`: it may be written in several turns of the loop.
     `written_at` is when the records of a produce request came, None for other requests.
     """
@@ -179,11 +179,12 @@ class Connection(asyncio.BufferedProtocol):
         self._cut = False
         """Whether the first answer was written in part."""
         self._held = 0
-        """Bytes of fetch answers that are built, or being read from the store, and not handed to the transport."""
+        """Bytes of answers (but those to produce requests) that are built, or being read from the store, and not handed to the
+        transport."""
         self._counted = 0
         """What of the server's `outgoing_bytes` is this connection's."""
         self._room_waiters: dict[Slot, asyncio.Future[None]] = {}
-        """Fetches that wait until the client has taken earlier answers. One is woken at a time, and wakes the next."""
+        """Requests that wait until the client has taken earlier answers. One is woken at a time, and wakes the next."""
         self._written = self._taken = 0
         self.active_at = 0.0
         self.taken_at = 0.0
@@ -228,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._cut and not self._flush_scheduled:
             self._flush()
         self.count_outgoing()
-        self._wake_fetch()
+        self._wake_next()
         self._resume()
 
     def eof_received(self) -> bool:
@@ -494,7 +495,7 @@ class Connection(asyncio.BufferedProtocol):
         if max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
             total, failed, cold = fetch.collect(engine, request, max_bytes, self.reader)
             if not cold and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
-                self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id, failed))
+                self.fill_counted(slot, self._respond_fetch(engine, request, correlation_id, failed))
                 return
         task = server.loop.create_task(self.fetch_later(request, correlation_id, slot))
         self._tasks.add(task)
@@ -509,8 +510,7 @@ class Connection(asyncio.BufferedProtocol):
         while True:
             max_bytes = self._answer_room(request, slot)
             if max_bytes is None:
-                waiter = self._room_waiters[slot] = server.loop.create_future()
-                await waiter
+                await self._wait_for_room(slot)
                 continue
             if max_bytes > 0 or request.max_bytes <= 0:
                 total, failed, cold = fetch.collect(engine, request, max_bytes, self.reader)
@@ -523,12 +523,12 @@ class Connection(asyncio.BufferedProtocol):
             left = deadline - server.now()
             if left <= 0:
                 break
-            self._wake_fetch()
+            self._wake_next()
             fetch.note_waiting(request, self.reader, engine.clock.monotonic())
             poll = fetch.Poll(request, self.reader, server.loop)
             await poll.wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
-        self._fill_fetch(slot, self._respond_fetch(engine, request, correlation_id, failed))
-        self._wake_fetch()
+        self.fill_counted(slot, self._respond_fetch(engine, request, correlation_id, failed))
+        self._wake_next()
 
     async def _collect_cold(self, cold: list[fetch.Wanted], total: int, max_bytes: int) -> tuple[int, bool]:
         """Read from the store; what may come is counted before it is there, for others read meanwhile."""
@@ -549,11 +549,17 @@ class Connection(asyncio.BufferedProtocol):
 
         The answer that is next in turn is never kept waiting by those behind it.
         """
-        if not self._writable or not self._slots or (self._held > WRITE_BUFFER_BYTES and self._slots[0] is not slot):
-            return None
-        return min(request.max_bytes, self._server.fetch_room())
+        return min(request.max_bytes, self._server.fetch_room()) if self._has_room(slot) else None
 
-    def _fill_fetch(self, slot: Slot, data: list[Buffer]) -> None:
+    def _has_room(self, slot: Slot) -> bool:
+        return self._writable and bool(self._slots) and (self._held <= WRITE_BUFFER_BYTES or self._slots[0] is slot)
+
+    async def _wait_for_room(self, slot: Slot) -> None:
+        waiter = self._room_waiters[slot] = self._server.loop.create_future()
+        await waiter
+
+    def fill_counted(self, slot: Slot, data: list[Buffer]) -> None:
+        """`fill` with an answer of any size: it counts as held until the transport has it."""
         if self._transport is None:
             return
         slot.size = 4 + int.from_bytes(data[0][:4], "big")  # a frame tells its size
@@ -562,7 +568,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._held:  # else it has left, and was counted then
             self.count_outgoing()
 
-    def _wake_fetch(self) -> None:
+    def _wake_next(self) -> None:
         """There may be room for an answer: the one that is next in turn looks first, else the one that has waited longest."""
         waiters = self._room_waiters
         if waiters:
@@ -572,15 +578,24 @@ class Connection(asyncio.BufferedProtocol):
                 waiter.set_result(None)
 
     async def _serve_cold(self) -> None:
-        """Answer the requests that are not Produce or Fetch, one after another."""
+        """Answer the requests that are not Produce or Fetch, one after another.
+
+        However many came at once, each waits until the client has taken what is ahead of it, and others have a turn of the loop
+        between them.
+        """
         try:
             while self._cold:
                 frame, slot = self._cold.popleft()
+                while not self._has_room(slot):
+                    await self._wait_for_room(slot)
+                self._wake_next()
                 try:
                     await self._server.answer(frame, self, slot)
                 except PARSE_ERRORS as error:
                     self.drop("malformed_request", str(error))
                     return
+                if self._cold:
+                    await asyncio.sleep(0)
         finally:
             self._cold_task = None
 
@@ -647,7 +662,7 @@ class Connection(asyncio.BufferedProtocol):
         if buffers:
             transport.writelines(buffers)
             self.count_outgoing()
-            self._wake_fetch()
+            self._wake_next()
         if self._cut and self._writable:
             self._flush_soon()
         if not self._reading:

@@ -196,7 +196,7 @@ class KafkaServer:
             out = bytearray(4) + response_header(key, correlation_id, api.flexible(version))
             response.encode_into(out, version)
             out[:4] = (len(out) - 4).to_bytes(4, "big")
-            connection.fill(slot, [bytes(out)])
+            connection.fill_counted(slot, [bytes(out)])
             if key == LIST_OFFSETS:
                 from broker.server.kafka.api.list_offsets import is_led_elsewhere
 
