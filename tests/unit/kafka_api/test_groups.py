@@ -419,6 +419,20 @@ async def test_describe_groups(kafka: Kafka, version: int) -> None:
         assert known.authorized_operations == 328
 
 
+async def test_what_is_asked_for_again_and_again_is_answered_once(kafka: Kafka, topic: str) -> None:
+    """Or a request of a few bytes each could ask for gigabytes of members and metadata."""
+    await stable(kafka, "g")
+    await commit(kafka, "p", [("t", 0, 5)])
+    described = await kafka.call(DescribeGroupsRequest(groups=["g", "h", "g"]), 6)
+    assert [group.group_id for group in described.groups] == ["g", "h"]
+    everything = OffsetFetchRequestGroup(group_id="p", topics=None)
+    fetched = await kafka.call(OffsetFetchRequest(groups=[everything] * 3), 8)
+    assert [group.group_id for group in fetched.groups] == ["p"]
+    twice = OffsetFetchRequestTopic(name="t", partition_indexes=[0, 0])
+    fetched = await kafka.call(OffsetFetchRequest(group_id="p", topics=[twice, twice]), 7)
+    assert [row.committed_offset for row in fetched.topics[0].partitions] == [5]
+
+
 # -- a coordinator that is not there yet
 
 

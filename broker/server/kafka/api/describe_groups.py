@@ -1,7 +1,8 @@
 """DescribeGroups (15), versions 0-6: state, protocol and members.
 
 A group that does not exist is shown as `Dead`; from version 6 with GROUP_ID_NOT_FOUND (KIP-1043). Authorized operations are all
-there are, as in a Kafka without an authorizer.
+there are, as in a Kafka without an authorizer. A group that stands in the request twice is answered once, or a small request could
+ask for an answer of any size.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NOT_FOUND_VERSION_MIN = MESSAGE_VERSION_MIN = 6
 
 async def handle(request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    return DescribeGroupsResponse(groups=[_describe(group_id, context, operations) for group_id in request.groups])
+    return DescribeGroupsResponse(groups=[_describe(group_id, context, operations) for group_id in dict.fromkeys(request.groups)])
 
 
 def _describe(group_id: str, context: Context, operations: int) -> DescribedGroup:

@@ -2,7 +2,9 @@
 
 Null for the topics means all that there are (from version 2). What was never committed is offset -1, without an error, and so is
 every position of a group that does not exist. A position belongs to the topic that was meant when it was committed: one of a topic
-that was deleted and made again is not there. `require_stable` changes nothing, as there are no transactions that could be open.
+that was deleted and made again is not there. What stands in a request more than once is answered once, or a small request could ask
+for an answer of any size; of a group that is asked for twice, as the last time. `require_stable` changes nothing, as there are no
+transactions that could be open.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
                     group.group_id,
                     None if group.topics is None else [(topic.name, topic.partition_indexes) for topic in group.topics],
                 )
-                for group in request.groups
+                for group in {group.group_id: group for group in request.groups}.values()
             ]
         )
     asked = None if request.topics is None else [(topic.name, topic.partition_indexes) for topic in request.topics]
@@ -95,13 +97,13 @@ def _group(context: Context, group_id: str, asked: list[tuple[str, list[int]]] |
 
 
 def _rows(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None) -> Rows:
-    rows: Rows = {}
     if asked is None:
+        rows: Rows = {}
         for topic, partition, value in context.groups.positions(group_id):
             rows.setdefault(topic, []).append((partition, value))
-    else:
-        for name, partitions in asked:
-            rows.setdefault(name, []).extend(
-                (partition, context.groups.position(group_id, name, partition)) for partition in partitions
-            )
-    return rows
+        return rows
+    wanted: dict[str, dict[int, None]] = {}
+    for name, partitions in asked:
+        wanted.setdefault(name, {}).update(dict.fromkeys(partitions))
+    position = context.groups.position
+    return {name: [(number, position(group_id, name, number)) for number in numbers] for name, numbers in wanted.items()}
