@@ -197,6 +197,15 @@ def test_trailing_bytes(broker: BrokerProcess) -> None:
             ).close()
 
 
+def test_a_fetch_of_more_partitions_than_anybody_has(broker: BrokerProcess) -> None:
+    """Its frame would be allowed for records: nobody else would be served for seconds, as it is read and answered in one turn."""
+    ordinary_fetch = ordinary(TOPIC)[oracle.FETCH]
+    (topic,) = ordinary_fetch["topics"]
+    body = oracle.encode(oracle.FETCH, 11, {**ordinary_fetch, "topics": ({**topic, "partitions": topic["partitions"] * 160_000},)})
+    with connect(broker) as connection, pytest.raises(ClosedByPeer):
+        connection.call(oracle.FETCH, 11, body)
+
+
 def test_every_field_at_its_edges(broker: BrokerProcess) -> None:
     """Every position of every ordinary request overwritten with counts and lengths from the edges of their types."""
     for api_key, version, body in every_request():

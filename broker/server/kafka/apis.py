@@ -84,8 +84,8 @@ LIST_OFFSETS = 2
 API_VERSIONS = 18
 
 REQUEST_BYTES_MAX = 4 << 20
-"""Size of a request other than Produce and Fetch. Two bytes can be an object of 60: this bounds what one request makes of memory
-(some 150 MB) and of the loop's time. A real one of this size would commit some 100,000 offsets."""
+"""Size of a request other than Produce. Two bytes can be an object of 60: this bounds what one request makes of memory (some
+150 MB) and of the loop's time. A real one of this size would commit some 100,000 offsets, or fetch of as many partitions."""
 
 _ROWS = (
     # The connection itself. Produce is advertised from 0: librdkafka turns features off otherwise (KAFKA-18659).

@@ -168,7 +168,7 @@ class KafkaServer:
         refusable = key == API_VERSIONS or (key == PRODUCE and 0 <= version < produce.VERSION_MIN)
         if api is None or not (api.serves(version) or refusable):
             raise produce.Malformed(f"request is not served here. api_key=`{key}` version=`{version}`")
-        if len(frame) > REQUEST_BYTES_MAX and key not in (PRODUCE, FETCH):
+        if len(frame) > REQUEST_BYTES_MAX and key != PRODUCE:
             raise produce.Malformed(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{REQUEST_BYTES_MAX}`")
         if key == API_VERSIONS and not api.serves(version):
             from broker.server.kafka.api.api_versions import unsupported_version

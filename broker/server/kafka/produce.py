@@ -26,6 +26,12 @@ TOPIC_IDS = 13
 HINTS = 10
 """First version that says who leads (hints.py)."""
 
+PARTITIONS_MAX = 100_000
+"""Topics, and partitions, of one request: they are judged in one turn of the loop, half a second for so many. A frame has room for
+tens of millions, and whoever stops the loop for seconds has the broker replaced."""
+TAGS_MAX = 1000
+"""Tagged fields in one place; Kafka's own schemas have at most a few."""
+
 ACKS_VALID = (-1, 0, 1)
 UNKNOWN_TOPIC_OR_PARTITION = 3
 INVALID_TOPIC = 17
@@ -73,6 +79,8 @@ def skip_tags(buffer: memoryview, position: int) -> int:
         return position
     if count >= 0x80:
         count, position = unsigned_varint(buffer, position - 1)
+    if count > TAGS_MAX:
+        raise Malformed(f"there are too many tagged fields. fields=`{count}` max=`{TAGS_MAX}`")
     for _ in range(count):
         _, position = unsigned_varint(buffer, position)
         size, position = unsigned_varint(buffer, position)
@@ -259,6 +267,7 @@ def produce(
     else:
         (topics,) = _I32(frame, position)
         position += 4
+    _check_count(topics)
     parts: list[bytes] = []
     failures = rows_count = 0
     for _ in range(topics):
@@ -308,6 +317,7 @@ def produce(
                 return acks, shape.respond(correlation_id, appended), NONE_FAILED, shape
             return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, refused)])]), ALL_FAILED, None
         rows: list[bytes] = []
+        _check_count(rows_count + partitions)
         for _ in range(partitions):
             (number,) = _I32(frame, position)
             position += 4
@@ -332,6 +342,11 @@ def produce(
     return acks, _wrap(version, correlation_id, parts), failed, None
 
 
+def _check_count(count: int) -> None:
+    if count > PARTITIONS_MAX:
+        raise Malformed(f"request is for too many topics or partitions. count=`{count}` max=`{PARTITIONS_MAX}`")
+
+
 def _append_row(
     engine: Engine, logs: list[PartitionLog | None] | None, number: int, batch: memoryview, version: int, acks: int, now_ms: int
 ) -> tuple[bytes, bool]:
@@ -350,13 +365,17 @@ def refuse_version(frame: memoryview, position: int, version: int, correlation_i
     position += 6  # acks, timeout
     (topics,) = _I32(frame, position)
     position += 4
+    _check_count(topics)
     out = bytearray(max(topics, 0).to_bytes(4, "big"))
+    rows_count = 0
     for _ in range(topics):
         (size,) = _I16(frame, position)
         name = read_name(frame, position + 2, size)
         position += 2 + size
         (partitions,) = _I32(frame, position)
         position += 4
+        rows_count += max(partitions, 0)
+        _check_count(rows_count)
         out += len(name).to_bytes(2, "big") + name + max(partitions, 0).to_bytes(4, "big")
         for _ in range(partitions):
             number, size = _HEAD_OF_RECORDS(frame, position)

@@ -123,6 +123,27 @@ async def test_what_is_refused_before_it_is_looked_at(kafka: Kafka, version: int
     assert log.next_offset == 0
 
 
+@pytest.mark.parametrize("version", [0, *VERSIONS])
+@pytest.mark.parametrize(("topics", "partitions"), [(produce.PARTITIONS_MAX + 1, 0), (2, produce.PARTITIONS_MAX // 2 + 1)])
+async def test_requests_for_more_than_one_turn_of_the_loop_may_take(
+    kafka: Kafka, version: int, topics: int, partitions: int
+) -> None:
+    """Rows of some bytes each, all of them there: a frame has room for millions, and other clients would wait for all of them."""
+    rows = [PartitionProduceData(index=7, records=b"")] * partitions
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(partition_data=rows)] * topics)
+    with pytest.raises(produce.Malformed, match="too many topics or partitions"):
+        if version < produce.VERSION_MIN:
+            # The transactional id, which versions 0-2 do not have, is two bytes.
+            produce.refuse_version(memoryview(request.encode(produce.VERSION_MIN)), 2, version, CORRELATION_ID)
+        else:
+            produce.produce(kafka.engine, memoryview(bytearray(request.encode(version))), 0, 0, version, CORRELATION_ID, NOW_MS)
+
+
+def test_more_tagged_fields_than_anybody_has() -> None:
+    with pytest.raises(produce.Malformed, match="too many tagged fields"):
+        produce.skip_tags(memoryview(produce.encode_unsigned_varint(5_000) + bytes(10_000)), 0)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_producer_that_is_not_known_is_told_where_the_log_begins(kafka: Kafka, version: int) -> None:
     """As one is whose topic was deleted and made again: Java's retries for ever unless it is told."""
