@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from broker.runtime.clock import Clock
-from broker.runtime.errors import FatalError, Reason
+from broker.runtime.errors import InvalidError, Reason
 from broker.store.interface import Readable, Store
 from broker.store.local_append import Fsync
 
@@ -25,7 +25,8 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
         required_key: of an object that a directory must have already, else nothing is created there. Empty: none.
 
     Raises:
-        FatalError(STORE_MISCONFIGURED): no store can be there; the message says what to write instead.
+        InvalidError(INVALID_CONFIG): this names no store; the message says what to write instead.
+        FatalError(STORE_MISCONFIGURED): no store can be there.
         RetryError: the disk is full or does not answer.
     """
     scheme, colon, rest = url.partition(":")
@@ -56,7 +57,7 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
 def open_readable(url: str) -> Readable:
     """Somebody else's files, to be read only, at `file:///path` or `s3://bucket/prefix`. Nothing is written there, not even to try.
 
-    Raises FatalError(STORE_MISCONFIGURED).
+    Raises InvalidError(INVALID_CONFIG), FatalError(STORE_MISCONFIGURED) as `open_store`.
     """
     if url.startswith("s3://"):
         return _open_s3(url.rstrip("/"))
@@ -84,5 +85,5 @@ def _open_s3(url: str) -> Store:
     return RetryingStore(open_s3(url), clock=Clock(), sleep=asyncio.sleep, random=random.random)
 
 
-def _unknown(url: str, hint: str) -> FatalError:
-    return FatalError(Reason.STORE_MISCONFIGURED, f"not the URL of a store: {hint}. store=`{url}`")
+def _unknown(url: str, hint: str) -> InvalidError:
+    return InvalidError(Reason.INVALID_CONFIG, f"not the URL of a store: {hint}. store=`{url}`")

@@ -48,7 +48,7 @@ _Rows: TypeAlias = list[ObjectInfo]
 def parse_s3_url(url: str) -> tuple[str, str, dict[str, str]]:
     """(bucket, prefix without slashes around it, options) of `s3://bucket/prefix?endpoint=http://host:9000&region=eu-west-1`.
 
-    Raises FatalError(STORE_MISCONFIGURED), with what to write instead.
+    Raises InvalidError(INVALID_CONFIG), with what to write instead.
     """
     parts = urlsplit(url)
     bucket, prefix = parts.netloc, parts.path.strip("/")
@@ -66,7 +66,7 @@ def parse_s3_url(url: str) -> tuple[str, str, dict[str, str]]:
         if endpoint.username is not None or endpoint.password is not None:
             # Not repeated in the message: it would end in a log.
             message = "credentials do not belong in the store's URL: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            raise FatalError(Reason.STORE_MISCONFIGURED, f"{message}. bucket=`{bucket}`")
+            raise InvalidError(Reason.INVALID_CONFIG, f"{message}. bucket=`{bucket}`")
     try:
         if prefix:
             check_key(prefix)
@@ -77,8 +77,8 @@ def parse_s3_url(url: str) -> tuple[str, str, dict[str, str]]:
     return bucket, prefix, options
 
 
-def _bad_url(url: str, hint: str) -> FatalError:
-    return FatalError(Reason.STORE_MISCONFIGURED, f"not the URL of a store: {hint}. store=`{url}`")
+def _bad_url(url: str, hint: str) -> InvalidError:
+    return InvalidError(Reason.INVALID_CONFIG, f"not the URL of a store: {hint}. store=`{url}`")
 
 
 class S3Store:
@@ -424,6 +424,6 @@ def _is_key(key: str) -> bool:
 
 
 def open_s3(url: str) -> S3Store:
-    """The store at an `s3://` URL; nothing is asked of the server yet. Raises FatalError(STORE_MISCONFIGURED)."""
+    """The store at an `s3://` URL; nothing is asked of the server yet. Raises InvalidError(INVALID_CONFIG)."""
     bucket, prefix, options = parse_s3_url(url)
     return S3Store(bucket, prefix, endpoint_url=options.get("endpoint"), region=options.get("region"))

@@ -137,6 +137,13 @@ def test_a_wrong_setting_is_a_usage_error(spawn: Spawn) -> None:
     assert "expected one of always, interval, never" in one_error_line(running)
 
 
+@pytest.mark.parametrize("command", ["up", "broker"])
+def test_what_names_no_store_is_a_usage_error(spawn: Spawn, command: str) -> None:
+    running = spawn(command, "--store", "ftp://x")
+    assert running.wait() == 2
+    assert "only directories, file:///path and s3://bucket/prefix are known" in one_error_line(running)
+
+
 def test_a_store_below_a_file(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     running = spawn("broker", "--store", str(tmp_path / "file"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.runtime.errors import FatalError, Reason
+from broker.runtime.errors import InvalidError, Reason
 from broker.store.local import LocalStore
 from broker.store.memory import MemoryStore
 from broker.store.open import open_store
@@ -48,9 +48,9 @@ async def test_memory_and_s3() -> None:
     ["", "http://host/x", "gs://bucket/x", "S3://bucket", "file:relative", "file://host/x", "file:///x?y", "memory://x", "a\0b"],
 )
 def test_anything_else(url: str) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(InvalidError) as caught:
         open_store(url)
-    assert caught.value.reason is Reason.STORE_MISCONFIGURED
+    assert caught.value.reason is Reason.INVALID_CONFIG
     assert "not the URL of a store" in caught.value.message
 
 

@@ -345,14 +345,14 @@ def test_urls(url: str, bucket: str, prefix: str, options: dict[str, str]) -> No
     ],
 )
 def test_bad_urls(url: str, hint: str) -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(InvalidError) as caught:
         open_store(url)
-    assert caught.value.reason is Reason.STORE_MISCONFIGURED
+    assert caught.value.reason is Reason.INVALID_CONFIG
     assert hint in caught.value.message
 
 
 def test_credentials_in_an_endpoint_are_refused_and_not_repeated() -> None:
-    with pytest.raises(FatalError) as caught:
+    with pytest.raises(InvalidError) as caught:
         open_store("s3://bucket/p?endpoint=http://user:secret@host:9000")
     assert "AWS_SECRET_ACCESS_KEY" in caught.value.message
     assert "secret@" not in caught.value.message
