@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from broker.cli import output
 from broker.client import Consumer, ConsumerRecord, GateAdmin, GateState, Start, Timestamp, TopicPartition
@@ -124,7 +125,7 @@ async def consume_records(
     printer: Printer,
 ) -> None:
     """Print records from `start` on: for ever, or `count` of them, or up to what is the end now."""
-    async with Consumer(cluster) as consumer:
+    async with Consumer(cluster, on_outage=partial(output.tell_outage, "consume")) as consumer:
         places, ends = await _places(cluster, topic, partitions, start)
         if exit_at_end:
             places = {at: place for at, place in places.items() if place != "latest"}

@@ -145,6 +145,14 @@ def fail(text: str, command: str = "headgate") -> None:
     sys.stderr.flush()
 
 
+def tell_outage(command: str, error: RetryError | None) -> None:
+    """Say that no broker answers any more, or (None) that one does again: `on_outage` of a command's client."""
+    if error is None:
+        fail("a broker answers again", command)
+    else:
+        fail(f"no broker answers, still trying: {' '.join(error.message.split())}", command)
+
+
 def print_line(text: str = "") -> None:
     """Print one line to stdout."""
     sys.stdout.write(escaped(text) + "\n")

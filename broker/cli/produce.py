@@ -93,7 +93,8 @@ async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_fo
     bar, advance = _progress(sources)
     try:
         with bar:
-            async with Producer(cluster, compression=compression, linger_ms=20) as producer:
+            outage = partial(output.tell_outage, "produce")
+            async with Producer(cluster, compression=compression, linger_ms=20, on_outage=outage) as producer:
                 try:
                     await _send_all(producer, topic, sources, line_format, tally, advance)
                 except (asyncio.CancelledError, InvalidError):

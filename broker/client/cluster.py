@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import grpc
 from google.protobuf.message import Message
@@ -49,6 +49,9 @@ _CHANNEL_OPTIONS = [
 ]
 
 _T = TypeVar("_T")
+
+OnOutage: TypeAlias = Callable[[RetryError | None], None]
+"""Told why when no broker answers any more, and None when one answers again. It must not raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +147,10 @@ class Cluster:
     Args:
         addresses: ``host:grpc_port``, several with commas between them.
         timeout_ms: longest wait for one call, with its retries.
+        on_outage: called with the last error when all brokers were asked in vain, and with None when one answers again.
     """
 
-    def __init__(self, addresses: str, timeout_ms: int) -> None:
+    def __init__(self, addresses: str, timeout_ms: int, on_outage: OnOutage | None = None) -> None:
         parts = [part.strip() for part in addresses.split(",") if part.strip()]
         for part in parts:
             host, colon, port = part.rpartition(":")
@@ -163,6 +167,8 @@ class Cluster:
         """Addresses of the live brokers, by id, as they were last told."""
         self._topics: dict[str, TopicView] = {}
         self._asking: dict[str, asyncio.Task[TopicView]] = {}
+        self._on_outage = on_outage
+        self._is_out = False
         self._closed = False
 
     async def close(self) -> None:
@@ -238,6 +244,7 @@ class Cluster:
                 fresh = [other for other in self._addresses() if other not in failed]
                 if not fresh:
                     failed.clear()
+                    self._note_outage(error)
                 self._first = fresh[0] if fresh else self._behind(address)
                 # Another one, which may answer at once, is asked at once.
                 pause_s = 0.0 if fresh else backoff.pause_s()
@@ -246,7 +253,14 @@ class Cluster:
                 await asyncio.sleep(pause_s)
             else:
                 self._first = address
+                self._note_outage(None)
                 return response, address
+
+    def _note_outage(self, error: RetryError | None) -> None:
+        if self._is_out != (error is not None):
+            self._is_out = error is not None
+            if self._on_outage is not None:
+                self._on_outage(error)
 
     def _behind(self, address: str) -> str:
         """The next address in turn."""

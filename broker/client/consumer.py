@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from broker.client.cluster import Cluster
+from broker.client.cluster import Cluster, OnOutage
 from broker.client.reader import Assigned, Chunk, Reader
 from broker.client.types import DEFAULT_CLUSTER, ConsumerRecord, Start, TopicPartition
 from broker.log.batch import crc_matches, parse_header, split
@@ -33,6 +33,8 @@ class Consumer:
         prefetch_bytes: batches that wait to be read, of all partitions.
         check_crcs: check each batch against its CRC-32C.
         timeout_ms: longest wait for what is not reading: finding out offsets and topics.
+        on_outage: called with the last error when no broker answers any more, and with None when one answers again; in between the
+            consumer goes on trying. It must not raise.
     """
 
     def __init__(
@@ -42,10 +44,11 @@ class Consumer:
         prefetch_bytes: int = 16 << 20,
         check_crcs: bool = True,
         timeout_ms: int = 30_000,
+        on_outage: OnOutage | None = None,
     ) -> None:
         if prefetch_bytes < 1:
             raise InvalidError(Reason.INVALID_CONFIG, f"value is too small. prefetch_bytes=`{prefetch_bytes}` min=`1`")
-        self._cluster = Cluster(cluster, timeout_ms)
+        self._cluster = Cluster(cluster, timeout_ms, on_outage)
         self._reader = Reader(self._cluster, prefetch_bytes)
         self._check_crcs = check_crcs
         self._closed = False

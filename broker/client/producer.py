@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from broker.client.cluster import Cluster, TopicView
+from broker.client.cluster import Cluster, OnOutage, TopicView
 from broker.client.sender import RECORD_MEMORY_BYTES, Batch, DeliveryFuture, Queue, Sender
 from broker.client.types import DEFAULT_CLUSTER, Delivery, TopicPartition
 from broker.log.batch import HEADER_BYTES
@@ -47,6 +47,8 @@ class Producer:
         buffer_bytes: records that wait to be acked, as they are in memory; `send` waits while there are more.
         delivery_timeout_ms: a record that is not acked by then fails with RetryError(TIMED_OUT); it may still have been written.
         clock: where timestamps come from.
+        on_outage: called with the last error when no broker answers any more, and with None when one answers again; in between the
+            producer goes on trying. It must not raise.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Producer:
         buffer_bytes: int = 32 << 20,
         delivery_timeout_ms: int = 120_000,
         clock: Clock | None = None,
+        on_outage: OnOutage | None = None,
     ) -> None:
         for name, value, low in (
             ("linger_ms", linger_ms, 0),
@@ -69,7 +72,7 @@ class Producer:
             if value < low:
                 raise InvalidError(Reason.INVALID_CONFIG, f"value is too small. {name}=`{value}` min=`{low}`")
         self._address = cluster
-        self._cluster = Cluster(cluster, timeout_ms=min(delivery_timeout_ms, 30_000))
+        self._cluster = Cluster(cluster, timeout_ms=min(delivery_timeout_ms, 30_000), on_outage=on_outage)
         self._codec = Codec.named(compression)
         self._linger_s = linger_ms / 1000
         self._batch_bytes = batch_bytes

@@ -256,6 +256,40 @@ def test_produce_that_is_interrupted_writes_what_it_has_read(broker: BrokerProce
     assert said == f"produce: {end['high_watermark']:,} records written to {topic}\n"
 
 
+def test_a_broker_that_goes_away_is_told_of_and_waited_for(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "store", tmp_path / "log") as broker:
+        broker.start()
+        headgate(broker, "topic", "create", "patient", "-p", "1")
+        consumer, producer = (
+            subprocess.Popen(
+                [sys.executable, "-m", "broker.cli.main", *arguments],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, cwd=ROOT, env=environment(broker),
+            )
+            for arguments in (("consume", "patient", "-b"), ("produce", "patient"))
+        )  # fmt: skip
+        with consumer, producer:
+            try:
+                assert consumer.stdout and consumer.stderr and producer.stdin and producer.stderr
+                producer.stdin.write(b"before\n")
+                assert consumer.stdout.readline() == b"before\n"
+                broker.kill()
+                producer.stdin.write(b"meanwhile\n")
+                said = "no broker answers, still trying: broker cannot be reached."
+                assert consumer.stderr.readline().decode().startswith(f"consume: {said}")
+                assert producer.stderr.readline().decode().startswith(f"produce: {said}")
+                broker.start()
+                assert consumer.stderr.readline() == b"consume: a broker answers again\n"
+                assert producer.stderr.readline() == b"produce: a broker answers again\n"
+                assert consumer.stdout.readline() == b"meanwhile\n"
+                producer.stdin.close()
+                assert producer.wait(TIMEOUT_S) == 0
+                assert producer.stderr.read() == b"produce: 2 records written to patient\n"
+            finally:
+                consumer.kill()
+                producer.kill()
+    broker.check_output()
+
+
 # -- a terminal
 
 
