@@ -142,7 +142,7 @@ class Stream:
 
 
 class Cluster:
-    """The cluster behind some addresses.
+    """The cluster behind some addresses, for the event loop in which it is first asked something.
 
     Args:
         addresses: ``host:grpc_port``, several with commas between them.
@@ -167,6 +167,7 @@ class Cluster:
         """Addresses of the live brokers, by id, as they were last told."""
         self._topics: dict[str, TopicView] = {}
         self._asking: dict[str, asyncio.Task[TopicView]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._on_outage = on_outage
         self._is_out = False
         self._closed = False
@@ -217,7 +218,7 @@ class Cluster:
         Args:
             attempt_s: how long one of several brokers may take; None: the call may be made only once.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._own_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
         failed: set[str] = set()
@@ -256,6 +257,15 @@ class Cluster:
                 self._note_outage(None)
                 return response, address
 
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop. Raises InvalidError where it is not that of the connections: answers would never be noticed there."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise InvalidError(Reason.INVALID_REQUEST, "the client belongs to another event loop: each loop needs its own client")
+        return loop
+
     def _note_outage(self, error: RetryError | None) -> None:
         if self._is_out != (error is not None):
             self._is_out = error is not None
@@ -288,7 +298,7 @@ class Cluster:
             refresh: ask, even if something is known already.
         """
         known = self._topics.get(name)
-        now = asyncio.get_running_loop().time()
+        now = self._own_loop().time()
         if known is not None and not refresh:
             if now - known.seen_at_s > METADATA_AGE_S_MAX:
                 # What is known still serves; the answer comes beside it.
@@ -304,7 +314,7 @@ class Cluster:
     def known_topic(self, name: str) -> TopicView | None:
         """What is known and fresh, without asking."""
         known = self._topics.get(name)
-        if known is None or asyncio.get_running_loop().time() - known.seen_at_s > METADATA_AGE_S_MAX:
+        if known is None or self._own_loop().time() - known.seen_at_s > METADATA_AGE_S_MAX:
             return None
         return known
 
@@ -387,7 +397,7 @@ class Cluster:
 
     async def again(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Do it until it succeeds, or cannot, or the time is over: parts of a response may fail as whole calls do."""
-        loop = asyncio.get_running_loop()
+        loop = self._own_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
         while True:
@@ -401,7 +411,7 @@ class Cluster:
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Places as offsets, from the leads, even while they change. Raises HeadgateError for the first place that has none."""
-        loop = asyncio.get_running_loop()
+        loop = self._own_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
         found: dict[TopicPartition, OffsetAndTimestamp] = {}

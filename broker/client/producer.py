@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+import warnings
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
@@ -37,7 +38,7 @@ class Producer:
 
     Records of one partition are written in the order of `send`, each exactly once, through reconnects and restarts of the broker:
     batches carry a producer id and sequence numbers, and are sent again until the broker has acked them or `delivery_timeout_ms`
-    is over.
+    is over. One that is forgotten, with records that are not acked when its event loop ends, may lose them, with a ResourceWarning.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
@@ -63,6 +64,8 @@ class Producer:
         clock: Clock | None = None,
         on_outage: OnOutage | None = None,
     ) -> None:
+        self._closed = False
+        self._used_bytes = 0
         for name, value, low in (
             ("linger_ms", linger_ms, 0),
             ("batch_bytes", batch_bytes, 1),
@@ -80,10 +83,8 @@ class Producer:
         self._delivery_timeout_ms = delivery_timeout_ms
         self._clock = clock or Clock()
         self._sender: Sender | None = None
-        self._closed = False
         self._owes_turn = False
         """A batch is full, and waits for the event loop to send it."""
-        self._used_bytes = 0
         self._turn = asyncio.Lock()
         self._room = asyncio.Event()
         self._failures: deque[tuple[DeliveryFuture, HeadgateError]] = deque(maxlen=FAILURES_KEPT)
@@ -101,6 +102,15 @@ class Producer:
         else:
             # What the caller's own error left behind is not waited for.
             await self._end()
+
+    def __del__(self) -> None:
+        if self._used_bytes and not self._closed:
+            warnings.warn(
+                f"producer was never closed, and records that were not acked may be lost. cluster=`{self._address}`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     async def send(
         self,

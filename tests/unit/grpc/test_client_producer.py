@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from kafka.partitioner.default import murmur2
 
-from broker.client import Delivery, Producer
+from broker.client import Admin, Delivery, Producer
 from broker.client.sender import Batch
 from broker.client.sequencing import IN_FLIGHT_MAX
 from broker.cluster.manifest import Incarnation
@@ -439,3 +440,33 @@ async def test_an_error_of_the_caller_does_not_wait(served: Served) -> None:
 async def test_a_producer_that_never_sent(served: Served) -> None:
     async with Producer(served.address) as producer:
         await producer.flush()
+
+
+async def test_a_client_says_that_it_belongs_to_another_loop(served: Served) -> None:
+    """Instead of waiting for ever for answers that arrive in the other one."""
+    await served.create("a", 1)
+    async with Producer(served.address) as producer, Admin(served.address) as admin:
+        await producer.send_and_wait("a", b"here")
+        await admin.list_topics()
+        for elsewhere in (producer.send("a", b"there"), admin.list_topics()):
+            with pytest.raises(InvalidError, match="the client belongs to another event loop"):
+                await asyncio.to_thread(asyncio.run, elsewhere)
+    assert [record.value for record in await records(served, "a", 0)] == [b"here"]
+
+
+async def test_a_forgotten_producer_warns_of_what_it_did_not_send(served: Served) -> None:
+    await served.create("a", 1)
+    script = (
+        "import asyncio, sys\n"
+        "from broker.client import Producer\n"
+        "async def forget():\n"
+        "    forgotten, done = Producer(sys.argv[1], linger_ms=60_000), Producer(sys.argv[1])\n"
+        "    await done.send_and_wait('a', b'acked')\n"
+        "    await forgotten.send('a', b'lost')\n"
+        "asyncio.run(forget())\n"
+    )
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "always", "-c", script, served.address, stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await child.communicate()
+    assert said.decode().count("ResourceWarning: producer was never closed, and records that were not acked may be lost.") == 1
