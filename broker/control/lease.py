@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.cluster.lease import Lease
 from broker.engine import keys
-from broker.runtime.errors import InvalidError, Reason, RetryError
+from broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 from broker.store.interface import Store
 from broker.store.keys import number_of, numbered
 
@@ -28,6 +28,8 @@ class LeaseRegister:
             if error.reason is not Reason.NOT_FOUND:
                 raise
             raise RetryError(Reason.STORE_UNAVAILABLE, "the lease changed while it was read") from error
+        except CorruptError as error:
+            raise CorruptError(error.reason, f"{error.message} key=`{_key(versions[-1])}`") from error
 
     async def write(self, version: int, lease: Lease) -> bool:
         """Write `version`; True if that succeeded and nobody has written a newer one.

@@ -43,6 +43,9 @@ log = get_logger("recovery")
 
 FENCE_OBJECT = b"HGfence1"
 LIST_PAGE = 1000
+BEGINNING_BYTES = 64 << 10
+"""Of a chunk that is a file: where all of it is zero nothing was written. More than its header, which is in a block that a disk may
+lose like any other."""
 READ_AHEAD_CHUNKS = 8
 """Chunks of a bucket that are read at once: there are many small ones, and each answer takes its time."""
 
@@ -131,6 +134,8 @@ async def load_producers(store: Store, objects: Iterable[str]) -> Producers:
             if error.reason is not Reason.NOT_FOUND:
                 raise
             raise CorruptError(Reason.CORRUPT_STORE, f"a checkpoint of producers is missing. key=`{key}`") from error
+        except CorruptError as error:
+            raise CorruptError(error.reason, f"{error.message} key=`{key}`") from error
         for stream, (offset, state) in states.items():
             if stream not in newest or newest[stream][0] <= offset:
                 newest[stream] = offset, state
@@ -176,7 +181,7 @@ class _FileReader:
     async def read(self, number: int) -> bytes | None:
         """A chunk; None where nothing was written to it yet. Raises InvalidError(NOT_FOUND)."""
         key = keys.chunk(self._incarnation_id, number)
-        return await self._store.get(key) if any(await self._store.get_range(key, 0, CHUNK_HEADER_BYTES)) else None
+        return await self._store.get(key) if any(await self._store.get_range(key, 0, BEGINNING_BYTES)) else None
 
     def close(self) -> None:
         """Nothing is under way."""
@@ -219,7 +224,7 @@ async def _recover_chunks(
     recovered: Recovered,
 ) -> int:
     """Find the chunks that are not listed, to the last one. From then on there is no other. Returns the number behind it."""
-    prefix, number = keys.wal_prefix(incarnation.id), incarnation.next_chunk
+    number = incarnation.next_chunk
     sequence: int | None = None
     while True:
         key = keys.chunk(incarnation.id, number)
@@ -230,7 +235,9 @@ async def _recover_chunks(
         except InvalidError as error:
             if error.reason is not Reason.NOT_FOUND:
                 raise
-            if store.appender is None and not await store.put_if_absent(key, FENCE_OBJECT):
+            if store.appender is not None:
+                await _check_is_last(store, incarnation, key)
+            elif not await store.put_if_absent(key, FENCE_OBJECT):
                 continue  # its writer was faster, and may have acked it
             break  # where objects are put whole, the fence stands here now: the writer's own put of this number can only lose
         if data.startswith(FENCE_OBJECT):
@@ -238,9 +245,12 @@ async def _recover_chunks(
         if sequence is None:
             sequence = ChunkScan.first_sequence(data)
         scan = ChunkScan(data, uuid.UUID(hex=incarnation.id).bytes, number, sequence)
-        frames = list(scan)
+        try:
+            frames = list(scan)
+        except CorruptError as error:
+            raise CorruptError(error.reason, f"{error.message} key=`{key}`") from error
         if scan.damage is not None:
-            recovered.damage.append(f"chunk={prefix}{number} {scan.damage}")
+            recovered.damage.append(f"chunk={key} {scan.damage}")
             log.warning("wal_tail_cut", incarnation=incarnation.id, chunk=number, damage=scan.damage)
         sequence = scan.sequence_next
         if frames:
@@ -249,6 +259,15 @@ async def _recover_chunks(
             recovered.records += sum(frame.header[12] for frame in frames)
         number += 1
     return number
+
+
+async def _check_is_last(store: Store, incarnation: Incarnation, key: str) -> None:
+    """Raise CorruptError where a chunk is not there, though a later one is: files are made in the order of their numbers."""
+    behind = await store.list(keys.wal_prefix(incarnation.id), key, 1)
+    if behind and keys.made_in(behind[0].key) is not None:
+        raise CorruptError(
+            Reason.CORRUPT_STORE, f"the WAL lacks a chunk: the medium lost acked data. key=`{key}` next=`{behind[0].key}`"
+        )
 
 
 def _missing(segments: Iterable[SegmentInfo], ends: Mapping[tuple[uuid.UUID, int], int], copies: Iterable[Copy]) -> list[Copy]:

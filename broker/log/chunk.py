@@ -116,7 +116,12 @@ class ChunkScan:
 
     def __iter__(self) -> Iterator[Frame]:
         data = self._data
-        if len(data) < CHUNK_HEADER_BYTES or not any(data[:CHUNK_HEADER_BYTES]):
+        if len(data) < CHUNK_HEADER_BYTES:
+            return
+        if not any(data[:CHUNK_HEADER_BYTES]):
+            # Without the header nobody knows whether they were durable: without syncs, a machine that dies leaves the like.
+            if (later := self._find_group(0, 0)) is not None:
+                self.damage = f"chunk header is missing, and a group follows. next=`{later}`"
             return
         magic, version, flags, incarnation, number, _ = _CHUNK.unpack_from(data, 0)
         if magic != _CHUNK_MAGIC or incarnation != self._incarnation or number != self._number:

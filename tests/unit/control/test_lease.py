@@ -75,9 +75,12 @@ def test_what_may_be_taken_at_once() -> None:
     assert not contender.may_take(7, lease(), 0.0)
 
 
-def test_a_lease_that_cannot_be_read() -> None:
-    with pytest.raises(CorruptError):
-        Lease.decode(b"{")
+async def test_a_lease_that_cannot_be_read() -> None:
+    (one,), (store,) = registers(1)
+    key = f"{keys.LEASE}{1:020d}"
+    await store.put(key, b"{")
+    with pytest.raises(CorruptError, match=f"lease cannot be read.* key=`{key}`"):
+        await one.read()
     assert Lease.decode(lease().encode()) == lease()
 
 

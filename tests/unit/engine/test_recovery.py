@@ -14,8 +14,9 @@ import itertools
 import pytest
 
 from broker.engine import keys
-from broker.engine.recovery import is_fence
+from broker.engine.recovery import is_fence, recover
 from broker.log.batch import parse_header
+from broker.log.chunk import CHUNK_HEADER_BYTES
 from broker.runtime.clock import ManualClock
 from broker.runtime.errors import CorruptError, FatalError, HeadgateError, InvalidError, Reason, RetryError
 from broker.store.interface import ObjectInfo
@@ -360,10 +361,43 @@ async def test_damage_in_the_middle_of_the_wal_is_not_passed_over(make_machine: 
     await broker.faults.put(key, data)
     with pytest.raises(CorruptError) as caught:
         await machine.start()
-    assert "chunk=`0`" in caught.value.message
+    assert "chunk=`0`" in caught.value.message and f"key=`{key}`" in caught.value.message
     data[data.index(b"ecord-2") - 1] ^= 1
     await broker.faults.put(key, data)
     await machine.check(await machine.start(), exact=True)
+
+
+async def test_a_chunk_that_vanished_from_the_middle_of_the_wal_is_not_passed_over(make_machine: MakeMachine) -> None:
+    """Of files only: of a bucket's chunks the first one that is not there is the end, whatever was put ahead of the others."""
+    machine = make_machine("local")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"acked"])
+    await machine.crash(broker)
+    key, behind = (keys.chunk(broker.engine.incarnation_id, number) for number in (0, 1))
+    data = await broker.faults.get(key)
+    await broker.faults.delete(key)
+    await broker.faults.put(behind, bytes(len(data)))
+    with pytest.raises(CorruptError) as caught:
+        await machine.start()
+    assert caught.value.message == f"the WAL lacks a chunk: the medium lost acked data. key=`{key}` next=`{behind}`"
+    await broker.faults.put(key, data)
+    await machine.check(await machine.start(), exact=True)
+
+
+async def test_a_chunk_whose_first_block_was_lost_is_told_of(make_machine: MakeMachine) -> None:
+    """It looks like one to which nothing was written yet, but for the groups behind its header."""
+    machine = make_machine("local")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"acked"])
+    await machine.crash(broker)
+    engine, key = broker.engine, keys.chunk(broker.engine.incarnation_id, 0)
+    data = await broker.faults.get(key)
+    await broker.faults.put(key, bytes(CHUNK_HEADER_BYTES) + data[CHUNK_HEADER_BYTES:])
+    lost = engine.manifest.incarnations[engine.incarnation_id]
+    recovered = await recover(broker.faults, engine.manifest, [lost], "a-person")
+    assert recovered.damage == [f"chunk={key} chunk header is missing, and a group follows. next=`{CHUNK_HEADER_BYTES}`"]
 
 
 async def test_s3_crashes(s3_machine: Machine) -> None:
