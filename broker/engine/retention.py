@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 log = get_logger("retention")
 
+REST = 20
+"""After a look at all partitions the next one is so many times as long away as it took: what is deleted one after another, by the
+thousand, would be looked after so often that nobody had a turn."""
+
 
 def expired_offset(partition: PartitionLog, now_ms: int) -> int:
     """Where the partition's log should start: behind every extent that is older than `retention.ms` or beyond `retention.bytes`."""
@@ -84,7 +88,8 @@ class Sweeper:
         self._wal = wal
         self._checkpointer = checkpointer
         self._wake = asyncio.Event()
-        self._closing = False
+        self._rest_s = 0.0
+        self._end = asyncio.Event()
         self._folds = 0
         self._left: set[tuple[str, int]] = set()
         """Chunks that could not be read when they were to be folded, with those beside them: by incarnation and number."""
@@ -115,10 +120,14 @@ class Sweeper:
             self._wake.set()
 
     async def close(self) -> None:
-        self._closing = True
+        self._end.set()
         self._wake.set()
         if self._task is not None:
             await asyncio.wait((self._task,))
+
+    @property
+    def _closing(self) -> bool:
+        return self._end.is_set()
 
     async def _run(self) -> None:
         interval_s = self._engine.settings.retention_check_interval_ms / 1000
@@ -126,6 +135,10 @@ class Sweeper:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._wake.wait()
+            if self._rest_s > 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._rest_s):
+                        await self._end.wait()
             if self._closing:
                 return
             self._wake.clear()
@@ -144,11 +157,13 @@ class Sweeper:
         now_ms = engine.clock.now_ms()
         await self._list_expired(now_ms)
         starts: dict[PartitionLog, int] = {}
+        begun_s = engine.clock.monotonic()
         for partition in engine.all_logs():
             partition.producers_state.expire(now_ms - engine.settings.producer_id_expiration_ms)
             start = expired_offset(partition, now_ms)
             if start > partition.log_start:
                 starts[partition] = start
+        self._rest_s = REST * (engine.clock.monotonic() - begun_s)
         if starts:
             await engine.set_log_starts(starts, by_age=True)
         edits = sweep_edits(engine.manifest, engine.incarnation_id)

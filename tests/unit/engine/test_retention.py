@@ -30,9 +30,11 @@ from broker.cluster.manifest import (
     SetLogStart,
     Topic,
 )
-from broker.engine.retention import sweep_edits
-from broker.runtime.clock import ManualClock
+from broker.engine.partition import PartitionLog
+from broker.engine.retention import expired_offset, sweep_edits
+from broker.runtime.clock import Clock, ManualClock
 from broker.runtime.errors import InvalidError, Reason, RetryError
+from broker.store.memory import MemoryObjects, MemoryStore
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation as Broker
 from tests.unit.engine.world import Machine, eventually, read_all, settings, swept
@@ -489,3 +491,25 @@ def test_a_chunk_that_was_folded_meanwhile_is_not_removed() -> None:
     manifest.apply([FoldChunks(incarnation_id="a", numbers=[0, 1], chunk=folded)])
     with pytest.raises(InvalidError, match="a chunk is needed"):
         check(manifest, removal, "b")
+
+
+async def test_topics_that_are_deleted_one_after_another_are_looked_after_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look is at all partitions: one for each of thousands of topics would keep everybody waiting."""
+    looks: list[PartitionLog] = []
+
+    def counted(partition: PartitionLog, now_ms: int) -> int:
+        looks.append(partition)
+        return expired_offset(partition, now_ms)
+
+    monkeypatch.setattr("broker.engine.retention.expired_offset", counted)
+    monkeypatch.setattr("broker.engine.retention.REST", 1e12)
+    objects = MemoryObjects()
+    machine = Machine(lambda: MemoryStore(objects), Clock())
+    broker = await machine.start()
+    topics = [await broker.engine.create_topic(f"t{number}", 1, {}) for number in range(10)]
+    await eventually(lambda: broker.engine._sweeper._rest_s > 0)
+    looks.clear()
+    for topic in topics:
+        await broker.engine.delete_topic(topic)
+    assert looks == []
+    await machine.stop(broker)  # does not wait until it has rested
