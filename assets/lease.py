@@ -25,7 +25,7 @@ class Renewable(Protocol):
 
 
 class Heartbeat:
-    """Repeats something until `stop`, from a thread of its own. `losses`: failures since the last success.
+    """Repeats something until `stop`, from a thread of its own.
 
     Args:
         what: for messages.
@@ -36,7 +36,6 @@ class Heartbeat:
     """
 
     def __init__(self, what: str, work: Callable[[], None], ttl_ms: int, most_s: float, say: Callable[[str], None]) -> None:
-        self.losses = 0
         self._what = what
         self._work = work
         self._pause_s = ttl_ms / 1000 / BEATS_PER_TTL
@@ -59,9 +58,7 @@ class Heartbeat:
                 return
             try:
                 self._work()
-                self.losses = 0
             except HeadgateError as error:
-                self.losses += 1
                 self._say(f"{self._what} was not renewed, trying again: {error.message}")
 
 

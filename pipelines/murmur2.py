@@ -1,4 +1,4 @@
-"""Kafka's partitioner as a Spark expression: `partition_column(spark, key, partitions)`.
+"""Kafka's partitioner as a Spark expression: `partition_column`.
 
 Every partitioning must agree with the Java client's, `(murmur2(key) & 0x7fffffff) % partitions`, or the order of a key is lost.
 Written with Spark's own functions the hash manages half a million keys a second; as a Java class, which the Janino compiler inside
@@ -57,18 +57,9 @@ _directory: tempfile.TemporaryDirectory[str] | None = None
 """Holds the jar for as long as this process lives: executors that come later fetch it from the driver."""
 
 
-def partition_column(spark: SparkSession, key: Column, partitions: int, spread: Column) -> Column:
-    """The partition of every row, an int.
-
-    Args:
-        key: binary; rows whose key is null are spread by the hash of `spread` instead.
-        partitions: of the topic.
-        spread: what tells rows without a key apart. The same row always comes to the same partition, in every run.
-    """
-    from pyspark.sql import functions as F
-
-    known = java_partition(spark, key, partitions) if has_jvm(spark) else numpy_partition(key, partitions)
-    return F.coalesce(known, F.pmod(F.xxhash64(spread), F.lit(partitions)).cast("int"))
+def partition_column(spark: SparkSession, key: Column, partitions: int) -> Column:
+    """The partition of every row, an int; null where the key, which is binary, is null."""
+    return java_partition(spark, key, partitions) if has_jvm(spark) else numpy_partition(key, partitions)
 
 
 def has_jvm(spark: SparkSession) -> bool:

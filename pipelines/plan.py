@@ -44,7 +44,6 @@ class Rows:
     frame: DataFrame
     has_key: bool
     has_headers: bool
-    has_time: bool
     ties: tuple[str, ...] = field(default=())
     drops_malformed: bool = False
     """The source's reader drops rows that it cannot parse. It sees only what is wrong in the columns that it is asked for."""
@@ -126,7 +125,7 @@ def records(
             ties.append(f"_tie_{number}")
     with spark_errors("rows cannot be made into records"):
         drops = any(name.lower() == "mode" and value.lower() == "dropmalformed" for name, value in options.items())
-        return Rows(frame.select(*columns), key is not None, headers is not None, event_time is not None, tuple(ties), drops)
+        return Rows(frame.select(*columns), key is not None, headers is not None, tuple(ties), drops)
 
 
 def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
@@ -138,14 +137,14 @@ def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
     """
     from pyspark.sql import functions as F
 
-    from pipelines.murmur2 import has_jvm, java_partition, numpy_partition
+    from pipelines.murmur2 import partition_column
 
     aggregates = _aggregates(F.unix_millis("timestamp"))
     if rows.drops_malformed:
         aggregates.append(F.bit_xor(F.xxhash64(*rows.frame.columns)).alias("all_columns"))
     known: Column = F.lit(None).cast("int")
     if rows.has_key:
-        known = java_partition(spark, F.col("key"), partitions) if has_jvm(spark) else numpy_partition(F.col("key"), partitions)
+        known = partition_column(spark, F.col("key"), partitions)
     totals = [0] * partitions
     spans: list[int] = []
     nulls = keyless = 0
@@ -188,11 +187,11 @@ def placed(spark: SparkSession, rows: Rows, partitions: int, keyless: bool) -> D
     """
     from pyspark.sql import functions as F
 
-    from pipelines.murmur2 import has_jvm, java_partition, numpy_partition
+    from pipelines.murmur2 import partition_column
 
     number: Column = F.pmod(F.xxhash64("timestamp", "value"), F.lit(partitions)).cast("int")
     if rows.has_key:
-        known = java_partition(spark, F.col("key"), partitions) if has_jvm(spark) else numpy_partition(F.col("key"), partitions)
+        known = partition_column(spark, F.col("key"), partitions)
         number = F.coalesce(known, number) if keyless else known
     fields = ["timestamp", "key", "value", *(["headers"] if rows.has_headers else [])]
     frame = rows.frame.withColumn("partition", number)

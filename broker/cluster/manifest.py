@@ -39,7 +39,6 @@ FORMAT_VERSION = 2
 CHAIN_SEGMENTS_MAX = 64
 """Sealed segments of one topic that are remembered, beside those whose successors are not open yet."""
 
-NO_TIMESTAMP = -1
 ROOM = "history.room"
 """The topic setting that says how many offsets are kept free in front."""
 

@@ -97,7 +97,6 @@ class LeaderGates:
         """Of open gates: (renewals, when it expires on the monotonic clock). A new leader gives each one its whole time again."""
         self._filling: dict[tuple[uuid.UUID, str], int] = {}
         """Gates whose files are being judged: they do not expire meanwhile."""
-        self.files_swept = 0
 
     # -- what clients ask for
 
@@ -462,7 +461,6 @@ class LeaderGates:
         for path in condemned:
             await self._engine.store.delete(path)
         await self._owner.commit_made(lambda _: [ForgetFiles(condemned)])
-        self.files_swept += len(condemned)
         log.info("files_swept", files=len(condemned))
 
 

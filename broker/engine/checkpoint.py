@@ -77,7 +77,6 @@ class Checkpointer:
         self._wake = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
-        self.error: HeadgateError | None = None
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="checkpointer")
@@ -109,7 +108,6 @@ class Checkpointer:
                 self._fail(error)
                 return
             except HeadgateError as error:
-                self.error = error
                 log.warning("checkpoint_failed", error=error.message, chunks=len(self._rolled))
                 if self._closing:
                     return
@@ -148,7 +146,6 @@ class Checkpointer:
         )
         if previous is not None:
             await self._store.delete(previous)
-        self.error = None
 
     def follow(self, chunks: Iterable[Chunk]) -> None:
         """The manifest lists these chunks: their rows leave memory."""

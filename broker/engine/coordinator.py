@@ -82,7 +82,7 @@ SNAPSHOT_ROWS_MIN = 2_000
 """Rows of a partition that are not worth a snapshot: 50 partitions with as many replay in about a second."""
 LOADS_MAX = 16
 """Partitions that are read at the same time: from S3 each read takes some tens of milliseconds."""
-LOAD_RETRY_S = 1.0
+LOAD_RETRY_S = 0.5
 """Pause before groups are loaded again when the store did not answer."""
 CUT_INTERVAL_S = 10.0
 """Pause between two edits of the manifest that cut off what snapshots replaced."""
@@ -267,7 +267,7 @@ class Coordinator:
             except RetryError as error:
                 log.warning("groups_load_waits", partition=slot.log.number, error=error.message)
                 slot.shard.unload(Reason.NOT_COORDINATOR)
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(LOAD_RETRY_S)
                 continue
             slot.loading = None
             self._begin(slot)

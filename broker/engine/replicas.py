@@ -161,9 +161,9 @@ class _Held:
 
     __slots__ = ("bytes", "copies", "stream", "surrendered")
 
-    def __init__(self, stream: int, *, surrendered: bool = False) -> None:
+    def __init__(self, stream: int) -> None:
         self.stream = stream
-        self.surrendered = surrendered
+        self.surrendered = False
         self.copies: deque[Copy] = deque()
         self.bytes = 0
 

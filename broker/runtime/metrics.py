@@ -20,9 +20,6 @@ LATENCY_BUCKETS_S: tuple[float, ...] = (
 )  # fmt: skip
 """Upper bounds, seconds: from one write to a local disk (0.1 ms) to a store in trouble (10 s)."""
 
-SIZE_BUCKETS_BYTES: tuple[float, ...] = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
-"""Upper bounds, bytes: from one small record (1 KiB) to half the largest frame (64 MiB)."""
-
 Labels: TypeAlias = tuple[str, ...]
 Reading: TypeAlias = float | Mapping[Labels, float]
 

@@ -72,11 +72,8 @@ class MemoryStore:
         alignment_bytes: of its append files.
     """
 
-    def __init__(
-        self, objects: MemoryObjects | None = None, *, clock: Clock | None = None, append: bool = True, alignment_bytes: int = 1
-    ) -> None:
-        assert objects is None or clock is None, "the clock belongs to the medium"
-        self._objects = objects if objects is not None else MemoryObjects(clock)
+    def __init__(self, objects: MemoryObjects | None = None, *, append: bool = True, alignment_bytes: int = 1) -> None:
+        self._objects = objects if objects is not None else MemoryObjects()
         self._appender = _MemoryAppender(self._objects, alignment_bytes) if append else None
         self._closed = False
 

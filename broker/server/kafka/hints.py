@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from broker.cluster.manifest import Incarnation
     from broker.engine.engine import Engine
 
-PRODUCE_VERSION_MIN = 10
-FETCH_VERSION_MIN = 12
 ADDRESSES_VERSION_MIN = 16
 HEAD_BYTES = 9
 """Length, correlation id, no tagged fields: what stands before the body of a flexible response."""
