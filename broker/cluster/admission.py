@@ -63,8 +63,14 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
         case CreateTopic(topic):
             if topic.name in manifest.topics:
                 raise InvalidError(Reason.TOPIC_EXISTS, f"topic exists already. topic=`{topic.name}`")
-        case DeleteTopic(topic_id) | SetTopicConfig(topic_id, _):
+        case DeleteTopic(topic_id):
             _check_topic(manifest, topic_id)
+        case SetTopicConfig(topic_id, _, was):
+            topic = _check_topic(manifest, topic_id)
+            if was is not None and was != topic.config:
+                raise InvalidError(
+                    Reason.CHANGED_MEANWHILE, f"somebody else changed the topic's settings meanwhile. topic=`{topic.name}`"
+                )
         case SetPartitions(topic_id, partitions):
             topic = _check_topic(manifest, topic_id)
             if partitions <= topic.partitions:

@@ -137,8 +137,14 @@ class SetPartitions(msgspec.Struct, frozen=True, tag="set_partitions"):
 
 
 class SetTopicConfig(msgspec.Struct, frozen=True, tag="set_topic_config"):
+    """The overrides of a topic.
+
+    `was`: those from which its author made them; it is refused where they are others by now. None: whatever they are.
+    """
+
     topic_id: uuid.UUID
     config: dict[str, str]
+    was: dict[str, str] | None = None
 
 
 class SetLogStart(msgspec.Struct, frozen=True, tag="set_log_start"):
@@ -412,7 +418,7 @@ class Manifest:
                     leads = self.leads.get(topic_id)
                     if leads is not None:
                         leads.extend([None] * (partitions - len(leads)))
-                case SetTopicConfig(topic_id, config):
+                case SetTopicConfig(topic_id, config, _):
                     self._change_topic(topic_id, config=config)
                 case SetLogStart(topic_id, offsets, _):
                     if topic_id in self.topics_by_id:

@@ -83,6 +83,9 @@ FORMAT_VERSION = 1
 ADOPT_BYTES_MIN = 32 << 10
 """A batch from this size on is kept in the buffer that it came in; smaller ones are copied together: a fetch is then one slice."""
 RESIGN_RETRY_S = 0.2
+ALTER_TRIES = 100
+ALTER_PAUSE_S = 0.02
+"""A topic's settings that another broker changed meanwhile are looked at again after this pause, for about two seconds."""
 TAKE_OVER_TRIES = 20
 """Edits that a broker which is being replaced may still make, between its fence and its next write."""
 SEAL_TRIES = 10
@@ -719,26 +722,37 @@ class Engine:
     async def alter_topic_config(
         self, topic: Topic, config: Mapping[str, str] | Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False
     ) -> Topic:
-        """Replace a topic's overrides by `config`. Raises InvalidError(INVALID_CONFIG).
+        """Replace a topic's overrides by `config`. Raises InvalidError(INVALID_CONFIG), RetryError.
 
         Args:
             config: the new overrides, or a function that makes them from the topic as it is: two such changes never lose one
-                another.
+                another, at whatever brokers they are made.
         """
         async with self._topics_lock:
-            await self._catalog.settle()
-            topic = self.topic_by_id(topic.id)
-            if callable(config):
-                config = config(topic)
-            TopicConfig.parse(config)
-            if int(config.get(ROOM, "0")) != topic.room:
-                raise InvalidError(
-                    Reason.INVALID_CONFIG, f"a topic gets its room in front when it is created. key=`{ROOM}` has=`{topic.room}`"
-                )
-            if validate_only:
-                return topic
-            await self._catalog.commit(SetTopicConfig(topic.id, dict(config)))
-            return self.topic_by_id(topic.id)
+            for _ in range(ALTER_TRIES):
+                try:
+                    return await self._alter_topic_config(topic.id, config, validate_only)
+                except InvalidError as error:
+                    if error.reason is not Reason.CHANGED_MEANWHILE:
+                        raise
+                await asyncio.sleep(ALTER_PAUSE_S)  # what another broker did is on its way to this one
+        raise RetryError(Reason.NOT_READY, f"the topic's settings change faster than this broker hears of it. topic=`{topic.name}`")
+
+    async def _alter_topic_config(
+        self, topic_id: uuid.UUID, config: Mapping[str, str] | Callable[[Topic], Mapping[str, str]], validate_only: bool
+    ) -> Topic:
+        await self._catalog.settle()
+        topic = self.topic_by_id(topic_id)
+        made, was = (config(topic), topic.config) if callable(config) else (config, None)
+        TopicConfig.parse(made)
+        if int(made.get(ROOM, "0")) != topic.room:
+            raise InvalidError(
+                Reason.INVALID_CONFIG, f"a topic gets its room in front when it is created. key=`{ROOM}` has=`{topic.room}`"
+            )
+        if validate_only:
+            return topic
+        await self._catalog.commit(SetTopicConfig(topic_id, dict(made), was))
+        return self.topic_by_id(topic_id)
 
     async def delete_records(self, partition: PartitionLog, before_offset: int) -> int:
         """Make records below `before_offset` (-1: the high watermark) unreadable for ever.

@@ -142,7 +142,7 @@ class Leads:
             match edit:
                 case CreateTopic(topic):
                     self._sync_topic(topic.id)
-                case DeleteTopic(topic_id) | SetPartitions(topic_id, _) | SetTopicConfig(topic_id, _):
+                case DeleteTopic(topic_id) | SetPartitions(topic_id, _) | SetTopicConfig(topic_id, _, _):
                     self._sync_topic(topic_id)
                 case SetLogStart(topic_id, offsets, _):
                     self._sync_log_starts(topic_id, offsets)

@@ -23,6 +23,7 @@ class Reason(StrEnum):
     INVALID_REPLICATION_FACTOR = "invalid_replication_factor"
     INVALID_REPLICA_ASSIGNMENT = "invalid_replica_assignment"
     INVALID_CONFIG = "invalid_config"
+    CHANGED_MEANWHILE = "changed_meanwhile"
     OFFSET_OUT_OF_RANGE = "offset_out_of_range"
     INVALID_TIMESTAMP = "invalid_timestamp"
     INVALID_RECORD = "invalid_record"

@@ -186,10 +186,12 @@ class AdminService:
         both = sorted(set(request.set) & set(request.unset))
         if both:
             raise InvalidError(Reason.INVALID_REQUEST, f"a setting cannot be set and unset at once. key=`{both[0][:100]}`")
-        config = {**topic.config, **request.set}
-        for name in request.unset:
-            config.pop(config_key(name).name, None)
-        await self._engine.alter_topic_config(topic, config, validate_only=request.validate_only)
+        unset = {config_key(name).name for name in request.unset}
+
+        def changed(now: Topic) -> dict[str, str]:
+            return {name: value for name, value in {**now.config, **request.set}.items() if name not in unset}
+
+        await self._engine.alter_topic_config(topic, changed, validate_only=request.validate_only)
         return admin_pb2.AlterTopicConfigResponse()
 
     async def create_partitions(

@@ -6,6 +6,8 @@ asks.
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import pytest
 
@@ -48,6 +50,20 @@ async def test_topics_and_status(world: World) -> None:
             assert (topic.records, topic.partitions, topic.records_in_per_second) == (21, 6, 0)
             ends = await admin.offsets({TopicPartition("t", number): "latest" for number in range(6)})
             assert [found.offset for found in ends.values()] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_changes_of_a_topics_settings_at_several_brokers_never_lose_one_another(world: World) -> None:
+    await create(world, "t", 1)
+    await until(lambda: all("t" in broker.engine.manifest.topics for broker in world.brokers))
+    keys = ("retention.ms", "retention.bytes", "segment.bytes")
+
+    async def alter(broker: Broker, key: str, value: int) -> None:
+        async with Admin(broker.address) as admin:
+            await admin.alter_topic_config("t", {key: str(value)})
+
+    for value in range(1_000_000, 1_000_005):
+        await asyncio.gather(*(alter(broker, key, value) for broker, key in zip(world.brokers, keys, strict=True)))
+        assert world.leader.engine.topic("t").config == dict.fromkeys(keys, str(value))
 
 
 async def test_records_are_deleted_where_they_are_led(world: World) -> None:
