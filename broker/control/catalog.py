@@ -17,7 +17,7 @@ from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.runtime.tasks import outlast
 
 COMMIT_TIMEOUT_S = 15.0
-"""How long a commit looks for a leader that takes it."""
+"""How long a commit looks for a leader that takes it, its wait for those before it included: all of them give up together."""
 RETRY_S = 0.05
 
 
@@ -75,22 +75,32 @@ class ClusterCatalog:
                 await self._backend.settle()
 
     async def _commit(self, edits: tuple[Edit, ...]) -> None:
-        async with self._lock:
-            self._number += 1
-            numbered = [*edits, Committed(self._incarnation_id, self._number)]
-            deadline = asyncio.get_running_loop().time() + COMMIT_TIMEOUT_S
-            while True:
-                backend = await self._way(deadline)
-                try:
-                    await backend.commit(numbered)
-                    return
-                except DeposedError:
-                    if self._backend is backend:
-                        self.use(None)
-                except RetryError:
-                    if self._backend is backend and asyncio.get_running_loop().time() > deadline:
-                        raise
-                    await asyncio.sleep(RETRY_S)
+        deadline = asyncio.get_running_loop().time() + COMMIT_TIMEOUT_S
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._lock.acquire()
+        except TimeoutError as error:
+            raise RetryError(Reason.NOT_READY, "earlier changes of this broker still wait for the leader") from error
+        try:
+            await self._commit_next(edits, deadline)
+        finally:
+            self._lock.release()
+
+    async def _commit_next(self, edits: tuple[Edit, ...], deadline: float) -> None:
+        self._number += 1
+        numbered = [*edits, Committed(self._incarnation_id, self._number)]
+        while True:
+            backend = await self._way(deadline)
+            try:
+                await backend.commit(numbered)
+                return
+            except DeposedError:
+                if self._backend is backend:
+                    self.use(None)
+            except RetryError:
+                if self._backend is backend and asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(RETRY_S)
 
     async def _way(self, deadline: float) -> Backend:
         while self._over is not None or self._backend is None:

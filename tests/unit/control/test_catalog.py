@@ -96,6 +96,20 @@ async def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
     assert caught.value.reason is Reason.NOT_LEADER
 
 
+async def test_commits_that_wait_behind_each_other_give_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 0.02)
+    catalog = ClusterCatalog(ME)
+    waiting = [asyncio.create_task(catalog.commit(edit(str(number)))) for number in range(3)]
+    await asyncio.sleep(0.01)
+    monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 3600.0)  # for one that began to count only now
+    await asyncio.wait(waiting, timeout=10)
+    assert all(isinstance(task.exception(), RetryError) for task in waiting if task.done()) and all(task.done() for task in waiting)
+    way = Way()
+    catalog.use(way)
+    await catalog.commit(edit())
+    assert len(way.numbers) == 1, "nothing of what was given up is left in the queue"
+
+
 async def test_commits_go_one_after_the_other_and_outlive_their_callers() -> None:
     catalog = ClusterCatalog(ME)
     way = Way(lost)
