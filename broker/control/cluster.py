@@ -24,8 +24,9 @@ from broker.control.catalog import ClusterCatalog
 from broker.control.leader import Leader, refuses
 from broker.control.lease import LeaseRegister
 from broker.engine.catalog import DeposedError
-from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import known
 
 if TYPE_CHECKING:
     from broker.control.member import Membership
@@ -342,19 +343,16 @@ class Cluster:
         error = None if task.cancelled() else task.exception()
         if error is None or isinstance(error, HeadgateError):
             return  # the log cannot go on, which the engine knows
-        log.exception("replication_failed", error)
-        self._fail(FatalError(Reason.INTERNAL, f"unexpected error of the replication: {type(error).__name__}: {error}"))
+        self._fail(known(error, "replication"))
 
     def _run_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is None or not self._started.is_set():
             return
-        if not isinstance(error, HeadgateError):
-            log.exception("cluster_failed", error)
-            error = FatalError(Reason.INTERNAL, f"unexpected error of the control plane: {type(error).__name__}: {error}")
+        failure = known(error, "control plane")
         # Also one that is ending already must not wait for an answer that cannot come.
-        self.abandon(error)
-        self._fail(error)
+        self.abandon(failure)
+        self._fail(failure)
 
 
 async def _import(name: str) -> Any:

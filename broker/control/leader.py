@@ -47,6 +47,7 @@ from broker.engine.catalog import DeposedError, LocalCatalog
 from broker.engine.recovery import recover
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import known
 
 if TYPE_CHECKING:
     from broker.control.load import LoadMeter
@@ -378,8 +379,7 @@ class Leader:
         elif isinstance(error, HeadgateError):
             self._failed(error)
         else:
-            log.exception("leader_failed", error)
-            self._fail(HeadgateError(Reason.INTERNAL, f"unexpected error of the leader: {type(error).__name__}: {error}"))
+            self._fail(known(error, "leader"))
 
     # -- the manifest
 

@@ -20,6 +20,7 @@ from broker.engine.partition import ChunkRef, PartitionLog
 from broker.engine.recovery import encode_states
 from broker.runtime.errors import FencedError, HeadgateError
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import watch
 from broker.store.interface import Store
 
 log = get_logger("checkpoint")
@@ -80,6 +81,7 @@ class Checkpointer:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="checkpointer")
+        watch(self._task, "checkpointer", self._fail)
 
     def add(self, rolled: Rolled) -> None:
         self._rolled.append(rolled)
@@ -104,9 +106,8 @@ class Checkpointer:
                 return
             try:
                 await self.list_all()
-            except FencedError as error:
-                self._fail(error)
-                return
+            except FencedError:
+                raise
             except HeadgateError as error:
                 log.warning("checkpoint_failed", error=error.message, chunks=len(self._rolled))
                 if self._closing:

@@ -51,7 +51,6 @@ from broker.runtime.config import Settings
 from broker.runtime.errors import (
     ClosedError,
     CorruptError,
-    FatalError,
     FencedError,
     HeadgateError,
     InvalidError,
@@ -59,6 +58,7 @@ from broker.runtime.errors import (
     RetryError,
 )
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import watch
 
 if TYPE_CHECKING:
     from broker.cluster.manifest import Topic
@@ -202,18 +202,9 @@ class Coordinator:
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=name)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is None:
-            return
         # A broker whose groups do not move any more must end: clients would wait for ever, and nobody would know why.
-        if not isinstance(error, HeadgateError):
-            log.exception("coordinator_failed", error)
-            error = FatalError(Reason.INTERNAL, f"unexpected error of the group coordinator: {type(error).__name__}: {error}")
-        self._engine.wal_failed(error)
+        watch(task, "group coordinator", self._engine.wal_failed)
+        return task
 
     def _tasks(self) -> Iterator[asyncio.Task[None]]:
         for task in (self._loading, self._cleaning, self._cutting):

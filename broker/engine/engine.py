@@ -73,7 +73,7 @@ from broker.runtime.errors import (
     RetryError,
 )
 from broker.runtime.logging import get_logger
-from broker.runtime.tasks import outlast
+from broker.runtime.tasks import outlast, watch
 from broker.store.interface import Store
 from broker.store.open import PRIVATE_URLS
 
@@ -396,15 +396,10 @@ class Engine:
         """
         task = asyncio.create_task(self._resign(set(segment_ids)), name="resign")
         self._resigning.add(task)
-        task.add_done_callback(self._resigned)
+        task.add_done_callback(self._resigning.discard)
+        # Its partitions take no records any more: whatever ends it, another broker must lead them.
+        watch(task, "handing over", self.wal_failed)
         await outlast(task)
-
-    def _resigned(self, task: asyncio.Task[None]) -> None:
-        self._resigning.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, HeadgateError):
-            log.exception("resign_failed", error)
-            self.wal_failed(FatalError(Reason.INTERNAL, f"unexpected error while segments were handed over: {error!r}"))
 
     async def _resign(self, wanted: set[int]) -> None:
         await self.leads.settled()

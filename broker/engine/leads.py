@@ -42,6 +42,7 @@ from broker.log.buffers import BufferPool
 from broker.runtime.clock import Clock
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import watch
 from broker.store.interface import Store
 
 log = get_logger("leads")
@@ -374,7 +375,8 @@ class Leads:
         if origins:
             task = asyncio.create_task(self._open_with_producers(segments, origins), name="open-segments")
             self._opening.add(task)
-            task.add_done_callback(self._opened)
+            task.add_done_callback(self._opening.discard)
+            watch(task, "opening of segments", self._owner.wal_failed)
         else:
             self._install(segments, {})
 
@@ -388,14 +390,6 @@ class Leads:
                 continue
             self._install([segment for segment in segments if segment.id in self._mine], producers)
             return
-
-    def _opened(self, task: asyncio.Task[None]) -> None:
-        self._opening.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            if not isinstance(error, HeadgateError):
-                raise error
-            self._owner.wal_failed(error)
 
     def _install(self, segments: list[SegmentInfo], producers: Producers) -> None:
         manifest = self._owner.manifest

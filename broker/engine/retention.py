@@ -150,6 +150,8 @@ class Sweeper:
                     self._unswept.pop()
             except HeadgateError as error:
                 log.warning("retention_failed", error=error.message)
+            except Exception as error:  # it looks again: else the store would grow for ever, and nobody would know why
+                log.exception("retention_failed", error)
 
     async def run_once(self) -> None:
         """Move log starts, forget expired producers, and remove what nobody needs."""

@@ -21,7 +21,7 @@ from broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, GROUP_HEADER_BYTES
 from broker.log.index import BatchIndex
 from broker.runtime.clock import Clock
 from broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
-from broker.runtime.tasks import end_tasks
+from broker.runtime.tasks import end_tasks, watch
 from broker.store.interface import Store
 
 RETRY_MS_MIN = 100
@@ -118,6 +118,7 @@ class PutWal:
                 self._timer = self._loop.call_later(self._flush_interval_s, self._on_timer)
             number, self._number = self._number, self._number + 1
             self._puts[number] = self._loop.create_task(self._put(number, group))
+            watch(self._puts[number], "WAL", self._fail)
 
     def _take(self) -> list[Pending]:
         size = 0
@@ -157,9 +158,6 @@ class PutWal:
                 raise FencedError(
                     Reason.FENCED, f"another broker took over this incarnation's WAL. incarnation=`{self._incarnation_id}`"
                 )
-        except HeadgateError as error:
-            self._fail(error)
-            return
         finally:
             del self._puts[number]
         self._stored[number] = (group, CHUNK_HEADER_BYTES + data_at, position, now_ms, sections)

@@ -1,10 +1,15 @@
-"""Tasks and those who wait for them: work that outlasts its waiter, and the end of tasks that somebody began for himself."""
+"""Tasks and those who wait for them: work that outlasts its waiter, what nobody waits for, and the end of what one began himself."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
+
+from broker.runtime.errors import FatalError, HeadgateError, Reason
+from broker.runtime.logging import get_logger
+
+log = get_logger(__name__)
 
 _T = TypeVar("_T")
 
@@ -25,6 +30,25 @@ async def outlast(work: asyncio.Future[_T]) -> _T:
 def _see(work: asyncio.Future[Any]) -> None:
     if not work.cancelled():
         work.exception()
+
+
+def known(error: BaseException, part: str) -> HeadgateError:
+    """Any error of a part of the broker as one with a reason; what nobody foresaw is logged with its traceback first."""
+    if isinstance(error, HeadgateError):
+        return error
+    log.exception("unexpected_error", error, part=part)
+    return FatalError(Reason.INTERNAL, f"unexpected error of the {part}, see the log: {type(error).__name__}: {error}")
+
+
+def watch(task: asyncio.Task[Any], part: str, fail: Callable[[HeadgateError], None]) -> None:
+    """Have `fail` told of what a task raises for which nobody waits: else it would vanish, and with it what the task did."""
+
+    def ended(task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            fail(known(error, part))
+
+    task.add_done_callback(ended)
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:

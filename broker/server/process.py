@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
-from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import known
 from broker.server import ports
 from broker.server.kafka.listener import KafkaServer
 
@@ -97,7 +98,8 @@ class Process:
             # Told to stop while starting.
             starting.cancel()
             await asyncio.wait((starting,))
-        error = None if starting.cancelled() else _known(starting.exception())
+        failure = None if starting.cancelled() else starting.exception()
+        error = None if failure is None else known(failure, "start")
         if error is None:
             error = await self._end
         self.phase = "stopping"
@@ -126,8 +128,9 @@ class Process:
 
     def _thread_failed(self, failure: threading.ExceptHookArgs) -> None:
         """A thread died of an error that nobody foresaw: what it did is not done any more, so the broker must not go on."""
-        error = failure.exc_value or failure.exc_type()
-        self._loop.call_soon_threadsafe(lambda: self.stop(_known(error)))
+        name = "process" if failure.thread is None else failure.thread.name
+        error = known(failure.exc_value or failure.exc_type(), f"thread {name}")
+        self._loop.call_soon_threadsafe(self.stop, error)
 
     # -- start
 
@@ -293,17 +296,9 @@ class Process:
                     f"{part} did not close in time, which loses nothing that was acked. timeout_s=`{grace_s + 1:g}`",
                 )
             except Exception as failure:  # noqa: BLE001  # the other parts must still be closed, and the first error is reported
-                error = error or _known(failure)
+                error = error or known(failure, f"end of {part}")
         return error
 
     async def _stop_groups(self) -> None:
         assert self._groups is not None
         self._groups.stop()
-
-
-def _known(error: BaseException | None) -> HeadgateError | None:
-    """Any error as one with a reason; what nobody foresaw is logged with its traceback first."""
-    if error is None or isinstance(error, HeadgateError):
-        return error
-    log.exception("broker_failed", error)
-    return FatalError(Reason.INTERNAL, f"unexpected error, see the log: {type(error).__name__}: {error}")

@@ -61,7 +61,7 @@ class MortalStore:
         self.calls = 0
         self.kill_at_call: int | None = None
         """The process dies when it makes this call, before it has an effect."""
-        self.refused: dict[str, HeadgateError] = {}
+        self.refused: dict[str, Exception] = {}
         """By the name of an operation: the error that it raises, without an effect."""
         self.held: dict[str, threading.Event] = {}
         """By the name of an operation: it waits for this before it has an effect, as in a process that was stopped."""
@@ -206,7 +206,7 @@ class Machine:
         settings: Settings = settings(),  # noqa: B008
         *,
         kill_at_call: int | None = None,
-        refused: Mapping[str, HeadgateError] | None = None,
+        refused: Mapping[str, Exception] | None = None,
         random: Random | None = None,
         rates: Mapping[Fault, float] | None = None,
     ) -> Incarnation:
