@@ -10,7 +10,8 @@ A fetch that must wait, and every other API, is a task that fills its slot later
 Kafka; Produce and Fetch do not wait for them.
 
 A produce request for partitions that are being handed over is parked for that moment, and with it those behind it, whose answers
-would have to wait anyway: a client that is refused comes again after a tenth of a second at best, and then often too early.
+would have to wait anyway: a client that is refused comes again after a tenth of a second at best, and then often too early. So are
+those that come before the engine is there: they stand before whatever comes later.
 
 An answer from the store leaves in pieces, a turn of the loop each: who catches up takes megabytes at a time, and acks would wait.
 
@@ -166,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         """Of the last produce request, if it was for one partition."""
         self._now_ms = 0
         self._parked: deque[tuple[bytearray, Slot]] = deque()
-        """Produce requests that wait for a hand-over, the first of them, or for those before them."""
+        """Produce requests that wait for the engine or for a hand-over, the first of them, or for those before them."""
         self._astray = 0
         """ListOffsets requests in a row, up to the last one, for a partition that is led elsewhere."""
         self._cold: deque[tuple[bytes, Slot]] = deque()
@@ -349,8 +350,8 @@ class Connection(asyncio.BufferedProtocol):
                 return
         engine = self._server.engine
         api, version, correlation_id, client_size = _REQUEST(buffer, start)
-        if api == PRODUCE and produce.VERSION_MIN <= version <= produce.VERSION_MAX and engine is not None:
-            if self._parked:
+        if api == PRODUCE and produce.VERSION_MIN <= version <= produce.VERSION_MAX:
+            if engine is None or self._parked:
                 self._park(buffer[start:end])
                 return
             frame = buffer[:end]
@@ -418,8 +419,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _produce_parked(self) -> None:
         """Append what is parked, in order, as soon as that is possible; answer with what is wrong where it is not for too long."""
         server = self._server
-        engine = server.engine
-        assert engine is not None
+        engine = await server.opened()
         deadline = server.now() + PARK_S
         while self._parked:
             request, slot = self._parked[0]

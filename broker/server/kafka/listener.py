@@ -15,7 +15,7 @@ from broker.runtime.errors import HeadgateError, Reason
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
 from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, REQUEST_BYTES_MAX, Api
-from broker.server.kafka.connection import REQUEST_HEADER_BYTES, Connection, Slot
+from broker.server.kafka.connection import Connection, Slot
 from broker.server.kafka.context import Context
 from broker.wire.kafka.header import read_key_version, read_request_header, response_header
 
@@ -79,6 +79,12 @@ class KafkaServer:
         self.engine = engine
         self.groups = groups
         self._ready.set()
+
+    async def opened(self) -> Engine:
+        """The engine, once it is open."""
+        await self._ready.wait()
+        assert self.engine is not None
+        return self.engine
 
     async def stop_accepting(self) -> None:
         if self._server is not None:
@@ -176,10 +182,10 @@ class KafkaServer:
             connection.fill(slot, _framed(response_header(key, correlation_id, False) + unsupported_version()))
             return
         if key != API_VERSIONS:
-            await self._ready.wait()
+            await self.opened()
         head, position = read_request_header(frame, 0, api.flexible(version))
         if key == PRODUCE:
-            await self._produce(frame, position, version, correlation_id, connection, slot)
+            connection.fill(slot, [produce.refuse_version(memoryview(frame), position, version, correlation_id)])
         elif key == FETCH:
             assert self.engine is not None
             request = fetch.parse(self.engine, memoryview(frame), position, version)
@@ -201,20 +207,6 @@ class KafkaServer:
                 from broker.server.kafka.api.list_offsets import is_led_elsewhere
 
                 connection.looked_up(elsewhere=is_led_elsewhere(cast("ListOffsetsResponse", response)))
-
-    async def _produce(
-        self, frame: bytes, position: int, version: int, correlation_id: int, connection: Connection, slot: Slot
-    ) -> None:
-        """A produce request of an old version, or one that came before the engine was open."""
-        assert self.engine is not None
-        if version < produce.VERSION_MIN:
-            connection.fill(slot, [produce.refuse_version(memoryview(frame), position, version, correlation_id)])
-            return
-        acks, response, _, _ = produce.produce(
-            self.engine, memoryview(bytearray(frame)), REQUEST_HEADER_BYTES, position, version, correlation_id, self.now_ms()
-        )
-        await self.engine.durable()
-        connection.fill(slot, [response] if acks else [])
 
     def _context(self, api: Api, version: int, client_id: str | None, peer: str, reader: int) -> Context:
         host, port = self._advertised
