@@ -9,7 +9,7 @@ from broker.control.leader import refuses
 from broker.control.stream import Stream, connect
 from broker.engine.engine import Engine
 from broker.engine.replicas import Copy
-from broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
+from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.runtime.tasks import end_tasks
 from broker.wire.grpc.headgate.v1 import control_pb2
@@ -93,7 +93,11 @@ class Replication:
         engine = self._engine
         await engine.durable()
         follower = Follower(incarnation_id=peer.id, host=peer.host, grpc_port=peer.grpc_port, stream=number)
-        await engine.set_follower(follower)
+        try:
+            await engine.set_follower(follower)
+        except HeadgateError:
+            engine.replicator.end()  # nobody's word counts on this stream, and nothing else would end it
+            raise
         engine.replicator.count(number)
         log.info("follower_found", follower=peer.broker_id, stream=number)
 

@@ -19,7 +19,7 @@ from broker.engine import replicas
 from broker.engine.partition import PartitionLog
 from broker.engine.replicas import Copy, Replicas
 from broker.log.records import Record, encode_batch, iter_records
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, RetryError
+from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.world import Broker, World, until
 
@@ -130,6 +130,30 @@ async def test_a_lead_without_its_follower_waits_for_the_store(make_world: MakeW
     assert await send(lead, 3) == 3
     await lead.crash()
     assert await values(await new_lead(world, lead)) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_follower_that_the_manifest_could_not_name_is_looked_for_again(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster's leader was away for longer than a commit waits for it: the follower is there, and its word does not count."""
+    monkeypatch.setattr(replication, "AVOID_S", 0.0)
+    monkeypatch.setattr(replication, "LOOK_S", 0.01)
+    _, lead, follower = await replicating(make_world)
+    name, tries = lead.engine.set_follower, iter((RetryError(Reason.NOT_READY, "no broker leads the cluster"),))
+
+    async def refused_once(one: Follower) -> None:
+        for error in tries:
+            raise error
+        await name(one)
+
+    monkeypatch.setattr(lead.engine, "set_follower", refused_once)
+    stream = lead.engine.replicator.stream
+    lead.engine.replicator.end()
+    await until(lambda: lead.engine.replicator.stream > stream + 1)
+    await until(lambda: lead.engine.replicator.counts)
+    hold_puts(lead)
+    assert await send(lead, 1) == 1
+    assert follower.engine.replicas.bytes > 0
 
 
 async def test_who_was_replaced_cannot_ack(make_world: MakeWorld) -> None:
