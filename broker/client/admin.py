@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Self
 
-from broker.client.cluster import ADMIN, Cluster
+from broker.client.cluster import ADMIN, ClusterClient
 from broker.client.errors import from_message
 from broker.client.types import (
-    DEFAULT_CLUSTER,
     Broker,
     ClusterStatus,
     ConfigEntry,
@@ -26,7 +23,7 @@ from broker.runtime.errors import InvalidError, Reason
 from broker.wire.grpc.headgate.v1 import admin_pb2
 
 
-class Admin:
+class Admin(ClusterClient):
     """Manages topics. An async context manager; every method may be called from any number of tasks.
 
     Args:
@@ -37,21 +34,6 @@ class Admin:
     RetryError when the cluster did not answer in time. All of it is repeated until then, at any broker that answers. A change whose
     answer was lost (the broker died) is made once: where the next attempt finds it done, it is done.
     """
-
-    def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
-        self._cluster = Cluster(cluster, timeout_ms)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Give back the connections."""
-        await self._cluster.close()
 
     async def status(self, *, rate_window_ms: int = 0) -> ClusterStatus:
         """The cluster, its brokers and topics; with a window (at most 10000) traffic is measured for that long first."""

@@ -7,14 +7,15 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar, cast
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import grpc
 from google.protobuf.message import Message
 
 from broker.client.backoff import Backoff
 from broker.client.errors import from_call, from_message
-from broker.client.types import OffsetAndTimestamp, Start, Timestamp, TopicPartition
+from broker.client.types import DEFAULT_CLUSTER, OffsetAndTimestamp, Start, Timestamp, TopicPartition
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.tasks import end_tasks, outlast
 from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
@@ -452,6 +453,31 @@ class Cluster:
                 raise from_message(row.error)
             found[partition] = OffsetAndTimestamp(row.offset, row.timestamp_ms if row.HasField("timestamp_ms") else None)
         return found
+
+
+class ClusterClient:
+    """What clients of a cluster have in common: the way there, and an end. An async context manager.
+
+    Args:
+        cluster: ``host:grpc_port`` of any broker, or several with commas between them.
+        timeout_ms: longest wait for one call, with its retries.
+        on_outage: see Cluster.
+    """
+
+    def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000, on_outage: OnOutage | None = None) -> None:
+        self._cluster = Cluster(cluster, timeout_ms, on_outage)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._cluster.close()
 
 
 def position(start: Start) -> log_pb2.Position:

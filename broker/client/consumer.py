@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Self
 
-from broker.client.cluster import Cluster, OnOutage
+from broker.client.cluster import ClusterClient, OnOutage
 from broker.client.reader import Assigned, Chunk, Reader
 from broker.client.types import DEFAULT_CLUSTER, ConsumerRecord, Start, TopicPartition
 from broker.log.batch import crc_matches, parse_header, split
@@ -16,7 +15,7 @@ from broker.log.records import iter_records
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 
 
-class Consumer:
+class Consumer(ClusterClient):
     """Reads records in offset order per partition. An async context manager and an endless async iterator; used by one task.
 
     ::
@@ -48,7 +47,7 @@ class Consumer:
     ) -> None:
         if prefetch_bytes < 1:
             raise InvalidError(Reason.INVALID_CONFIG, f"value is too small. prefetch_bytes=`{prefetch_bytes}` min=`1`")
-        self._cluster = Cluster(cluster, timeout_ms, on_outage)
+        super().__init__(cluster, timeout_ms=timeout_ms, on_outage=on_outage)
         self._reader = Reader(self._cluster, prefetch_bytes)
         self._check_crcs = check_crcs
         self._closed = False
@@ -60,20 +59,11 @@ class Consumer:
         self._error: HeadgateError | None = None
         """What the next call raises."""
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
     async def close(self) -> None:
-        """Give back the connections."""
         self._closed = True
         self._reader.arrived.set()
         await self._reader.close()
-        await self._cluster.close()
+        await super().close()
 
     # -- what is read
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from google.protobuf.message import Message
 
 from broker.client.backoff import Backoff
-from broker.client.cluster import Cluster, Link
+from broker.client.cluster import ClusterClient, Link
 from broker.client.types import DEFAULT_CLUSTER
 from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
@@ -110,7 +109,7 @@ class DesiredBrokers:
     live_brokers: int
 
 
-class Control:
+class Control(ClusterClient):
     """Talks with the leader, wherever it is. An async context manager.
 
     Args:
@@ -121,22 +120,13 @@ class Control:
     """
 
     def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
-        self._cluster = Cluster(cluster, timeout_ms)
+        super().__init__(cluster, timeout_ms=timeout_ms)
         self._timeout_s = timeout_ms / 1000
         self._addresses = [part.strip() for part in cluster.split(",") if part.strip()]
         self._links: dict[str, Link] = {}
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
     async def close(self) -> None:
-        """Give back the connections."""
-        await self._cluster.close()
+        await super().close()
         for link in self._links.values():
             await link.close()
         self._links.clear()

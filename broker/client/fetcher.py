@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from broker.client.backoff import Backoff
-from broker.client.cluster import LOG, Cluster
+from broker.client.cluster import LOG, ClusterClient
 from broker.runtime.errors import Reason, RetryError
 from broker.runtime.tasks import end_tasks
 from broker.wire.grpc.headgate.v1 import log_pb2
@@ -23,7 +22,7 @@ STALL_MS = 60_000
 """Longest wait for records that must be there: below the high watermark, and not behind an open gate."""
 
 
-class Fetcher:
+class Fetcher(ClusterClient):
     """Fetches from the leads of partitions, wherever they move. An async context manager.
 
     Args:
@@ -31,20 +30,8 @@ class Fetcher:
     """
 
     def __init__(self, cluster: str, *, timeout_ms: int = 60_000) -> None:
-        self._cluster = Cluster(cluster, timeout_ms)
+        super().__init__(cluster, timeout_ms=timeout_ms)
         self._timeout_s = timeout_ms / 1000
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Give back the connections."""
-        await self._cluster.close()
 
     async def fetch(
         self, topic: str, partition: int, offset: int, max_bytes: int = FETCH_BYTES, wait_ms: int = 0

@@ -7,10 +7,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from types import TracebackType
-from typing import Self
 
-from broker.client.cluster import Cluster
+from broker.client.cluster import ClusterClient
 from broker.client.types import DEFAULT_CLUSTER, Start, TopicPartition
 from broker.runtime.errors import InvalidError, Reason
 from broker.wire.grpc.headgate.v1 import gates_pb2
@@ -140,7 +138,7 @@ class Layout:
     partitions: tuple[PartitionLayout, ...] = field(default=())
 
 
-class GateAdmin:
+class GateAdmin(ClusterClient):
     """Opens, fills and looks after gates. An async context manager.
 
     Args:
@@ -153,19 +151,7 @@ class GateAdmin:
     """
 
     def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 60_000) -> None:
-        self._cluster = Cluster(cluster, timeout_ms)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Give back the connections."""
-        await self._cluster.close()
+        super().__init__(cluster, timeout_ms=timeout_ms)
 
     async def open(
         self,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
-from broker.client.cluster import Cluster
+from broker.client.cluster import ClusterClient
 from broker.client.errors import from_message
-from broker.client.types import DEFAULT_CLUSTER, OffsetAndTimestamp, Start, TopicPartition
+from broker.client.types import OffsetAndTimestamp, Start, TopicPartition
 from broker.runtime.errors import Reason
 from broker.wire.grpc.headgate.v1 import groups_pb2
 from broker.wire.grpc.methods import methods
@@ -71,7 +69,7 @@ class GroupDescription:
     positions: tuple[GroupPosition, ...]
 
 
-class GroupAdmin:
+class GroupAdmin(ClusterClient):
     """Looks at groups and administers those without members. An async context manager, as `Admin` is.
 
     Args:
@@ -81,21 +79,6 @@ class GroupAdmin:
     Methods raise HeadgateError: InvalidError (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_TOPIC, OFFSET_OUT_OF_RANGE) when the
     request is wrong, RetryError when the cluster did not answer in time.
     """
-
-    def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
-        self._cluster = Cluster(cluster, timeout_ms)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Give back the connections."""
-        await self._cluster.close()
 
     async def list_groups(self) -> list[GroupSummary]:
         """All groups, by id."""

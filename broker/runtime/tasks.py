@@ -1,4 +1,4 @@
-"""Tasks and those who wait for them: work that outlasts its waiter, what nobody waits for, and the end of what one began himself."""
+"""Tasks and those who wait for them: work that outlasts its waiter, what nobody waits for, and the end of one's own."""
 
 from __future__ import annotations
 
