@@ -7,7 +7,6 @@ into the partition's tail and hands it to the WAL. Nothing is visible, and nobod
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,6 +42,7 @@ from broker.engine.catalog import Catalog, DeposedError, LocalCatalog
 from broker.engine.checkpoint import Checkpointer, Rolled
 from broker.engine.encoding import Encoders
 from broker.engine.history import HistoryReader
+from broker.engine.identity import identify
 from broker.engine.leads import Leads
 from broker.engine.partition import Appended, PartitionLog
 from broker.engine.reader import Reader
@@ -65,7 +65,6 @@ from broker.runtime.config import Settings
 from broker.runtime.errors import (
     ClosedError,
     CorruptError,
-    FatalError,
     FencedError,
     HeadgateError,
     InvalidError,
@@ -79,7 +78,6 @@ from broker.store.open import PRIVATE_URLS
 
 log = get_logger("engine")
 
-FORMAT_VERSION = 1
 ADOPT_BYTES_MIN = 32 << 10
 """A batch from this size on is kept in the buffer that it came in; smaller ones are copied together: a fetch is then one slice."""
 RESIGN_RETRY_S = 0.2
@@ -304,45 +302,11 @@ class Engine:
         self._sweeper.sweep_sealed()
 
     async def identify(self) -> None:
-        """Find out whose store this is; make it ours where it is new, unless `cluster_id` says that it is not.
-
-        Raises FatalError where it is another's.
-        """
-        settings = self.settings
-        if not settings.cluster_id:
-            mine = {
-                "format": FORMAT_VERSION,
-                "cluster_id": settings.cluster_name or uuid.UUID(hex=self.incarnation_id).hex[:22],
-                "created_ms": self.clock.now_ms(),
-            }
-            await self.store.put_if_absent(keys.CLUSTER_ID, json.dumps(mine).encode())
-        try:
-            found = json.loads(await self.store.get(keys.CLUSTER_ID))
-            cluster_id, version = str(found["cluster_id"]), int(found["format"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise FatalError(
-                Reason.STORE_MISCONFIGURED,
-                f"this is not a Headgate store: {keys.CLUSTER_ID} cannot be read. store=`{self.store.url}`",
-            ) from error
-        except InvalidError as error:
-            if error.reason is not Reason.NOT_FOUND:
-                raise
-            raise FatalError(
-                Reason.STORE_MISCONFIGURED,
-                f"the store is empty, and is not made anew. store=`{self.store.url}` expected=`{settings.cluster_id}`",
-            ) from error
-        if version > FORMAT_VERSION:
-            raise FatalError(
-                Reason.STORE_MISCONFIGURED,
-                f"the store was written by a newer Headgate: upgrade this broker. format=`{version}` known=`{FORMAT_VERSION}`",
-            )
-        for expected in (settings.cluster_name, settings.cluster_id):
-            if expected and cluster_id != expected:
-                raise FatalError(
-                    Reason.STORE_MISCONFIGURED,
-                    f"the store belongs to another cluster. store=`{self.store.url}` found=`{cluster_id}` expected=`{expected}`",
-                )
-        self.cluster_id = cluster_id
+        """Find out whose store this is, as `identity.identify`."""
+        settings, fresh_id = self.settings, uuid.UUID(hex=self.incarnation_id).hex[:22]
+        self.cluster_id = await identify(
+            self.store, name=settings.cluster_name, expected_id=settings.cluster_id, fresh_id=fresh_id, now_ms=self.clock.now_ms()
+        )
 
     def _start_wal(self) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()

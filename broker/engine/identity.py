@@ -1,0 +1,47 @@
+"""Whose store it is: one object says which cluster has it, and in which format; it is made once, by the first broker."""
+
+from __future__ import annotations
+
+import json
+
+from broker.engine import keys
+from broker.runtime.errors import FatalError, InvalidError, Reason
+from broker.store.interface import Store
+
+FORMAT_VERSION = 1
+
+
+async def identify(store: Store, *, name: str, expected_id: str, fresh_id: str, now_ms: int) -> str:
+    """The id of the cluster that has a store. A new store becomes this cluster's, unless it is expected to have one already.
+
+    Args:
+        name: that the cluster must have; a new one gets it. Empty: any.
+        expected_id: that it must have; nothing is made then. Empty: any.
+        fresh_id: of a new cluster without a name.
+        now_ms: the wall clock.
+
+    Raises:
+        FatalError: it is another cluster's, of a newer Headgate, empty where it must not be, or no store of ours. RetryError.
+    """
+    if not expected_id:
+        mine = {"format": FORMAT_VERSION, "cluster_id": name or fresh_id, "created_ms": now_ms}
+        await store.put_if_absent(keys.CLUSTER_ID, json.dumps(mine).encode())
+    try:
+        found = json.loads(await store.get(keys.CLUSTER_ID))
+        cluster_id, version = str(found["cluster_id"]), int(found["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise _wrong(f"this is not a Headgate store: {keys.CLUSTER_ID} cannot be read. store=`{store.url}`") from error
+    except InvalidError as error:
+        if error.reason is not Reason.NOT_FOUND:
+            raise
+        raise _wrong(f"the store is empty, and is not made anew. store=`{store.url}` expected=`{expected_id}`") from error
+    if version > FORMAT_VERSION:
+        raise _wrong(f"the store was written by a newer Headgate: upgrade this broker. format=`{version}` known=`{FORMAT_VERSION}`")
+    for expected in (name, expected_id):
+        if expected and cluster_id != expected:
+            raise _wrong(f"the store belongs to another cluster. store=`{store.url}` found=`{cluster_id}` expected=`{expected}`")
+    return cluster_id
+
+
+def _wrong(message: str) -> FatalError:
+    return FatalError(Reason.STORE_MISCONFIGURED, message)
