@@ -217,12 +217,16 @@ class AdminService:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many cuts. cuts=`{len(request.cuts)}` max=`{CUTS_MAX}`")
         topic = self._engine.topic(request.topic)
         rows = [admin_pb2.DeleteRecordsResponse.Result(partition=cut.partition, log_start=-1) for cut in request.cuts]
+        offsets: dict[PartitionLog, int] = {}
+        here: list[tuple[int, PartitionLog]] = []
         elsewhere: dict[str, tuple[Incarnation, list[int]]] = {}
         for index, cut in enumerate(request.cuts):
             lead = self._engine.lead(topic.id, cut.partition)
             if lead is None or lead[0].id == self._engine.incarnation_id or is_forwarded(context):
                 try:
-                    rows[index].log_start = await self._cut(topic, cut)
+                    partition = self._shared.partition(topic, cut.partition)
+                    offsets[partition] = max(self._cut_offset(partition, cut), offsets.get(partition, 0))
+                    here.append((index, partition))
                 except HeadgateError as error:
                     rows[index].error.CopyFrom(error_message(error))
             else:
@@ -231,7 +235,14 @@ class AdminService:
             (broker, admin_pb2.DeleteRecordsRequest(topic=request.topic, cuts=[request.cuts[index] for index in indexes]))
             for broker, indexes in elsewhere.values()
         ]
-        answers = await self._shared.peers.ask(requests, ADMIN["DeleteRecords"], CHANGE_TIMEOUT_S)
+        answers, failure = await asyncio.gather(
+            self._shared.peers.ask(requests, ADMIN["DeleteRecords"], CHANGE_TIMEOUT_S), self._delete_below(offsets)
+        )
+        for index, partition in here:
+            if failure is not None:
+                rows[index].error.CopyFrom(error_message(failure))
+            else:
+                rows[index].log_start = partition.log_start
         for (_, indexes), answer in zip(elsewhere.values(), answers, strict=True):
             for number, index in enumerate(indexes):
                 if answer.error is not None:
@@ -240,13 +251,20 @@ class AdminService:
                     rows[index].CopyFrom(answer.response.results[number])
         return admin_pb2.DeleteRecordsResponse(results=rows)
 
-    async def _cut(self, topic: Topic, cut: admin_pb2.DeleteRecordsRequest.Cut) -> int:
-        partition = self._shared.partition(topic, cut.partition)
+    def _cut_offset(self, partition: PartitionLog, cut: admin_pb2.DeleteRecordsRequest.Cut) -> int:
         if not cut.HasField("before_offset"):
-            return await self._engine.delete_records(partition, -1)
+            return self._engine.cut_offset(partition, -1)
         if cut.before_offset < 0:
             raise InvalidError(Reason.OFFSET_OUT_OF_RANGE, f"offset is negative. before_offset=`{cut.before_offset}`")
-        return await self._engine.delete_records(partition, cut.before_offset)
+        return self._engine.cut_offset(partition, cut.before_offset)
+
+    async def _delete_below(self, offsets: dict[PartitionLog, int]) -> HeadgateError | None:
+        """Returns why it failed, if it did."""
+        try:
+            await self._engine.delete_below(offsets)
+        except HeadgateError as error:
+            return error
+        return None
 
 
 def _topic(topic: Topic) -> admin_pb2.Topic:

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from broker.engine.catalog import LocalCatalog
 from broker.server.kafka.errors import ErrorCode
 from broker.wire.kafka.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -266,6 +267,28 @@ async def test_delete_records(kafka: Kafka, version: int) -> None:
     assert await cut(kafka, "a", -1, version=version) == (0, 5)
     assert await cut(kafka, "a", 0, partition=1, version=version) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
     assert await cut(kafka, "no", 0, version=version) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+
+
+async def test_records_of_many_partitions_are_deleted_in_one_edit(kafka: Kafka) -> None:
+    """An edit of the manifest takes a store some tens of milliseconds: one for each partition would outlast a client's patience."""
+    await kafka.engine.create_topic("a", 20, {})
+    await kafka.engine.create_topic("b", 1, {})
+    for number in range(20):
+        await kafka.append("a", [b"x"] * 3, partition=number)
+    await kafka.append("b", [b"x"] * 3)
+    catalog = kafka.engine._catalog
+    assert isinstance(catalog, LocalCatalog)
+    before = catalog.version
+    parts = [DeleteRecordsPartition(partition_index=number, offset=-1 if number % 2 else 2) for number in range(20)]
+    parts += [DeleteRecordsPartition(partition_index=0, offset=1), DeleteRecordsPartition(partition_index=1, offset=4)]
+    other = DeleteRecordsTopic(name="b", partitions=[DeleteRecordsPartition(partition_index=0, offset=1)])
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="a", partitions=parts), other])
+    first, second = (await kafka.call(request, 2)).topics
+    answers = [(one.partition_index, one.error_code, one.low_watermark) for one in first.partitions]
+    assert answers[:20] == [(number, 0, 3 if number % 2 else 2) for number in range(20)]
+    assert answers[20:] == [(0, 0, 2), (1, ErrorCode.OFFSET_OUT_OF_RANGE, -1)]
+    assert [(one.error_code, one.low_watermark) for one in second.partitions] == [(0, 1)]
+    assert catalog.version == before + 1
 
 
 async def test_records_that_may_not_be_deleted(kafka: Kafka) -> None:

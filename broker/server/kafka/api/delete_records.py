@@ -6,41 +6,56 @@ As in Kafka, a topic that is only compacted keeps its records (POLICY_VIOLATION)
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.cluster.topic_config import is_internal
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import error_code
 from broker.server.kafka.shared import ID_UNKNOWN
 from broker.wire.kafka.messages.delete_records import (
-    DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
 
+if TYPE_CHECKING:
+    from broker.engine.partition import PartitionLog
+
 
 async def handle(request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
+    offsets: dict[PartitionLog, int] = {}
+    accepted: list[tuple[DeleteRecordsPartitionResult, PartitionLog]] = []
     for topic in request.topics:
-        result = DeleteRecordsTopicResult(name=topic.name)
-        response.topics.append(result)
+        rows = DeleteRecordsTopicResult(name=topic.name)
+        response.topics.append(rows)
         for one in topic.partitions:
-            result.partitions.append(await _delete(topic.name, one, context))
+            row = DeleteRecordsPartitionResult(partition_index=one.partition_index, low_watermark=ID_UNKNOWN)
+            rows.partitions.append(row)
+            try:
+                log = _log(topic.name, one.partition_index, context)
+                offsets[log] = max(context.engine.cut_offset(log, one.offset), offsets.get(log, 0))
+            except HeadgateError as error:
+                row.error_code = error_code(error)
+            else:
+                accepted.append((row, log))
+    code = 0
+    try:
+        await context.engine.delete_below(offsets)
+    except HeadgateError as error:
+        code = error_code(error)
+    for row, log in accepted:
+        row.error_code, row.low_watermark = code, ID_UNKNOWN if code else log.log_start
     return response
 
 
-async def _delete(name: str, one: DeleteRecordsPartition, context: Context) -> DeleteRecordsPartitionResult:
-    engine = context.engine
-    try:
-        log = engine.partition(engine.topic(name), one.partition_index)
-        if is_internal(name):
-            raise InvalidError(Reason.INVALID_TOPIC, f"records of an internal topic cannot be deleted. topic=`{name}`")
-        if not log.config.delete:
-            raise InvalidError(Reason.POLICY_VIOLATION, f"cleanup.policy of the topic does not allow deletion. topic=`{name}`")
-        low_watermark = await engine.delete_records(log, one.offset)
-    except HeadgateError as error:
-        return DeleteRecordsPartitionResult(
-            partition_index=one.partition_index, low_watermark=ID_UNKNOWN, error_code=error_code(error)
-        )
-    return DeleteRecordsPartitionResult(partition_index=one.partition_index, low_watermark=low_watermark)
+def _log(name: str, number: int, context: Context) -> PartitionLog:
+    """A partition whose records may be deleted. Raises InvalidError, RetryError."""
+    log = context.engine.partition(context.engine.topic(name), number)
+    if is_internal(name):
+        raise InvalidError(Reason.INVALID_TOPIC, f"records of an internal topic cannot be deleted. topic=`{name}`")
+    if not log.config.delete:
+        raise InvalidError(Reason.POLICY_VIOLATION, f"cleanup.policy of the topic does not allow deletion. topic=`{name}`")
+    return log
