@@ -46,6 +46,7 @@ SMALL_CACHE_TOLD_S = 60.0
 """How often the log says that the cache is too small."""
 
 _T = TypeVar("_T")
+_K = TypeVar("_K")
 Encode: TypeAlias = Callable[[RowGroupBytes], list[memoryview]]
 
 
@@ -205,13 +206,16 @@ class HistoryReader:
             self._footers.move_to_end(extent.path)
             _agree(extent, known[0])
             return known[0]
+        file = await self._shared(self._begin_to_open(extent))
+        _agree(extent, file)
+        return file
+
+    def _begin_to_open(self, extent: ParquetExtent) -> asyncio.Task[ExtentFile]:
         opening = self._opening.get(extent.path)
         if opening is None:
             opening = self._opening[extent.path] = asyncio.get_running_loop().create_task(self._open_file(extent))
-            opening.add_done_callback(lambda _: self._opening.pop(extent.path, None))
-        file = await self._shared(opening)
-        _agree(extent, file)
-        return file
+            opening.add_done_callback(partial(self._ended, self._opening, extent.path))
+        return opening
 
     async def _open_file(self, extent: ParquetExtent) -> ExtentFile:
         store, key = self._place(extent)
@@ -265,13 +269,14 @@ class HistoryReader:
         if task is None:
             self.misses += 1
             task = self._encoding[key] = asyncio.get_running_loop().create_task(self._encode(key, extent, file))
-            task.add_done_callback(lambda task: self._ended(key, task))
+            task.add_done_callback(partial(self._ended, self._encoding, key))
         return task
 
-    def _ended(self, key: _GroupKey, task: asyncio.Task[EncodedGroup]) -> None:
-        self._encoding.pop(key, None)
+    @staticmethod
+    def _ended(under_way: dict[_K, asyncio.Task[_T]], key: _K, task: asyncio.Task[_T]) -> None:
+        under_way.pop(key, None)
         if not task.cancelled():
-            # Nobody may have waited for what was read ahead; who needs it will try again and hear of it.
+            # Nobody may wait for it any more, or ever did, where it was ahead; who needs it will try again and hear of it.
             task.exception()
 
     async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile) -> EncodedGroup:
@@ -321,14 +326,11 @@ class HistoryReader:
         if self._room.locked() or self._closed:
             return
         if index >= len(file.groups):
-            known = None if following is None else self._footers.get(following.path)
             if following is None:
                 return
+            known = self._footers.get(following.path)
             if known is None:
-                if following.path not in self._opening:
-                    opening = asyncio.get_running_loop().create_task(self._open_file(following))
-                    self._opening[following.path] = opening
-                    opening.add_done_callback(lambda task: self._opened(following.path, task))
+                self._begin_to_open(following)
                 return
             extent, file, index = following, known[0], 0
         key = self._key(extent, index)
@@ -336,11 +338,6 @@ class HistoryReader:
         size_bytes = int(file.groups[index].data_bytes * self._growth * (1 + len(self._encoding)))
         if key not in self.cache and self.cache.has_room(size_bytes, self._now_s()):
             self._begin(key, extent, file)
-
-    def _opened(self, path: str, task: asyncio.Task[ExtentFile]) -> None:
-        self._opening.pop(path, None)
-        if not task.cancelled():
-            task.exception()
 
     @staticmethod
     def _now_s() -> float:
