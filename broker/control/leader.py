@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import structs
+
 from broker.cluster.admission import taken_over
 from broker.cluster.lease import Lease
 from broker.cluster.manifest import (
@@ -305,12 +307,10 @@ class Leader:
         Args:
             serving: the door is open from now on; else it is as it was.
         """
-        from msgspec.structs import replace
-
         async with self._writing_lease:
             if self._given_up:
                 return
-            lease = replace(self.lease, renewal=self.lease.renewal + 1, serving=serving or self.lease.serving)
+            lease = structs.replace(self.lease, renewal=self.lease.renewal + 1, serving=serving or self.lease.serving)
             try:
                 if await self._register.write(self._version + 1, lease):
                     self._version += 1
@@ -797,9 +797,7 @@ def _same_place(one: Incarnation, other: Incarnation) -> bool:
 
 
 def _with_epoch(incarnation: Incarnation, manifest: Manifest, behind: int = 1) -> Incarnation:
-    from msgspec.structs import replace
-
-    return replace(incarnation, leader_epoch=manifest.leader_epoch + behind)
+    return structs.replace(incarnation, leader_epoch=manifest.leader_epoch + behind)
 
 
 def _without(gap: Gap, taken: set[tuple[Any, int]]) -> list[tuple[Any, int, int]]:
