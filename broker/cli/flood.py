@@ -6,6 +6,7 @@ and at the end what the certificate says. Of Spark's own words, which are many, 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -14,7 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from broker.cli import output
 from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
@@ -36,10 +38,11 @@ def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certific
     backfill.id()
     if certificate_path is not None:
         _check_writable(certificate_path)
-    with _ended_by_sigterm(), _quiet() as log, _shown(f"flood to {backfill.topic}") as listener:
+    with _Ending() as ending, _quiet() as log, _shown(f"flood to {backfill.topic}") as listener:
         listener(None, f"starting Spark ({master})")
         try:
-            spark = session(master, app_name=f"headgate flood {backfill.topic}", conf=conf)
+            with ending.held():
+                spark = session(master, app_name=f"headgate flood {backfill.topic}", conf=conf)
             try:
                 certificate = flood.run(backfill, spark, progress=lambda seen: listener(seen, ""))
             finally:
@@ -220,23 +223,50 @@ class _Lines:
 # -- the process
 
 
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the flood as Ctrl-C does: its gate is released."""
+class _Ending:
+    """Ctrl-C and SIGTERM end the flood alike: its gate is released. A context manager. Who ignores one of them is left to it."""
 
-    def end(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._set(_end)
+        return self
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While Spark starts the first of them waits, and the second does not: a JVM whose launch is broken off stays for ever."""
+        came: list[int] = []
+
+        def note(number: int, frame: FrameType | None) -> None:
+            came.append(number)
+            if len(came) > 1:
+                _end(number, frame)
+
+        self._set(note)
+        try:
+            yield
+        finally:
+            # Spark has set a handler by now, which calls the JVM while another call to it is under way.
+            self._set(_end)
+            if came:
+                raise KeyboardInterrupt
+
+    def _set(self, handler: Callable[[int, FrameType | None], None]) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before if before is signal.SIG_IGN else handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 @contextmanager
 def _quiet() -> Iterator[Path]:
-    """What the JVM says goes to a file, and what Python says still to stderr. The file is removed unless something fails."""
+    """What Spark says, in the JVM and in Python's logs, goes to a file, and what we say still to stderr. The file is removed unless
+    something fails."""
     handle, name = tempfile.mkstemp(prefix="headgate-spark-", suffix=".log")
     sys.stderr.flush()
     own = os.dup(2)
@@ -244,6 +274,8 @@ def _quiet() -> Iterator[Path]:
     os.dup2(handle, 2)
     os.close(handle)
     sys.stderr = os.fdopen(own, "w", buffering=1)
+    logs = logging.FileHandler(name)
+    logging.getLogger().addHandler(logs)
     failed = True
     try:
         yield Path(name)
@@ -252,6 +284,8 @@ def _quiet() -> Iterator[Path]:
         failed = False
         raise
     finally:
+        logging.getLogger().removeHandler(logs)
+        logs.close()
         sys.stderr.flush()
         os.dup2(own, 2)
         sys.stderr.close()

@@ -11,6 +11,7 @@ import asyncio
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -730,6 +731,45 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
     )  # fmt: skip
     assert wrong_again.returncode == 1 and "checksum of the topic" in wrong_again.stderr, "it is read back again, and compared"
     assert "with the source's side of the one before it" in wrong_again.stdout
+
+
+@pytest.mark.parametrize("phase", ["starting Spark", "shuffling"])
+def test_ctrl_c_ends_the_command_line_s_flood_without_a_word(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str
+) -> None:
+    """Also while the JVM comes up, which would stay if its launch were broken off: it has our standard output, too."""
+    topic = f"interrupted-{phase.split()[0]}"
+    create(broker, topic)
+    slow = "concat(payload, java_method('java.lang.Thread', 'sleep', cast(5 as long)))"
+    command = [sys.executable, "-m", "broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source[0])]
+    with subprocess.Popen(
+        [*command, "--key", "user", "--event-time", "at", "--value", slow, "--master", "local[2]"],
+        cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        for line in process.stderr:
+            if f": {phase}" in line:
+                break
+        if phase == "starting Spark":
+            wait_for_java(process)
+        os.killpg(process.pid, signal.SIGINT)
+        said, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert said == "" and "Traceback" not in errors, errors
+    assert all(gate.state is GateState.RELEASED for gate in gates(broker, topic))
+
+
+def wait_for_java(process: subprocess.Popen[str]) -> None:
+    """Until a process of this one's group is Spark's JVM, not that of its launcher."""
+    deadline = time.monotonic() + TIMEOUT_S / 2
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline, "there never was a JVM"
+        listed = subprocess.run(["ps", "-A", "-ww", "-o", "pgid=,args="], capture_output=True, text=True, check=True).stdout
+        mine = [line for line in listed.splitlines() if line.split()[0] == str(process.pid)]
+        if any("java" in line and "deploy.SparkSubmit" in line and "launcher.Main" not in line for line in mine):
+            return
+        time.sleep(0.01)
 
 
 def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
