@@ -58,7 +58,7 @@ class Backfill:
         source: a path for `format`, a SQL query where that is ``query``, or a DataFrame.
         format, options: as of ``spark.read``: parquet, csv, json, orc, jdbc ...
         key: decides on the partition as Kafka's Java client does. Rows without one are spread by their content.
-        value: default: the row as a JSON object.
+        value: default: the row as a JSON object, as Spark's ``to_json`` has it: no field that is null, times to the millisecond.
         event_time: a timestamp or date; becomes the record's time, and the order within a partition. None: the time of the run, and
             the order of the source.
         headers: a map, or an array of structs of a name and a value.
