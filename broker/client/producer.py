@@ -170,7 +170,7 @@ class Producer:
         """`send`, then wait until the record is durable."""
         return await (await self.send(topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition))
 
-    async def publish_table(self, topic: str, rows: pa.Table, *, publish_id: str | None = None) -> Gate:
+    async def publish_table(self, topic: str, rows: pa.Table | pa.RecordBatch, *, publish_id: str | None = None) -> Gate:
         """Append a table at the end of a topic by reference: Parquet files go to the cluster's store, not through a broker.
 
         All rows become visible at once, in the order of the table within each partition, behind what was acked before. What `send`

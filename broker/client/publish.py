@@ -20,7 +20,7 @@ DIGEST_BYTES = 16
 """Of a file, in its name."""
 
 
-async def publish_table(cluster: str, topic: str, rows: pa.Table, *, publish_id: str, timeout_ms: int) -> Gate:
+async def publish_table(cluster: str, topic: str, rows: pa.Table | pa.RecordBatch, *, publish_id: str, timeout_ms: int) -> Gate:
     """See `Producer.publish_table`."""
     check_gate_id(publish_id)  # before anything is uploaded
     async with GateAdmin(cluster, timeout_ms=timeout_ms) as gates:
@@ -31,14 +31,14 @@ async def publish_table(cluster: str, topic: str, rows: pa.Table, *, publish_id:
         return await gates.publish(topic, files, gate_id=publish_id)
 
 
-def upload_table(store_url: str, prefix: str, rows: pa.Table, partitions: int, publish_id: str) -> list[FileRef]:
+def upload_table(store_url: str, prefix: str, rows: pa.Table | pa.RecordBatch, partitions: int, publish_id: str) -> list[FileRef]:
     """Upload the rows of each partition. Their offsets count from 0. Files are named after what is in them."""
     from broker.log.column_partitioner import split_by_partition
     from broker.log.parquet import write_extent_file
 
-    rows = _plain(rows)
-    parts = split_by_partition(rows, _partitions_of(rows, partitions))
-    if not rows.num_rows:
+    table = _plain(rows)
+    parts = split_by_partition(table, _partitions_of(table, partitions))
+    if not table.num_rows:
         raise InvalidError(Reason.INVALID_RECORD, "a table that is published has at least one row. rows=`0`")
     files: list[FileRef] = []
     with Uploader(store_url) as uploader:
@@ -54,12 +54,14 @@ def upload_table(store_url: str, prefix: str, rows: pa.Table, partitions: int, p
     return files
 
 
-def _plain(rows: pa.Table) -> pa.Table:
+def _plain(rows: pa.Table | pa.RecordBatch) -> pa.Table:
     """The columns that are published. Views become plain bytes: pyarrow does not pick rows of them. Dictionaries do, too."""
     import pyarrow as pa
 
     from broker.log.columns import check_columns
 
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
     check_columns(rows.schema)
     content = pa.large_binary()
     headers = pa.large_list(pa.struct([pa.field("key", content), pa.field("value", content)]))

@@ -74,6 +74,13 @@ def test_a_table_of_dictionaries_is_uploaded_like_any_other(tmp_path: Path) -> N
     assert write_extent(str(tmp_path), KEY, plain, 0, 0) == write_extent(str(tmp_path), KEY, same, 0, 0)
 
 
+def test_a_batch_is_uploaded_like_a_table_of_it(tmp_path: Path) -> None:
+    table = rows(b"a", b"b", b"c")
+    (batch,) = table.to_batches()
+    files = upload_table(str(tmp_path), "topics/t/data/", table, 2, "one")
+    assert upload_table(str(tmp_path), "topics/t/data/", batch, 2, "one") == files
+
+
 @pytest.mark.parametrize("publish_id", ["", "a/b", "../x", "a~1", "x" * 101])
 async def test_what_cannot_name_a_table_is_told_before_anything_is_uploaded(publish_id: str) -> None:
     """Also the empty id: somebody forgot it, and counts on what it is for."""
