@@ -287,6 +287,8 @@ _LACKING = re.compile(
 )
 """Spark's words where the class that would read the source is in a package that this Spark has not."""
 _NANOSECONDS = "[PARQUET_TYPE_ILLEGAL] Illegal Parquet type: INT64 (TIMESTAMP(NANOS"
+_RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*$", re.MULTILINE)
+"""What a traceback of Python ends with: the exception of a user's own function."""
 
 
 class spark_errors:
@@ -328,7 +330,7 @@ class spark_errors:
 
 def first_line(error: Exception) -> str:
     """What Spark has to say in one line: its messages bring a plan and a stack trace along."""
-    from pyspark.errors import PySparkException
+    from pyspark.errors import PySparkException, PythonException
 
     text = str(error)
     lines = [line.strip(" :\t") for line in text.splitlines() if line.strip(" :\t")]
@@ -338,6 +340,8 @@ def first_line(error: Exception) -> str:
     named = [line for line in lines if line.startswith(("broker.", "pyarrow.", "OSError", "FileNotFoundError", "PermissionError"))]
     if named:
         return named[-1][:500]
+    if isinstance(error, PythonException) and (raised := _RAISED.findall(text)):
+        return str(raised[-1])[:500]
     condition = error.getCondition() if isinstance(error, PySparkException) else None
     found = next((line for line in lines if not condition or condition in line), lines[0] if lines else type(error).__name__)
     causes = [line for line in lines if line.startswith("Caused by: ")]

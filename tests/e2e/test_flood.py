@@ -733,6 +733,15 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
     assert "with the source's side of the one before it" in wrong_again.stdout
 
 
+def test_what_a_function_of_the_user_s_raises_is_said(
+    broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
+) -> None:
+    spark.udf.register("picky", lambda number: {1: "one"}[number])
+    create_once(broker, "wrong")
+    with pytest.raises(RetryError, match=r"the job failed\. spark=`KeyError: \d+`"):
+        run(flood(broker, "wrong", source[0], value="picky(number)", flood_id="picky"), spark)
+
+
 @pytest.mark.parametrize("phase", ["starting Spark", "shuffling"])
 def test_ctrl_c_ends_the_command_line_s_flood_without_a_word(
     broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str
