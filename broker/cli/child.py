@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from typing import TextIO
 
 from broker.runtime.config import ENVIRONMENT_PREFIX, Settings
 from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
@@ -27,6 +28,18 @@ STRIDE = 10
 """Between the ports of two brokers: 9092, 9102, 9112 ..., or further on where those are taken."""
 
 _WHERE = re.compile(r" (kafka|grpc|http)=(\S+)")
+
+
+def tell(stream: TextIO, text: str) -> None:
+    """Write to a standard stream, at once. Where nobody reads it any more (a pipe to `head`, a terminal that is gone) all is lost
+    from then on: brokers must not stand still for it, with what they say stuck in their pipe."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 class Places:
@@ -162,5 +175,4 @@ class Child:
         async for line in self.process.stderr:
             if line.startswith(b"headgate broker "):  # else it is of the log
                 self.last_words = line.decode(errors="replace").strip().partition(": ")[2]
-            sys.stderr.write(line.decode(errors="replace"))
-            sys.stderr.flush()
+            tell(sys.stderr, line.decode(errors="replace"))

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.cli.child import Child, Places, check_shareable, in_memory
+from broker.cli.child import Child, Places, check_shareable, in_memory, tell
 from broker.cluster.fleet import Drain, Fleet
 from broker.runtime.config import Settings, Value
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
@@ -190,8 +190,7 @@ class Supervisor:
             return
         self._announced = True
         doors = " ".join(f"{door}={','.join(where[door] for where in serving)}" for door in ("kafka", "grpc", "http"))
-        sys.stdout.write(f"headgate serves {doors} store={serving[0]['store']} (Ctrl-C ends it)\n")
-        sys.stdout.flush()
+        tell(sys.stdout, f"headgate serves {doors} store={serving[0]['store']} (Ctrl-C ends it)\n")
         if self._brokers < self._brokers_max:
             self._following = asyncio.create_task(self._follow(), name="follow")
             self._following.add_done_callback(self._watched)
@@ -246,5 +245,4 @@ class Supervisor:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"headgate up: {text}\n")
-    sys.stderr.flush()
+    tell(sys.stderr, f"headgate up: {text}\n")

@@ -32,6 +32,7 @@ from tests.support.s3_server import S3Server, s3_server
 __all__ = ["s3_server"]
 
 START_S = 90.0
+END_S = 30.0
 Spawn = Callable[..., "Running"]
 
 
@@ -354,6 +355,29 @@ def test_up_that_is_killed_leaves_no_broker_behind(spawn: Spawn, tmp_path: Path)
         time.sleep(0.01)
 
 
+def test_up_goes_on_when_nobody_reads_what_it_says(spawn: Spawn, tmp_path: Path) -> None:
+    """`headgate up 2>&1 | head -1`"""
+    ports = [free_port() for _ in range(3)]
+    doors = [f"--{door}-port={port}" for door, port in zip(("kafka", "grpc", "http"), ports, strict=True)]
+    arguments = ["up", *doors, "--store", str(tmp_path / "store"), "--log-level", "info"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "broker.cli.main", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert b"engine_open" in process.stdout.readline(), "the log; what it is told of next is that it serves"
+            process.stdout.close()
+            deadline = time.monotonic() + START_S
+            while not is_ready(ports[2]):
+                assert process.poll() is None and time.monotonic() < deadline, "it does not serve"
+                time.sleep(0.05)
+            assert produce(ports[0], "kept", 10) == 10
+            process.terminate()
+            assert process.wait(END_S) == 0
+        finally:
+            process.kill()
+
+
 def test_up_says_why_it_cannot(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     running = spawn("up", "--store", str(tmp_path / "file"))
@@ -375,6 +399,18 @@ def test_up_says_why_it_cannot(spawn: Spawn, tmp_path: Path) -> None:
         assert running.wait() == 2
         assert why in one_error_line(running)
     assert not (tmp_path / "store").exists()
+
+
+def is_ready(http_port: int) -> bool:
+    """Whether /readyz says so."""
+    connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=START_S)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
 
 
 def produce(port: int, topic: str, count: int, *, timeout_ms: int = 30_000) -> int:
