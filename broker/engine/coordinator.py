@@ -220,7 +220,11 @@ class Coordinator:
         self._engine.leads.watch(self._on_lead)
         topic = self._engine.manifest.topics.get(TOPIC)
         if topic is not None:
-            await self._protect(topic)
+            try:
+                await self._protect(topic)
+            except RetryError as error:
+                # The cluster's leader does not answer. `_clean` tries again.
+                log.warning("groups_topic_not_protected", error=error.message)
             for partition in list(self._engine.all_logs()):
                 if partition.topic.name == TOPIC and partition.number not in self._slots:
                     self._gain(partition)

@@ -229,6 +229,29 @@ async def test_loading_is_tried_again_when_the_store_does_not_answer(broker: Bro
     assert next(failures, None) is None and not broker.failures
 
 
+async def test_groups_are_loaded_while_the_settings_of_their_topic_cannot_be_changed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has changed them, and the cluster's leader is away: that is no reason for a broker to end at its start."""
+    await broker.commit("g", 1)
+    await broker.engine.alter_topic_config(broker.engine.topic(TOPIC), {})
+    broker.groups.stop()
+    broker._old.append((broker.engine, broker.groups))
+    await broker.start(loaded=False)
+
+    async def refused(*arguments: object) -> None:
+        raise RetryError(Reason.NOT_READY, "no broker leads the cluster")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.engine, "alter_topic_config", refused)
+        async with asyncio.timeout(90):
+            await broker.groups.loaded()
+    assert [value.offset for _, _, value in broker.groups.positions("g")] == [1]
+    assert not broker.failures
+    await broker.commit("g", 2)
+    assert broker.engine.topic(TOPIC).config["cleanup.policy"] == "compact"
+
+
 async def test_what_somebody_else_wrote_into_the_topic_is_skipped(broker: Broker) -> None:
     from tests.support.batches import batch
 
