@@ -81,11 +81,17 @@ def _api(
 PRODUCE = 0
 FETCH = 1
 LIST_OFFSETS = 2
+JOIN_GROUP = 11
+SYNC_GROUP = 14
 API_VERSIONS = 18
 
-REQUEST_BYTES_MAX = 4 << 20
-"""Size of a request other than Produce. Two bytes can be an object of 60: this bounds what one request makes of memory (some
-150 MB) and of the loop's time. A real one of this size would commit some 100,000 offsets, or fetch of as many partitions."""
+REQUEST_BYTES_MAX = 1 << 20
+"""Size of a request other than those below. Two bytes can be an object of 60: this bounds what one request makes of memory, and of
+the loop's time: about a second, and a broker that is silent for two is replaced. A real one of this size would commit some 25,000
+offsets."""
+LARGE_REQUEST_BYTES_MAX = 4 << 20
+"""Of Fetch, JoinGroup and SyncGroup, which take less time for their size: a real Fetch of this size is for some 100,000 partitions,
+the others carry large pieces that are not looked into."""
 
 _ROWS = (
     # The connection itself. Produce is advertised from 0: librdkafka turns features off otherwise (KAFKA-18659).
@@ -114,8 +120,8 @@ _ROWS = (
     _api(46, "ListPartitionReassignments", (0, 0), 0, "list_partition_reassignments"),
     # Groups.
     _api(10, "FindCoordinator", (0, 6), 3, "find_coordinator"),
-    _api(11, "JoinGroup", (0, 9), 6, "join_group"),
-    _api(14, "SyncGroup", (0, 5), 4, "sync_group"),
+    _api(JOIN_GROUP, "JoinGroup", (0, 9), 6, "join_group"),
+    _api(SYNC_GROUP, "SyncGroup", (0, 5), 4, "sync_group"),
     _api(12, "Heartbeat", (0, 4), 4, "heartbeat"),
     _api(13, "LeaveGroup", (0, 5), 4, "leave_group"),
     _api(8, "OffsetCommit", (2, 9), 8, "offset_commit"),
@@ -128,3 +134,8 @@ _ROWS = (
 
 APIS: dict[int, Api] = {api.key: api for api in sorted(_ROWS, key=lambda api: api.key)}
 """By API key, in its order."""
+
+
+def request_bytes_max(key: int) -> int:
+    """The largest request of an API, in bytes; a Produce request is bounded by `frame_bytes_max` alone."""
+    return LARGE_REQUEST_BYTES_MAX if key in (FETCH, JOIN_GROUP, SYNC_GROUP) else REQUEST_BYTES_MAX

@@ -33,7 +33,7 @@ from broker.log.batch import Buffer
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
-from broker.server.kafka.apis import REQUEST_BYTES_MAX
+from broker.server.kafka.apis import LARGE_REQUEST_BYTES_MAX
 from broker.server.kafka.produce import Malformed, produce_again
 from broker.wire.kafka.primitives import DecodeError
 
@@ -366,8 +366,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._end_of_produce()
         if api == FETCH and fetch.VERSION_MIN <= version <= fetch.VERSION_MAX and engine is not None:
-            if end - start > REQUEST_BYTES_MAX:
-                raise Malformed(f"request is too large. api=`Fetch` size=`{end - start}` max=`{REQUEST_BYTES_MAX}`")
+            if end - start > LARGE_REQUEST_BYTES_MAX:
+                raise Malformed(f"request is too large. api=`Fetch` size=`{end - start}` max=`{LARGE_REQUEST_BYTES_MAX}`")
             frame = buffer[:end]
             position = self._skip_header(frame, start, client_size, version >= fetch.FLEXIBLE)
             self._fetch(fetch.parse(engine, frame, position, version), correlation_id)

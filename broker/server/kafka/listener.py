@@ -14,7 +14,7 @@ from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, Reason
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
-from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, REQUEST_BYTES_MAX, Api
+from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, Api, request_bytes_max
 from broker.server.kafka.connection import Connection, Slot
 from broker.server.kafka.context import Context
 from broker.wire.kafka.header import read_key_version, read_request_header, response_header
@@ -174,8 +174,8 @@ class KafkaServer:
         refusable = key == API_VERSIONS or (key == PRODUCE and 0 <= version < produce.VERSION_MIN)
         if api is None or not (api.serves(version) or refusable):
             raise produce.Malformed(f"request is not served here. api_key=`{key}` version=`{version}`")
-        if len(frame) > REQUEST_BYTES_MAX and key != PRODUCE:
-            raise produce.Malformed(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{REQUEST_BYTES_MAX}`")
+        if key != PRODUCE and len(frame) > (bytes_max := request_bytes_max(key)):
+            raise produce.Malformed(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{bytes_max}`")
         if key == API_VERSIONS and not api.serves(version):
             from broker.server.kafka.api.api_versions import unsupported_version
 

@@ -25,6 +25,9 @@ PARSE_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
+ELEMENTS_MAX = 100_000
+"""Of one array. An element of one byte costs as much time as one of a hundred, some microseconds until it is answered, and a
+broker that is silent for two seconds is replaced. No topic has more than a tenth of so many partitions."""
 _STRING_BYTES_MAX = 0x7FFF
 _UVARINT_MAX = 0xFFFF_FFFF
 _UVARINT_SHIFT_MAX = 28
@@ -177,6 +180,8 @@ def read_uuid(buf: Buffer, pos: int) -> tuple[UUID, int]:
 def _check_count(buf: Buffer, pos: int, count: int, size_min: int) -> None:
     if count * size_min > len(buf) - pos:
         raise DecodeError(f"array has more elements than the message has room for. count=`{count}` left=`{len(buf) - pos}`")
+    if count > ELEMENTS_MAX:
+        raise DecodeError(f"array has too many elements. count=`{count}` max=`{ELEMENTS_MAX}`")
 
 
 def read_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import pytest
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.kafka.apis import APIS, FETCH, PRODUCE, REQUEST_BYTES_MAX
+from broker.server.kafka.apis import APIS, FETCH, PRODUCE, request_bytes_max
 from broker.server.kafka.errors import MESSAGE_LENGTH_MAX, ErrorCode, error_code, error_message
 from broker.server.kafka.listener import KafkaServer
 from broker.server.kafka.produce import Malformed
@@ -77,7 +77,7 @@ def test_versions_of_the_plan() -> None:
 async def test_requests_that_are_too_large_are_not_decoded(key: int) -> None:
     """Small elements make large objects: what a request may become in memory is bounded by its size."""
     server = KafkaServer(Settings(), Clock(), ("host", 9092))
-    frame = key.to_bytes(2, "big") + APIS[key].max_version.to_bytes(2, "big") + bytes(REQUEST_BYTES_MAX)
+    frame = key.to_bytes(2, "big") + APIS[key].max_version.to_bytes(2, "big") + bytes(request_bytes_max(key))
     with pytest.raises(Malformed, match="too large"):
         await server.answer(frame, cast(Any, None), cast(Any, None))
 
