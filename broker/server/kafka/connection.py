@@ -684,7 +684,7 @@ class Connection(asyncio.BufferedProtocol):
     def drop(self, event: str, reason: str) -> None:
         """End the connection: there is no answer that would help, or none that the protocol has."""
         if self._transport is not None:
-            log.info(event, peer=self.peer, reason=reason)
+            self._server.tell_end(event, self.peer, reason)
             self._transport.close()
             self._reading = False
             self._slots.clear()
@@ -692,7 +692,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, event: str, reason: str) -> None:
         """End the connection without waiting for the client to take what is left."""
         if self._transport is not None:
-            log.info(event, peer=self.peer, reason=reason)
+            self._server.tell_end(event, self.peer, reason)
             self._transport.abort()
 
     @property

@@ -33,6 +33,9 @@ FULL_PATIENCE_S = 1.0
 """Producers wait this long for a full store. Then their connection ends: when they try again they are told why."""
 STALL_PATIENCE_S = 25.0
 """The same for a store that does not answer; clients themselves give up after 30 s."""
+ENDS_TOLD_MAX = 50
+"""Log lines of connections that were ended, between two sweeps; the others are only counted. One client that comes again and again
+with what is no request would write gigabytes a day."""
 CLOSE_S = 1.0
 """How long clients have to take their last answers when the broker closes."""
 
@@ -61,6 +64,8 @@ class KafkaServer:
         self.connections: set[Connection] = set()
         self.requests: dict[str, int] = {"produce": 0, "fetch": 0, "other": 0}
         self.connections_refused = 0
+        self._ends = 0
+        """Connections that were ended since the last sweep."""
         self._out_of_descriptors = False
         """Somebody was refused for that since the last sweep."""
         self._advertised = advertised
@@ -106,6 +111,7 @@ class KafkaServer:
                 for connection in list(self.connections):
                     connection.abort("closing", "answers were not taken before the broker closed")
                 await self._all_gone.wait()
+        self._tell_rest()
 
     # -- connections
 
@@ -119,6 +125,17 @@ class KafkaServer:
             return False
         self.connections.add(connection)
         return True
+
+    def tell_end(self, event: str, peer: str, reason: str) -> None:
+        """Say in the log why a connection is ended, unless that was said of many just now."""
+        self._ends += 1
+        if self._ends <= ENDS_TOLD_MAX:
+            log.info(event, peer=peer, reason=reason)
+
+    def _tell_rest(self) -> None:
+        if self._ends > ENDS_TOLD_MAX:
+            log.info("more_connections_ended", connections=self._ends - ENDS_TOLD_MAX)
+        self._ends = 0
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -144,6 +161,7 @@ class KafkaServer:
     def _on_sweep(self) -> None:
         self._sweep = self.loop.call_later(SWEEP_S, self._on_sweep)
         self._out_of_descriptors = False
+        self._tell_rest()
         now = self.now()
         idle_s = self.settings.connection_idle_ms / 1000
         frame_s = self.settings.frame_timeout_ms / 1000

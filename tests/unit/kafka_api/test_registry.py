@@ -19,7 +19,7 @@ from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from broker.server.kafka.apis import APIS, FETCH, PRODUCE, request_bytes_max
 from broker.server.kafka.errors import MESSAGE_LENGTH_MAX, ErrorCode, error_code, error_message
-from broker.server.kafka.listener import KafkaServer
+from broker.server.kafka.listener import ENDS_TOLD_MAX, KafkaServer
 from broker.server.kafka.produce import Malformed
 
 
@@ -80,6 +80,18 @@ async def test_requests_that_are_too_large_are_not_decoded(key: int) -> None:
     frame = key.to_bytes(2, "big") + APIS[key].max_version.to_bytes(2, "big") + bytes(request_bytes_max(key))
     with pytest.raises(Malformed, match="too large"):
         await server.answer(frame, cast(Any, None), cast(Any, None))
+
+
+async def test_the_log_is_not_flooded_by_connections_that_are_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """The first of each second are told one by one, the others as a number."""
+    caplog.set_level("INFO")
+    server = KafkaServer(Settings(), Clock(), ("host", 9092))
+    for _ in range(2):
+        for _ in range(ENDS_TOLD_MAX + 7):
+            server.tell_end("malformed_request", "127.0.0.1:1", "frame size is out of range")
+        await server.close()
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [*["malformed_request"] * ENDS_TOLD_MAX, "more_connections_ended"] * 2
 
 
 def test_the_first_answer_needs_nothing_heavy() -> None:
