@@ -185,7 +185,13 @@ class Settings:
     )
 
     # -- clients
-    frame_bytes_max: int = _size(100 * MIB, 64 * KIB, GIB, "largest Kafka request or gRPC message; more ends the connection")
+    frame_bytes_max: int = _size(
+        100 * MIB,
+        64 * KIB,
+        GIB,
+        "largest Produce request or gRPC message; more ends the connection "
+        "(Fetch, JoinGroup, SyncGroup: 4 MiB, other Kafka requests 1 MiB)",
+    )
     connections_max: int = _count(
         10_000, 1, 1_000_000, "open Kafka connections, fewer where `ulimit -Hn` has no room for so many; one more is closed at once"
     )
