@@ -1,7 +1,8 @@
 """Files that gates are filled with: where they are, and whether they are what their references say.
 
-A file is judged by its footer, which is read whole, and by nothing else: its rows are the business of who uploaded them. What the
-footer cannot show, the order of rows within one row group, is taken on trust.
+A file is judged by its footer, which is read whole; of its rows only the times are looked at, and only where no statistics say that
+all have one: a single row without would keep a whole partition from being read. What else the footer cannot show, as the order of
+rows within one row group, is taken on trust: it is the business of who uploaded them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from broker.store.keys import check_key
 from broker.store.open import open_readable
 
 if TYPE_CHECKING:
-    from broker.log.parquet import ExtentFile
+    from broker.log.parquet import ExtentFile, RowGroup
 
 CHECKS_MAX = 16
 """Files that are judged at the same time."""
@@ -109,7 +110,12 @@ class References:
 
     async def _check(self, one: ParquetExtent, absolute: bool) -> None:
         footer = await self._footer(one)
-        await asyncio.get_running_loop().run_in_executor(None, _judge, one, footer, absolute)
+        loop = asyncio.get_running_loop()
+        file, unproven = await loop.run_in_executor(None, _judge, one, footer, absolute)
+        store, key = self.locate(one.path)
+        for group in unproven:
+            data = await store.get_range(key, group.start, group.end - group.start)
+            await loop.run_in_executor(None, _judge_rows, one, file, group, data)
 
     async def _footer(self, one: ParquetExtent) -> bytes:
         """The file's metadata and what is behind it; checks size and checksum."""
@@ -143,9 +149,9 @@ def _bad(one: ParquetExtent, what: str) -> InvalidError:
     return InvalidError(Reason.INVALID_REFERENCE, f"{what}. path=`{one.path[:300]}` partition=`{one.partition}`")
 
 
-def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> None:
-    """Compare a footer with what was said of the file. Heavy: in a thread."""
-    from broker.log.parquet import read_footer
+def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> tuple[ExtentFile, list[RowGroup]]:
+    """Compare a footer with what was said of the file. Returns it, and what is to be read. Heavy: in a thread."""
+    from broker.log.parquet import read_footer, unproven_times
 
     try:
         # As the readers will: also row groups that are too large to be served are refused.
@@ -156,6 +162,19 @@ def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> None:
         raise _bad(one, f"the file has another number of rows than stated: {file.rows} instead of {one.rows}")
     _judge_offsets(one, file, absolute)
     _judge_times(one, file)
+    return file, unproven_times(file)
+
+
+def _judge_rows(one: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes) -> None:
+    """Refuse rows without a time. Heavy: in a thread."""
+    from broker.log.parquet import read_group
+
+    try:
+        nulls = read_group(file, group, data, ("timestamp",)).column("timestamp").null_count
+    except InvalidError as error:
+        raise _bad(one, error.message) from error
+    if nulls:
+        raise _bad(one, f"a timestamp is null: every record has a time. row_group=`{group.number}` rows=`{nulls}`")
 
 
 def _judge_offsets(one: ParquetExtent, file: ExtentFile, absolute: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -214,10 +214,8 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
         low = high = None
         for index in read:
             chunk = group.column(index)
-            begins = [chunk.data_page_offset]
-            if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-                begins.append(chunk.dictionary_page_offset)
-            start, end = min(start, *begins), max(end, min(begins) + chunk.total_compressed_size)
+            begin = _begin(chunk)
+            start, end = min(start, begin), max(end, begin + chunk.total_compressed_size)
             data_bytes += chunk.total_uncompressed_size
             statistics = chunk.statistics if index == timestamp else None
             if statistics is not None and statistics.null_count:
@@ -237,6 +235,27 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
         groups.append(RowGroup(number, first_row, group.num_rows, start, end, data_bytes, low, high))
         first_row += group.num_rows
     return ExtentFile(metadata, columns, tuple(groups), bytes(footer))
+
+
+def _begin(chunk: Any) -> int:
+    """Where the bytes of a column in a row group begin."""
+    has_dictionary = chunk.has_dictionary_page and chunk.dictionary_page_offset is not None
+    return int(min(chunk.data_page_offset, chunk.dictionary_page_offset) if has_dictionary else chunk.data_page_offset)
+
+
+def unproven_times(file: ExtentFile) -> list[RowGroup]:
+    """The row groups whose rows may lack a time, for all that the footer says; each with the bytes of that column alone."""
+    schema = file.metadata.schema
+    index = next(index for index in range(file.metadata.num_columns) if schema.column(index).path == "timestamp")
+    if schema.column(index).max_definition_level == 0:
+        return []
+    found = []
+    for group in file.groups:
+        chunk = file.metadata.row_group(group.number).column(index)
+        if chunk.statistics is None or not chunk.statistics.has_null_count:
+            begin = _begin(chunk)
+            found.append(replace(group, start=begin, end=begin + chunk.total_compressed_size))
+    return found
 
 
 def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, columns: tuple[str, ...] | None = None) -> pa.Table:

@@ -16,6 +16,7 @@ from broker.cluster.gates import GateWindow, ParquetExtent
 from broker.log.batch import CONTROL, parse_header
 from broker.log.records import Record, encode_batch, iter_records
 from broker.runtime.errors import ClosedError, FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.tasks import outlast
 from broker.testing.simulation.ledger import Ledger, Partition, Violation
 from broker.testing.simulation.loop import Process, VirtualLoop
 from broker.testing.simulation.network import CLIENTS, Lane, Network
@@ -260,7 +261,7 @@ class Writer:
             batch, future = flying[0]
             try:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                    base_offset = await asyncio.shield(future)
+                    base_offset = await outlast(future)
             except TimeoutError:
                 self.last_error = "no ack in time"
                 return

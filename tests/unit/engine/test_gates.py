@@ -176,6 +176,14 @@ BAD: dict[str, tuple[Spoil, str]] = {
         _columns(lambda rows: rows.set_column(0, "timestamp", pa.array([None, *range(ROWS - 1)], pa.timestamp("ms", tz="UTC")))),
         "timestamp is null",
     ),
+    "a null timestamp, and no statistics": (
+        _columns(
+            lambda rows: rows.set_column(0, "timestamp", pa.array([*range(ROWS - 1), None], pa.timestamp("ms", tz="UTC"))),
+            write_statistics=False,
+            row_group_size=3,
+        ),
+        "timestamp is null",
+    ),
     "unsorted": (_unsorted, "not sorted by offset"),
     "offsets of another place": (
         _columns(lambda rows: rows.append_column("offset", pa.array(range(7, ROWS + 7), pa.int64()))),
@@ -190,6 +198,13 @@ async def _open(broker: Incarnation, root: Path) -> Case:
     await engine.create_topic("t", 2, {})
     gate = await gates_of(engine).open("t", "g", "now", [ROWS, ROWS], HOUR_MS)
     return Case(broker, gate, root, await put_file(engine, gate, gate.windows[0], 0, ROWS))
+
+
+async def test_a_file_without_statistics_is_taken_where_every_row_has_a_time(make_machine: MakeMachine, tmp_path: Path) -> None:
+    broker = await make_machine("local").start()
+    case = await _open(broker, tmp_path / "store")
+    plain = await _columns(lambda rows: rows, write_statistics=False, row_group_size=3)(case)
+    await gates_of(broker.engine).fill("t", "g", [plain])
 
 
 @pytest.mark.parametrize("name", BAD)
