@@ -205,7 +205,8 @@ class _Parts:
             run = Run(flood, context, cluster)
             with clear_failures(run):
                 plan = run.plan()
-                pending, otherwise, since = run.pending(), run.loaded_otherwise(), run.changed_since()
+                pending, loaded = run.pending(), run.loaded()
+                otherwise, since = run.loaded_otherwise(loaded), run.changed_since(loaded)
                 if plan.rows:
                     hold(run, plan.brokers)
                 began = time.monotonic()

@@ -82,12 +82,12 @@ class Run:
         spans = windows(self.flood.partitions, sorted(filled_keys(self.flood, self.keys, gates)))
         return [(span, gates[gate_id(self.flood, span.key)]) for span in spans]
 
-    def loaded_otherwise(self) -> list[str]:
+    def loaded_otherwise(self, loaded: Sequence[tuple[Window, Gate]]) -> list[str]:
         """What to say of those partitions that are in the topic already, but not as the flood is defined now."""
         from assets.spark import job_of
 
         found: dict[str, list[str]] = {}
-        for span, gate in self.loaded():
+        for span, gate in loaded:
             if parts := job_of(self.flood, span, cluster="", partitions=1).differs_from(gate):
                 found.setdefault(", ".join(parts), []).append(span.key)
         return [
@@ -96,12 +96,11 @@ class Run:
             for parts, keys in found.items()
         ]
 
-    def changed_since(self) -> tuple[list[str], list[str]]:
+    def changed_since(self, loaded: Sequence[tuple[Window, Gate]]) -> tuple[list[str], list[str]]:
         """What to say of those partitions that are in the topic already and whose source has more rows, or fewer, by now; and of
         those of which the source's metadata cannot tell."""
         from assets.floods.measure import can_count, measure
 
-        loaded = self.loaded()
         rows = {span.key: gate.rows for span, gate in loaded}
         changed: dict[str, list[str]] = {}
         unknown: dict[str, list[str]] = {}

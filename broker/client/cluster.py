@@ -17,7 +17,7 @@ from broker.client.backoff import Backoff
 from broker.client.errors import from_call, from_message
 from broker.client.types import DEFAULT_CLUSTER, OffsetAndTimestamp, Start, Timestamp, TopicPartition
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import end_tasks, outlast
+from broker.runtime.tasks import end_tasks, looked_at, outlast
 from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
 from broker.wire.grpc.methods import Method, methods
 
@@ -324,7 +324,8 @@ class Cluster:
         if task is None:
             task = self._asking[name] = asyncio.create_task(self._describe(name), name=f"describe {name}")
             task.add_done_callback(lambda _: self._asking.pop(name, None))
-            task.add_done_callback(_looked_at)
+            # Where nobody waits any more: whoever needs the answer asks again, and gets the error.
+            task.add_done_callback(looked_at)
         return task
 
     async def brokers(self) -> list[str]:
@@ -521,9 +522,3 @@ def _is_cancelled() -> bool:
     """Whether our own task was: CancelledError also comes of calls, streams and tasks that end because the client is closed."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _looked_at(task: asyncio.Task[TopicView]) -> None:
-    """A question that nobody waits for any more may fail: whoever needs the answer asks again, and gets the error."""
-    if not task.cancelled():
-        task.exception()

@@ -25,7 +25,7 @@ from broker.log.compression import Codec
 from broker.log.crc import crc32c
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
 from broker.runtime.logging import get_logger
-from broker.runtime.tasks import end_tasks, outlast
+from broker.runtime.tasks import end_tasks, looked_at, outlast
 from broker.store.interface import Files, Readable
 
 if TYPE_CHECKING:
@@ -275,9 +275,8 @@ class HistoryReader:
     @staticmethod
     def _ended(under_way: dict[_K, asyncio.Task[_T]], key: _K, task: asyncio.Task[_T]) -> None:
         under_way.pop(key, None)
-        if not task.cancelled():
-            # Nobody may wait for it any more, or ever did, where it was ahead; who needs it will try again and hear of it.
-            task.exception()
+        # Nobody may wait for it any more, or ever did, where it was ahead; who needs it will try again and hear of it.
+        looked_at(task)
 
     async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile) -> EncodedGroup:
         async with self._room:

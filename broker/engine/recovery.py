@@ -37,6 +37,7 @@ from broker.log.index import BatchIndex
 from broker.log.producers import ProducerState
 from broker.runtime.errors import CorruptError, InvalidError, Reason
 from broker.runtime.logging import get_logger
+from broker.runtime.tasks import looked_at
 from broker.store.interface import ObjectInfo, Store
 
 log = get_logger("recovery")
@@ -210,7 +211,7 @@ class _ObjectReader:
         """What is under way is not wanted any more."""
         for task in self._ahead.values():
             task.cancel()
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            task.add_done_callback(looked_at)
         self._ahead.clear()
 
 

@@ -182,8 +182,7 @@ def _judge_offsets(one: ParquetExtent, file: ExtentFile, absolute: bool) -> None
         return
     if not absolute:
         raise _bad(one, "a file that is published has no column `offset`: the broker gives its rows their offsets")
-    schema = file.metadata.schema
-    column = next(number for number in range(len(schema)) if schema.column(number).path == "offset")
+    column = file.index_of("offset")
     next_offset = one.base_offset
     for group in file.groups:
         statistics = file.metadata.row_group(group.number).column(column).statistics

@@ -84,6 +84,11 @@ class ExtentFile:
         highs = [group.timestamp_max_ms for group in self.groups if group.timestamp_max_ms is not None]
         return (min(lows), max(highs)) if lows and len(lows) == len(highs) == len(self.groups) else None
 
+    def index_of(self, column: str) -> int:
+        """The number of a column without parts among those of the file; it must be there."""
+        schema = self.metadata.schema
+        return next(index for index in range(len(schema)) if schema.column(index).path == column)
+
     def group_of(self, row: int) -> int:
         """The index in `groups` of the one that has a row."""
         return bisect_right(self.groups, row, key=lambda group: group.first_row) - 1
@@ -245,9 +250,8 @@ def _begin(chunk: Any) -> int:
 
 def unproven_times(file: ExtentFile) -> list[RowGroup]:
     """The row groups whose rows may lack a time, for all that the footer says; each with the bytes of that column alone."""
-    schema = file.metadata.schema
-    index = next(index for index in range(file.metadata.num_columns) if schema.column(index).path == "timestamp")
-    if schema.column(index).max_definition_level == 0:
+    index = file.index_of("timestamp")
+    if file.metadata.schema.column(index).max_definition_level == 0:
         return []
     found = []
     for group in file.groups:

@@ -22,12 +22,13 @@ async def outlast(work: asyncio.Future[_T]) -> _T:
     try:
         await asyncio.wait((work,))
     except asyncio.CancelledError:
-        work.add_done_callback(_see)
+        work.add_done_callback(looked_at)
         raise
     return work.result()
 
 
-def _see(work: asyncio.Future[Any]) -> None:
+def looked_at(work: asyncio.Future[Any]) -> None:
+    """For `add_done_callback`, where nobody may be left to hear how it ended: else the loop would report its error."""
     if not work.cancelled():
         work.exception()
 
@@ -70,7 +71,6 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
             cancelled = True
             caller.uncancel()
     for task in tasks:
-        if not task.cancelled():
-            task.exception()
+        looked_at(task)
     if cancelled:
         caller.cancel()

@@ -11,7 +11,7 @@ both.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tests.bench import frames
 from tests.bench.harness import DISTURBED_CORES, LOCAL_ALWAYS, Bench, Case, Pairs, Sample, others_cores, sample
@@ -68,38 +68,36 @@ def _throughput(
     ours, raw = _pairs(bench, traffic, partitions, block_bytes)
     bare = _bare(bench, traffic)
     bare_cpu = bare.server_cpu_s / (bare.load.answered * traffic.frame_bytes) * 1e9
-    ratio = paired([s.load.out_bytes_per_s for s in ours], [d.bytes_per_s for d in raw])
     middle = sorted(ours, key=lambda s: s.load.out_bytes_per_s)[len(ours) // 2].load
     cpu = sum(s.server_cpu_s for s in ours) / sum(s.load.answered * traffic.frame_bytes for s in ours) * 1e9
-    yield Row(
-        group="durable",
-        case=name,
-        measured=f"{format_rate(middle.out_bytes_per_s)}  {middle.requests_per_s / 1e3:.1f} k/s",
-        ceiling=f"{format_rate(statistics.median(d.bytes_per_s for d in raw))} in {block_bytes >> 20} MiB writes",
-        ratio=ratio.median,
-        low=ratio.low,
-        high=ratio.high,
-        goal=goal,
-        of_ceiling=True,
-        disturbed=others_cores(ours) > DISTURBED_CORES,
-        note=f"p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs; CPU broker {cpu:.2f} s/GB; the bare peer, which writes "
+
+    def row(case: str, ceiling: Sequence[float], note: str) -> Row:
+        ratio = paired([s.load.out_bytes_per_s for s in ours], ceiling)
+        return Row(
+            group="durable",
+            case=case,
+            measured=f"{format_rate(middle.out_bytes_per_s)}  {middle.requests_per_s / 1e3:.1f} k/s",
+            ceiling=f"{format_rate(statistics.median(ceiling))} in {block_bytes >> 20} MiB writes",
+            ratio=ratio.median,
+            low=ratio.low,
+            high=ratio.high,
+            goal=goal,
+            of_ceiling=True,
+            disturbed=others_cores(ours) > DISTURBED_CORES,
+            note=note,
+        )
+
+    yield row(
+        name,
+        [disk.bytes_per_s for disk in raw],
+        f"p50 {middle.p50_us:.0f}, p99 {middle.p99_us:.0f} µs; CPU broker {cpu:.2f} s/GB; the bare peer, which writes "
         f"nothing, {format_rate(bare.load.out_bytes_per_s)} with {bare_cpu:.2f} s/GB{_direct(raw)}",
     )
     fresh = _first_writes(bench, block_bytes)
-    top = statistics.median(disk.bytes_per_s for disk in fresh)
-    shares = [each.load.out_bytes_per_s / top for each in ours]
-    yield Row(
-        group="durable",
-        case=name + NEW_ROOM,
-        measured=f"{format_rate(middle.out_bytes_per_s)}  {middle.requests_per_s / 1e3:.1f} k/s",
-        ceiling=f"{format_rate(top)} in {block_bytes >> 20} MiB writes",
-        ratio=statistics.median(shares),
-        low=min(shares),
-        high=max(shares),
-        goal=goal,
-        of_ceiling=True,
-        disturbed=others_cores(ours) > DISTURBED_CORES,
-        note=f"the same samples; {FIRST_WRITES} raw streams after them{_direct(fresh)}",
+    yield row(
+        name + NEW_ROOM,
+        [statistics.median(disk.bytes_per_s for disk in fresh)] * len(ours),
+        f"the same samples; {FIRST_WRITES} raw streams after them{_direct(fresh)}",
     )
 
 
