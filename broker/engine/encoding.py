@@ -5,8 +5,9 @@ thread would keep it waiting longer still. A process can be nice: whoever wants 
 do to a library ends that process and not the broker.
 
 Both ends of the socket between them are here. A request is a header, the file's footer, and the bytes of one row group or the
-file's descriptor to read them from; the answer a header, the sizes of the batches and these, or why there are none. One request is
-under way at a time. A process ends when the other end of its socket does, so it never outlives its broker, however that ended.
+file's descriptor to read them from. The answer is each batch behind its size, as it is made, and a size of zero; or what is wrong
+with the bytes. One request is under way at a time. A process ends when the other end of its socket does, so it never outlives its
+broker, however that ended.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,7 +52,7 @@ _REQUEST = struct.Struct("<IIQqiiB")
 """Bytes of the footer, of the row group (0: a descriptor comes along); size of the file, base offset, leader epoch, index of the
 row group, codec."""
 _ANSWER = struct.Struct("<?I")
-_SIZE = struct.Struct("<I")
+"""Whether a batch follows, and not why there is none; its bytes, 0 behind the last one."""
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -74,16 +76,13 @@ class RowGroupBytes:
     codec: Codec
 
 
-def encode(group: RowGroupBytes, *, apart: bool = True) -> list[memoryview]:
-    """The rows as batches. Heavy: in a thread, or in a process.
-
-    Args:
-        apart: whether batches must not share memory: who is slow to take one would keep all others of its group.
+def encode(group: RowGroupBytes) -> Iterator[memoryview]:
+    """The rows as batches, each in memory of its own. Heavy: in a thread, or in a process.
 
     Raises:
         InvalidError: the bytes are not what the footer says.
     """
-    from broker.log.column_encoder import GROUP_BYTES, encode_batches
+    from broker.log.column_encoder import encode_batches
     from broker.log.parquet import read_group
 
     place = group.file.groups[group.index]
@@ -93,7 +92,6 @@ def encode(group: RowGroupBytes, *, apart: bool = True) -> list[memoryview]:
         leader_epoch=group.leader_epoch,
         compression=group.codec,
         batch_bytes_max=BATCH_BYTES_MAX,
-        shared_bytes_max=BATCH_BYTES_MAX if apart else GROUP_BYTES,
     )
 
 
@@ -213,11 +211,14 @@ class _EncoderProcess:
             socket.send_fds(self._socket, [request], descriptors)
             self._socket.sendall(footer)
             self._socket.sendall(data)
-            done, count = _ANSWER.unpack(receive(self._socket, _ANSWER.size))
-            if not done:
-                raise InvalidError(Reason.CORRUPT_MESSAGE, str(receive(self._socket, count), "utf-8"))
-            sizes = [size for (size,) in _SIZE.iter_unpack(receive(self._socket, count * _SIZE.size))]
-            return [receive(self._socket, size) for size in sizes]
+            batches: list[memoryview] = []
+            while True:
+                well, size = _ANSWER.unpack(receive(self._socket, _ANSWER.size))
+                if not well:
+                    raise InvalidError(Reason.CORRUPT_MESSAGE, str(receive(self._socket, size), "utf-8"))
+                if not size:
+                    return batches
+                batches.append(receive(self._socket, size))
         except OSError as error:
             if self._interrupted:
                 raise ClosedError(Reason.CLOSED, "the encoders were closed") from error
@@ -281,20 +282,23 @@ def serve(end: socket.socket) -> None:
             footer_bytes, data_bytes, size_bytes, base_offset, leader_epoch, index, codec = _REQUEST.unpack(request)
             footer, data = bytes(receive(end, footer_bytes)), receive(end, data_bytes)
             source = data if data_bytes else descriptors[0]
-            parts: list[bytes | memoryview]
             try:
-                file = parse(footer, size_bytes)
-                group = RowGroupBytes(file, size_bytes, index, source, base_offset, leader_epoch, Codec(codec))
-                batches = encode(group, apart=False)
-                parts = [_ANSWER.pack(True, len(batches)), b"".join(_SIZE.pack(len(batch)) for batch in batches), *batches]
+                try:
+                    file = parse(footer, size_bytes)
+                    batches = encode(RowGroupBytes(file, size_bytes, index, source, base_offset, leader_epoch, Codec(codec)))
+                finally:
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+                for batch in batches:
+                    end.sendall(_ANSWER.pack(True, len(batch)))
+                    end.sendall(batch)
+                    # The next one is to be made in its memory.
+                    del batch
+                end.sendall(_ANSWER.pack(True, 0))
             except InvalidError as error:
                 message = error.message.encode()
-                parts = [_ANSWER.pack(False, len(message)), message]
-            finally:
-                for descriptor in descriptors:
-                    os.close(descriptor)
-            for part in parts:
-                end.sendall(part)
+                end.sendall(_ANSWER.pack(False, len(message)))
+                end.sendall(message)
 
 
 def main() -> None:

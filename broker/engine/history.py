@@ -13,7 +13,7 @@ import asyncio
 import os
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
@@ -47,7 +47,7 @@ SMALL_CACHE_TOLD_S = 60.0
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
-Encode: TypeAlias = Callable[[RowGroupBytes], list[memoryview]]
+Encode: TypeAlias = Callable[[RowGroupBytes], Iterable[memoryview]]
 
 
 class _GroupKey(NamedTuple):
@@ -380,7 +380,7 @@ class HistoryReader:
 
 def _encoded(extent: ParquetExtent, encode: Encode, group: RowGroupBytes) -> EncodedGroup:
     try:
-        batches = encode(group)
+        batches = list(encode(group))
     except InvalidError as error:
         raise _corrupt(extent, error.message) from error
     return EncodedGroup(batches, array("q", (int.from_bytes(batch[:8], "big") for batch in batches)))

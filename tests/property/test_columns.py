@@ -64,6 +64,10 @@ def records(rows: list[Row], base_offset: int, *, with_headers: bool = True) -> 
     ]
 
 
+def encoded(rows: pa.RecordBatch | pa.Table, base_offset: int, **how: Any) -> list[memoryview]:
+    return list(encode_batches(rows, base_offset, **how))
+
+
 def read(batches: list[memoryview]) -> list[Record]:
     assert all(crc_matches(batch) for batch in batches)
     return [record for batch in batches for record in iter_records(batch)]
@@ -103,7 +107,7 @@ def test_batches_have_the_rows(
     rows: list[Row], codec: Codec, batch_bytes_max: int, batch_rows_max: int, with_headers: bool, base_offset: int, unit: str
 ) -> None:
     source = table(rows, with_headers=with_headers, unit=unit)
-    batches = encode_batches(
+    batches = encoded(
         source,
         base_offset,
         leader_epoch=7,
@@ -132,7 +136,7 @@ def test_batches_have_the_rows(
 @given(rows=st.lists(st.builds(Row, st.integers(0, Y2200), contents, contents, header_lists), min_size=1, max_size=30))
 @settings(max_examples=50, deadline=None)
 def test_an_uncompressed_batch_is_what_a_producer_sends(rows: list[Row]) -> None:
-    (batch,) = encode_batches(table(rows), 0, leader_epoch=-1, batch_bytes_max=1 << 30)
+    (batch,) = encoded(table(rows), 0, leader_epoch=-1, batch_bytes_max=1 << 30)
     assert batch == encode_batch(records(rows, 0))
 
 
@@ -237,7 +241,7 @@ def test_large_groups_are_cut_and_every_row_is_there() -> None:
         for at in range(40_000)
     ]
     source = table(rows, with_headers=False)
-    batches = encode_batches(source, 10, batch_bytes_max=200_000)
+    batches = encoded(source, 10, batch_bytes_max=200_000)
     assert len(batches) > 10
     assert max(len(batch) for batch in batches) <= 200_000
     assert read(batches) == records(rows, 10)
@@ -250,33 +254,44 @@ def test_groups_of_one_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_encoder, "GROUP_ROWS", 1)
     keys = [None, b"", b"k", bytes(63), bytes(64), bytes(9_000), b"k"]
     rows = [Row(1_000 + 300 * at, key, bytes(20 * at), None) for at, key in enumerate(keys)]
-    assert read(encode_batches(table(rows, with_headers=False), 5, batch_rows_max=1)) == records(rows, 5)
-    assert read(encode_batches(table(rows, with_headers=False), 5, batch_rows_max=2)) == records(rows, 5)
+    assert read(encoded(table(rows, with_headers=False), 5, batch_rows_max=1)) == records(rows, 5)
+    assert read(encoded(table(rows, with_headers=False), 5, batch_rows_max=2)) == records(rows, 5)
 
 
 def test_slices_chunks_and_other_types_of_columns() -> None:
     rows = [Row(Y1960 + at, b"key%d" % at, b"value of %d" % at if at % 4 else None, (("h", b"%d" % at),)) for at in range(100)]
     whole = table(rows)
     expected = records(rows[10:60], 10)
-    assert read(encode_batches(whole.slice(10, 50), 10)) == expected
-    assert as_records(decode_batches(encode_batches(whole.slice(10, 50), 10))) == expected
+    assert read(encoded(whole.slice(10, 50), 10)) == expected
+    assert as_records(decode_batches(encoded(whole.slice(10, 50), 10))) == expected
     chunked = pa.Table.from_batches([whole.slice(10, 20), whole.slice(30, 30)])
-    assert read(encode_batches(chunked, 10)) == expected
+    assert read(encoded(chunked, 10)) == expected
     assert checksum(chunked) == checksum(whole.slice(10, 50))
     text = chunked.set_column(1, "key", chunked["key"].cast(pa.string())).set_column(
         2, "value", chunked["value"].cast(pa.large_binary())
     )
-    assert read(encode_batches(text, 10)) == expected
+    assert read(encoded(text, 10)) == expected
     views = chunked.set_column(2, "value", chunked["value"].cast(pa.binary_view()))
-    assert read(encode_batches(views, 10)) == expected
+    assert read(encoded(views, 10)) == expected
     nothing = pa.table({"timestamp": pa.array([5], pa.int64()), "key": pa.nulls(1), "value": pa.nulls(1), "headers": pa.nulls(1)})
-    assert read(encode_batches(nothing, 3)) == [Record(3, 5, None, None)]
+    assert read(encoded(nothing, 3)) == [Record(3, 5, None, None)]
     seconds = whole.set_column(0, "timestamp", pa.array([-5] * 100, pa.timestamp("s")))
-    assert read(encode_batches(seconds, 0))[0].timestamp_ms == -5000
+    assert read(encoded(seconds, 0))[0].timestamp_ms == -5000
+
+
+def test_batches_are_made_one_at_a_time() -> None:
+    source = table([Row(at, None, bytes(1_000), None) for at in range(4_000)], with_headers=False)
+    before = pa.total_allocated_bytes()
+    allocated = []
+    for batch in encode_batches(source, 0, batch_bytes_max=100_000):
+        allocated.append(pa.total_allocated_bytes() - before)
+        del batch
+    assert len(allocated) > 40
+    assert max(allocated) < 1_000_000, "bytes, of 4 MB"
 
 
 def test_rows_that_are_nothing() -> None:
-    assert encode_batches(table([]), 0) == []
+    assert encoded(table([]), 0) == []
     assert decode_batches([]).num_rows == 0
     assert decode_batches([]).schema == SCHEMA
     assert checksum(table([])) == 0
@@ -284,7 +299,7 @@ def test_rows_that_are_nothing() -> None:
 
 def test_a_row_larger_than_a_batch_is_a_batch_of_its_own() -> None:
     rows = [Row(1, b"a", b"small", None), Row(2, b"b", bytes(300_000), None), Row(3, b"c", b"small", None)]
-    batches = encode_batches(table(rows), 0, batch_bytes_max=100_000)
+    batches = encoded(table(rows), 0, batch_bytes_max=100_000)
     assert [parse_header(batch).record_count for batch in batches] == [1, 1, 1]
     assert read(batches) == records(rows, 0)
     assert checksum(table(rows)) == plain_checksum(records(rows, 0))
@@ -293,10 +308,10 @@ def test_a_row_larger_than_a_batch_is_a_batch_of_its_own() -> None:
 def test_what_does_not_shrink_is_left_uncompressed() -> None:
     rows = [Row(1, None, random.Random(1).randbytes(100_000), None)]
     for codec in CODECS:
-        (batch,) = encode_batches(table(rows), 0, compression=codec)
+        (batch,) = encoded(table(rows), 0, compression=codec)
         assert parse_header(batch).attributes == 0
         assert len(batch) < 100_100
-    (batch,) = encode_batches(table([Row(1, None, bytes(100_000), None)]), 0, compression="lz4")
+    (batch,) = encoded(table([Row(1, None, bytes(100_000), None)]), 0, compression="lz4")
     assert parse_header(batch).attributes == Codec.LZ4
 
 
@@ -312,7 +327,7 @@ def with_headers(headers: list[Any], kind: Any) -> dict[str, Any]:
 def test_null_headers_beside_others() -> None:
     columns = {name: pa.concat_arrays([column] * 4) for name, column in with_headers([None], LOOSE_HEADERS_TYPE).items()}
     rows = pa.table(columns).set_column(3, "headers", pa.array([None, [{"key": "a", "value": None}], None, []], LOOSE_HEADERS_TYPE))
-    assert [record.headers for record in read(encode_batches(rows, 0))] == [(), (("a", None),), (), ()]
+    assert [record.headers for record in read(encoded(rows, 0))] == [(), (("a", None),), (), ()]
 
 
 def test_offsets_must_be_consecutive_where_they_are_said() -> None:
@@ -320,10 +335,10 @@ def test_offsets_must_be_consecutive_where_they_are_said() -> None:
     for offsets, fine in (([7, 8], True), ([7, 9], False), ([8, 7], False), ([0, 1], False)):
         said = pa.RecordBatch.from_arrays([pa.array(offsets), *source.columns], names=["offset", *source.schema.names])
         if fine:
-            assert len(read(encode_batches(said, 7))) == 2
+            assert len(read(encoded(said, 7))) == 2
         else:
             with pytest.raises(InvalidError) as raised:
-                encode_batches(said, 7)
+                encoded(said, 7)
             assert raised.value.reason is Reason.INVALID_RECORD
 
 
@@ -349,7 +364,7 @@ def test_offsets_must_be_consecutive_where_they_are_said() -> None:
 )
 def test_what_is_no_table_of_records(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidError, match=message):
-        encode_batches(pa.table(columns), 0)
+        encoded(pa.table(columns), 0)
 
 
 def test_control_batches_and_append_times() -> None:
@@ -374,7 +389,7 @@ def test_what_stands_in_the_place_of_a_null_does_not_count() -> None:
     value = pa.Array.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x05"), offsets, pa.py_buffer(data)])
     hidden = pa.table({"timestamp": pa.array([1, 2, 3]), "key": pa.nulls(3), "value": value})
     plain = pa.table({"timestamp": pa.array([1, 2, 3]), "key": pa.nulls(3), "value": pa.array([b"visible", None, b"x" * 20])})
-    assert read(encode_batches(hidden, 0)) == read(encode_batches(plain, 0))
+    assert read(encoded(hidden, 0)) == read(encoded(plain, 0))
     assert checksum(hidden) == checksum(plain)
 
 
