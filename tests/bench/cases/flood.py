@@ -21,6 +21,8 @@ PARTITIONS = 8
 THREADS = 2
 BACKFILL = "backfill of the plain Spark job (repartition, sort, write Parquet)"
 BROKER_CPU = "broker CPU by reference, of the same rows through the Kafka port"
+PRODUCED_BATCHES = {"1 MB batches": 1_000_000, "16 KB batches": 16_384}
+"""What librdkafka and what the Java client gathers by default at the most."""
 BROKER_BYTES = "bytes that passed the broker, of the flood's"
 READ = "Spark reads a topic, of spark.read.parquet through Arrow"
 LIVE = "live producer's p99 during a flood, of the quiet p99"
@@ -79,16 +81,18 @@ def _run(bench: Bench) -> Iterable[Row]:
 
 
 def _cost(bench: Bench, broker: Broker, rows: int, flood_cpu_s: float, moved: int) -> Iterable[Row]:
-    broker.create_topic("produced")
     size = KEY_BYTES + VALUE_BYTES
-    command = ("rdkafka", "produce", broker.kafka_port, "produced", size, 1_000_000, "none", bench.pick(2, 6))
-    answer, cpu_s = costed(broker.pid, *command)
-    produced_s = cpu_s / answer["records"] * rows
-    yield Row(
-        group="flood", case=BROKER_CPU, ratio=flood_cpu_s / produced_s, goal=0.01, side=Goal.AT_MOST,
-        measured=f"{flood_cpu_s * 1e3:.0f} ms", ceiling=f"{produced_s * 1e3:.0f} ms",
-        note="less what the broker spends beside the plain job, when nobody wants anything of it",
-    )  # fmt: skip
+    for batches, batch_bytes in PRODUCED_BATCHES.items():
+        topic = f"produced-{batch_bytes}"
+        broker.create_topic(topic)
+        command = ("rdkafka", "produce", broker.kafka_port, topic, size, batch_bytes, "none", bench.pick(2, 6))
+        answer, cpu_s = costed(broker.pid, *command)
+        produced_s = cpu_s / answer["records"] * rows
+        yield Row(
+            group="flood", case=f"{BROKER_CPU}, {batches}", ratio=flood_cpu_s / produced_s, goal=0.01, side=Goal.AT_MOST,
+            measured=f"{flood_cpu_s * 1e3:.0f} ms", ceiling=f"{produced_s * 1e3:.0f} ms",
+            note="less what the broker spends beside the plain job, when nobody wants anything of it",
+        )  # fmt: skip
     size *= rows
     yield Row(
         group="flood", case=BROKER_BYTES, ratio=moved / size, goal=0.01, side=Goal.AT_MOST,
