@@ -25,7 +25,7 @@ from typing import Any
 import dagster as dg
 
 from assets.floods.model import Flood, Partitions
-from assets.floods.plan import Plan, deviation
+from assets.floods.plan import Plan, covered, deviation
 from assets.floods.windows import KEY_FORMATS, Occurrence, newest_key, occurrences
 from assets.lease import LEASES
 from assets.metadata import against_always_on, members_table, partition_metadata, plan_metadata, short_keys, table
@@ -37,6 +37,7 @@ from assets.sensors import BROKERS, cluster_sensors
 from assets.steps import (
     Run,
     artifacts,
+    changed_since,
     clear_failures,
     ensure_topic,
     hold,
@@ -54,7 +55,7 @@ LOOK_BACK = timedelta(hours=1)
 """A flood at a fixed time is begun so much late, when nobody was there to begin it."""
 CATCH_UP_LOOK_S = 12.0
 """Clients commit every five seconds unless they are told otherwise."""
-CHECKS = ("certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "source_unchanged")
+CHECKS = ("certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "nothing_left_out", "source_unchanged")
 
 
 def flood_definitions(
@@ -146,6 +147,9 @@ class _Parts:
             run = Run(flood, context, cluster)
             with clear_failures(run, give_back=False):
                 plan = make_plan(run)
+            complete, text = covered(flood, plan.partitions)
+            if not complete:
+                context.log.warning(text)
             for one in plan.partitions:
                 context.add_asset_metadata({"dagster/partition_row_count": one.rows}, partition_key=one.key)
             return dg.MaterializeResult(metadata=plan_metadata(plan))
@@ -206,13 +210,15 @@ class _Parts:
             with clear_failures(run):
                 plan = run.plan()
                 pending, loaded = run.pending(), run.loaded()
-                otherwise, since = run.loaded_otherwise(loaded), run.changed_since(loaded)
+                otherwise = run.loaded_otherwise(loaded)
+                counted, unknown = run.counted(loaded)
                 if plan.rows:
                     hold(run, plan.brokers)
                 began = time.monotonic()
                 certificates = _run_backfill(run, spark, pending) if pending else {}
                 seconds = time.monotonic() - began
-            yield _backfill_result(run, plan, certificates, otherwise, since, seconds)
+            cover = covered(flood, [*plan.partitions, *counted.values()])
+            yield _backfill_result(run, plan, certificates, otherwise, cover, changed_since(loaded, counted), unknown, seconds)
 
         return flood_backfill
 
@@ -397,11 +403,12 @@ def _backfill_result(
     plan: Plan,
     certificates: Mapping[str, Any],
     otherwise: Sequence[str],
-    since: tuple[Sequence[str], Sequence[str]],
+    cover: tuple[bool, str],
+    changed: Sequence[str],
+    unknown: Sequence[str],
     seconds: float,
 ) -> dg.MaterializeResult[None]:
     context = run.context
-    changed, not_compared = since
     added = sum(one.added_rows for one in certificates.values())
     size = sum(one.size_bytes for one in certificates.values())
     (artifacts(context, run.flood.name)).mkdir(parents=True, exist_ok=True)
@@ -418,11 +425,12 @@ def _backfill_result(
         _check(backfill, "in_order", disorder == 0, f"{disorder:,} records before an older one of their partition{note}"),
         _check(backfill, "no_duplicates", doubles == 0, f"{doubles:,} offsets came twice{note}"),
         _check(backfill, "plan_against_actual", good, f"{off:+.1%} rows against the plan", dg.AssetCheckSeverity.WARN),
+        _check(backfill, "nothing_left_out", *cover, dg.AssetCheckSeverity.WARN),
         _check(
             backfill,
             "source_unchanged",
             not changed,
-            "\n".join([*changed, *not_compared]) or f"{len(run.keys) - len(certificates)} partitions were in the topic before",
+            "\n".join([*changed, *unknown]) or f"{len(run.keys) - len(certificates)} partitions were in the topic before",
             dg.AssetCheckSeverity.WARN,
         ),
     ]
@@ -475,6 +483,8 @@ _CHECKS = {
     "in_order": "Within each partition of the topic no record is older than the one before it.",
     "no_duplicates": "No offset came twice.",
     "plan_against_actual": "As many rows as were planned; an estimate may be off by half, and `where` may leave out any number.",
+    "nothing_left_out": "All rows at a path of the source are of the time that the path names: a partition takes them. "
+    "Counted by the source's metadata, where it is Parquet and the flood has no `where`.",
     "source_unchanged": "Partitions that were in the topic before this run have as many rows at their source as then. "
     "Compared by its metadata, where it is Parquet and the flood has no `where`.",
 }

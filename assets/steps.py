@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.floods.model import ROOM, ROOM_OFFSETS, Flood
-from assets.floods.plan import PastRun, Plan, forecast, too_late
+from assets.floods.plan import PartitionSize, PastRun, Plan, forecast, too_late
 from assets.floods.spread import Part, next_merge, next_split
 from assets.floods.windows import Window, deadline_at, gate_id, gates_of, source_path, windows
 from assets.lease import LEASES
@@ -96,13 +96,12 @@ class Run:
             for parts, keys in found.items()
         ]
 
-    def changed_since(self, loaded: Sequence[tuple[Window, Gate]]) -> tuple[list[str], list[str]]:
-        """What to say of those partitions that are in the topic already and whose source has more rows, or fewer, by now; and of
-        those of which the source's metadata cannot tell."""
+    def counted(self, loaded: Sequence[tuple[Window, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
+        """What the source has by now of partitions that are in the topic already, by key; and what to say of those of which its
+        metadata cannot tell."""
         from assets.floods.measure import can_count, measure
 
-        rows = {span.key: gate.rows for span, gate in loaded}
-        changed: dict[str, list[str]] = {}
+        found: dict[str, PartitionSize] = {}
         unknown: dict[str, list[str]] = {}
         for _, group in groupby((span for span, _ in loaded), partial(source_path, self.flood)):
             spans = list(group)
@@ -112,14 +111,10 @@ class Run:
             except HeadgateError as error:
                 # It may well be gone by now.
                 sizes, why = [], f"it cannot be read ({error.reason})"
-            counted = {size.key: size.rows for size in sizes if size.exact}
-            if missing := [span.key for span in spans if span.key not in counted]:
+            found.update((size.key, size) for size in sizes if size.exact)
+            if missing := [span.key for span in spans if span.key not in found]:
                 unknown.setdefault(why, []).extend(missing)
-            for key, found in counted.items():
-                if found != rows[key]:
-                    changed.setdefault(_LATE if found > rows[key] else _GONE, []).append(f"{key}: {abs(found - rows[key])}")
-        told = [f"{what} rows=`{', '.join(each[:PARTITIONS_SAID])}` partitions=`{len(each)}`" for what, each in changed.items()]
-        return told, [
+        return found, [
             f"not compared with the source: {why}. partitions=`{', '.join(short_keys(keys))}`" for why, keys in unknown.items()
         ]
 
@@ -135,6 +130,17 @@ class Run:
     def max_run_s(self) -> float:
         """No sign of life later than this after a step began."""
         return float(self.context.run.tags.get("dagster/max_runtime", _MAX_RUN_S))
+
+
+def changed_since(loaded: Sequence[tuple[Window, Gate]], counted: Mapping[str, PartitionSize]) -> list[str]:
+    """What to say of partitions whose source has more rows, or fewer, by now than when they were loaded."""
+    changed: dict[str, list[str]] = {}
+    for span, gate in loaded:
+        size = counted.get(span.key)
+        if size is not None and size.rows != gate.rows:
+            what = _LATE if size.rows > gate.rows else _GONE
+            changed.setdefault(what, []).append(f"{span.key}: {abs(size.rows - gate.rows)}")
+    return [f"{what} rows=`{', '.join(each[:PARTITIONS_SAID])}` partitions=`{len(each)}`" for what, each in changed.items()]
 
 
 _LATE = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from assets.floods.model import Flood
 from assets.floods.plan import PartitionSize
-from assets.floods.windows import Window, partitions_per_path, source_path
+from assets.floods.windows import Window, partitions_per_path, path_window, source_path
 from broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ def _parquet(
     sizes = dict.fromkeys(spans, 0.0)
     exact = can_count(flood)
     budget = EXACT_ROWS_MAX
+    named = path_window(flood, spans[0]) if exact else None
+    elsewhere = 0.0
     for info in files:
         with system.open_input_file(str(info.path)) as handle, pq.ParquetFile(handle) as file:
             schema = file.schema_arrow
@@ -147,10 +149,21 @@ def _parquet(
                 counts, sure, read = _group(file, number, group, column, spans, budget, held)
                 budget -= read
                 exact = exact and sure
+                if named is not None:
+                    within = counts
+                    if spans != [named]:
+                        within, sure, read = _group(file, number, group, column, [named], budget, held)
+                        budget -= read
+                    elsewhere += group.num_rows - within.get(named, 0.0)
+                    named = named if sure else None
                 for span, count in counts.items():
                     rows[span] += count
                     sizes[span] += count * per_row
-    return [PartitionSize(key=one.key, rows=round(rows[one]), size_bytes=round(sizes[one]), exact=exact) for one in spans]
+    outside = None if named is None else round(elsewhere)
+    return [
+        PartitionSize(key=one.key, rows=round(rows[one]), size_bytes=round(sizes[one]), exact=exact, elsewhere=outside)
+        for one in spans
+    ]
 
 
 def _group(

@@ -13,24 +13,32 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from assets.floods.model import Flood
+from assets.floods.windows import source_path, window
 
 SETUP_S = 15.0
 """Start of Spark and of brokers, where nothing was measured yet."""
 ROWS_PER_S = 100_000.0
 """Rows that one Spark machine moves per second, where nothing was measured yet."""
 PAST_RUNS_MAX = 20
+PATHS_SAID = 20
+"""Paths that one message names: it is read by a person."""
 TOLERANCE = 0.5
 """An estimate of rows may be off by this share before the check of plan against actual says so; an exact count not at all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionSize:
-    """What one partition's source holds. `exact`: counted, not estimated."""
+    """What one partition's source holds.
+
+    `exact`: counted, not estimated. `elsewhere`: rows at the partition's path that are of another time than the path names, so that
+    no partition takes them; None where that is not known, or the path names no time.
+    """
 
     key: str
     rows: int
     size_bytes: int
     exact: bool
+    elsewhere: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +114,20 @@ def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRu
         deadline=deadline,
         basis=basis,
     )
+
+
+def covered(flood: Flood, sizes: Sequence[PartitionSize]) -> tuple[bool, str]:
+    """Whether partitions take all rows at their paths, as far as that is known; and what to say of it."""
+    outside = {source_path(flood, window(flood.partitions, one.key)): one.elsewhere for one in sizes if one.elsewhere}
+    if outside:
+        each = ", ".join(f"{path}: {rows}" for path, rows in sorted(outside.items())[:PATHS_SAID])
+        return False, (
+            "rows are of another time than the path at which they are, and no partition takes them. A `source` without the time in "
+            f"its path has all rows for each partition; or `timezone` is another. rows=`{each}` paths=`{len(outside)}`"
+        )
+    if any(one.elsewhere is None for one in sizes):
+        return True, "not counted: the path names no time, or only Spark could count its rows"
+    return True, "0 rows are of another time than the path at which they are"
 
 
 def too_late(plan: Plan, now: datetime) -> str | None:

@@ -109,6 +109,29 @@ def source_path(flood: Flood, span: Window) -> str:
     return re.sub("%[YmdH]", lambda found: local.strftime(found[0]), flood.source.path)
 
 
+def path_window(flood: Flood, span: Window) -> Window | None:
+    """The span of time that the path of a partition's source names; None where it names none. A partition is within it."""
+    named = [name in flood.source.path for name in _HELD]
+    units = sum(named)
+    if not units or not all(named[:units]):
+        return None
+    if units >= (3 if flood.partitions.by == "day" else 4):
+        return span
+    place = ZoneInfo(flood.partitions.timezone)
+    first = span.start.astimezone(place).replace(tzinfo=None, minute=0, second=0, microsecond=0)
+    if units == 3:
+        first = first.replace(hour=0)
+        after = first + timedelta(days=1)
+    elif units == 2:
+        first = first.replace(day=1, hour=0)
+        after = (first + timedelta(days=31)).replace(day=1)
+    else:
+        first = first.replace(month=1, day=1, hour=0)
+        after = first.replace(year=first.year + 1)
+    start, end = (at.replace(tzinfo=place).astimezone(UTC) for at in (first, after))
+    return Window(start, end, source_path(flood, span))
+
+
 def partitions_per_path(flood: Flood, now: datetime) -> int:
     """About how many partitions one path of the source holds: all there are by now, unless it has a time in it."""
     partitions = flood.partitions

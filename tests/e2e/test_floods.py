@@ -22,13 +22,11 @@ from assets.definitions import load
 from assets.resources import ClusterResource
 from tests.support.broker_process import BrokerProcess
 from tests.support.flood_world import FLOOD, TOPIC, FloodWorld, flood_world, kill
+from tests.support.floods import CHECKS
 from tests.support.s3_server import S3Server
 
 WORDS = {"daemon": "dagster._daemon", "spark": "SparkSubmit", "broker": "broker.cli.main broker"}
 """What is in the command line of each victim."""
-CHECKS = {
-    "certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "source_unchanged", "consumers_catching_up"
-}  # fmt: skip
 
 
 @pytest.mark.timeout(600)

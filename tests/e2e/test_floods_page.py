@@ -50,7 +50,7 @@ def launch_and_look(world: FloodWorld, directory: Path, pictures: Path) -> None:
             assert time.monotonic() < deadline, f"the page does not show the end:\n{text}"
             time.sleep(1)
         assert most == 3
-        page.until_text("6 / 6 Passed")
+        page.until_text("7 / 7 Passed")
         page.picture(pictures / "graph.png")
         page.open(f"{world.dagster.url}/assets/{FLOOD}/flood_release?view=events")
         page.click("[Show Markdown]")

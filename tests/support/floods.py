@@ -7,6 +7,12 @@ from typing import Any
 
 from assets.floods.model import Flood, Partitions, Source
 
+CHECKS = {
+    "certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "nothing_left_out", "source_unchanged",
+    "consumers_catching_up",
+}  # fmt: skip
+"""Of a flood."""
+
 
 def flood(path: str = "/data", **changes: Any) -> Flood:
     """Of clicks, by day from 2026 on, from Parquet files at a path."""

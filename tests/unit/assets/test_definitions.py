@@ -22,6 +22,7 @@ from assets.build import flood_definitions
 from assets.definitions import from_environment
 from assets.floods.parse import parse
 from broker.runtime.errors import InvalidError
+from tests.support.floods import CHECKS
 
 ROOT = Path(__file__).parents[3]
 
@@ -82,9 +83,7 @@ def test_what_floods_become() -> None:
     backfill = graph.get(dg.AssetKey(["clicks", "flood_backfill"]))
     assert backfill.backfill_policy == dg.BackfillPolicy.single_run()
     assert backfill.pools == {"flood_clicks"} and graph.get(dg.AssetKey(["views", "flood_backfill"])).pools == {"flood_web_views"}
-    assert {key.name for key in graph.asset_check_keys if key.asset_key == backfill.key} == {
-        "certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "source_unchanged", "consumers_catching_up"
-    }  # fmt: skip
+    assert {key.name for key in graph.asset_check_keys if key.asset_key == backfill.key} == CHECKS
     repository = definitions.get_repository_def()
     assert sorted(one.name for one in repository.schedule_defs) == ["clicks_schedule"]
     assert sorted(one.name for one in repository.sensor_defs) == [

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from assets.floods.measure import measure
 from assets.floods.model import Brokers, Flood, Partitions, Source
-from assets.floods.plan import PartitionSize, PastRun, Plan, deviation, forecast, too_late
+from assets.floods.plan import PartitionSize, PastRun, Plan, covered, deviation, forecast, too_late
 from assets.floods.spread import Part, next_merge, next_split
 from assets.floods.windows import windows
 from assets.plot import markdown, svg
@@ -136,6 +136,35 @@ def test_a_file_for_each_day(tmp_path: Path) -> None:
     write(tmp_path / "2026-01-02.parquet", times(2, 4))
     assert rows_of(flood(f"{tmp_path}/%Y-%m-%d.parquet"), "2026-01-01", "2026-01-02") == {"2026-01-01": 3, "2026-01-02": 4}
     assert rows_of(flood(f"{tmp_path}/2026-*.parquet"), "2026-01-02") == {"2026-01-02": 4}
+
+
+@pytest.mark.parametrize("group", [2, 1000])
+def test_rows_of_another_time_than_their_path(tmp_path: Path, group: int) -> None:
+    write(tmp_path / "2026-01-01.parquet", times(1, 3) + times(2, 2), rows=group)
+    write(tmp_path / "2026-01-02.parquet", times(2, 4), rows=group)
+    write(tmp_path / "2026-01.parquet", [*times(1, 3), *times(2, 4), datetime(2026, 2, 1, tzinfo=UTC)], rows=group)
+
+    def outside(path: str, *days: int, **changes: object) -> tuple[list[int | None], tuple[bool, str]]:
+        one = flood(f"{tmp_path}/{path}", **changes)
+        sizes = measure(one, windows(one.partitions, [f"2026-01-{day:02}" for day in days]), NOW)
+        return [size.elsewhere for size in sizes], covered(one, sizes)
+
+    assert outside("%Y-%m-%d.parquet", 2) == ([0], (True, "0 rows are of another time than the path at which they are"))
+    assert outside("%Y-%m-%d.parquet", 1, 2) == (
+        [2, 0],
+        (
+            False,
+            "rows are of another time than the path at which they are, and no partition takes them. A `source` without the time in "
+            "its path has all rows for each partition; or `timezone` is another. "
+            f"rows=`{tmp_path}/2026-01-01.parquet: 2` paths=`1`",
+        ),
+    )
+    # A path of several partitions is told of once, whichever of them are asked for.
+    assert outside("%Y-%m.parquet", 2) == ([1], (False, outside("%Y-%m.parquet", 1, 2)[1][1]))
+    assert outside("%Y-%m.parquet", 1, 2)[0] == [1, 1] and "parquet: 1` paths=`1`" in outside("%Y-%m.parquet", 1, 2)[1][1]
+    not_counted = True, "not counted: the path names no time, or only Spark could count its rows"
+    assert outside("2026-*.parquet", 1) == ([None], not_counted)
+    assert outside("%Y-%m-%d.parquet", 1, where="n > 1") == ([None], not_counted)
 
 
 def test_a_condition_makes_it_an_estimate(tmp_path: Path) -> None:

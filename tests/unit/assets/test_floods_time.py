@@ -18,7 +18,17 @@ from hypothesis import strategies as st
 from assets.build import expected_runs, partitions_definition
 from assets.floods.cron import Cron
 from assets.floods.model import Flood, Occurrences, Partitions, Source
-from assets.floods.windows import deadline_at, gate_id, newest_key, occurrences, predicate, source_path, window, windows
+from assets.floods.windows import (
+    deadline_at,
+    gate_id,
+    newest_key,
+    occurrences,
+    path_window,
+    predicate,
+    source_path,
+    window,
+    windows,
+)
 from assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
 from tests.support import floods
 
@@ -101,6 +111,27 @@ def test_a_day_of_another_zone_and_of_another_length() -> None:
     assert [one.key for one in windows(berlin, ["2026-03-30", "2026-03-29", "2026-03-30"])] == ["2026-03-29", "2026-03-30"]
     with pytest.raises(ValueError):
         window(berlin, "2026-03-29-01:00")
+
+
+@pytest.mark.parametrize(
+    ("path", "by", "key", "start", "end"),
+    [
+        ("/d/%Y-%m-%d", "day", "2026-03-29", "2026-03-28T23:00", "2026-03-29T22:00"),
+        ("/d/%Y-%m-%d/%H", "day", "2026-03-30", "2026-03-29T22:00", "2026-03-30T22:00"),
+        ("/d/%Y/%m", "day", "2026-12-31", "2026-11-30T23:00", "2026-12-31T23:00"),
+        ("/d/%Y/%m", "day", "2026-03-30", "2026-02-28T23:00", "2026-03-31T22:00"),
+        ("/d/%Y", "day", "2026-03-30", "2025-12-31T23:00", "2026-12-31T23:00"),
+        ("/d/%Y%m%d", "hour", "2026-03-29-05:00", "2026-03-28T23:00", "2026-03-29T22:00"),
+        ("/d/%Y%m%d%H", "hour", "2026-03-29-05:00", "2026-03-29T03:00", "2026-03-29T04:00"),
+        ("/d", "day", "2026-03-30", None, None),
+        ("/d/%m-%d", "day", "2026-03-30", None, None),
+    ],
+)
+def test_the_time_that_a_path_names(path: str, by: str, key: str, start: str | None, end: str | None) -> None:
+    partitions = Partitions(by=by, start=datetime(2026, 1, 1, tzinfo=UTC), timezone="Europe/Berlin")
+    found = path_window(flood(source=Source(path=path), partitions=partitions), window(partitions, key))
+    times = None if found is None else (found.start.isoformat()[:16], found.end.isoformat()[:16])
+    assert times == (None if start is None else (start, end))
 
 
 def test_ids_of_gates_are_what_the_cluster_takes() -> None:

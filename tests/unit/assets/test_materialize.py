@@ -7,6 +7,7 @@ that a flood would raise brokers it need not, leave some behind, add a partition
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from assets.floods.model import Brokers
 from assets.lease import LEASES
 from assets.resources import FleetResource, SparkResource
 from broker.runtime.errors import InvalidError, Reason, RetryError
-from tests.support.floods import flood
+from tests.support.floods import CHECKS, flood
 from tests.support.stand_in import Book, StandInCluster, StandInSpark, book
 
 ROOT = Path(__file__).parents[3]
@@ -114,10 +115,7 @@ def failure(result: dg.ExecuteInProcessResult) -> str:
 def test_three_days_are_one_scale_up(world: World) -> None:
     result = world.run()
     assert result.success
-    assert checks(result) == dict.fromkeys(
-        ("certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "source_unchanged", "consumers_catching_up"),
-        True,
-    )
+    assert checks(result) == dict.fromkeys(CHECKS, True)
     assert len({call[1] for call in world.called("reserve")}) == 1, "one reservation for all three days"
     assert {call[2] for call in world.called("reserve")} == {3}
     assert world.called("spark") == [("spark", "clicks", DAYS, 3)], "Spark began once, and with all brokers there"
@@ -194,6 +192,23 @@ def test_rows_that_came_late_are_told_of(world: World, source: str) -> None:
         f"flood of another name into it, with a `where` that only they meet. rows=`{DAYS[1]}: 3` partitions=`1`"
     )
     assert all(passed for name, passed in checks(result).items() if name != "source_unchanged")
+
+
+def test_rows_that_no_partition_takes_are_told_of(source: str, instance: dg.DagsterInstance) -> None:
+    for day in DAYS:
+        shutil.copyfile(source, Path(source).with_name(f"{day}.parquet"))
+    world = World(str(Path(source).with_name("%Y-%m-%d.parquet")), instance)
+
+    def told(result: dg.ExecuteInProcessResult) -> dg.AssetCheckEvaluation:
+        assert result.success
+        return next(one for one in result.get_asset_check_evaluations() if one.check_name == "nothing_left_out")
+
+    first = told(world.run(DAYS[0], DAYS[0]))
+    assert not first.passed and first.severity is dg.AssetCheckSeverity.WARN
+    assert f"rows=`{Path(source).with_name(DAYS[0])}.parquet: 50` paths=`1`" in str(first.description)
+    # It is no less true once they are in the topic.
+    assert "paths=`3`" in str(told(world.run()).description)
+    assert "paths=`3`" in str(told(world.run()).description)
 
 
 def test_a_source_that_forgot_what_is_in_the_topic(world: World, source: str) -> None:
