@@ -48,9 +48,9 @@ FILES_KEPT = 4
 READ_BYTES = 128 << 10
 """Of a file at a time. Many kernels finish a read before they see who else wants the processor: 3 MB took most of a millisecond."""
 
-_REQUEST = struct.Struct("<IIQqiiB")
+_REQUEST = struct.Struct("<IIQqiiBIQ")
 """Bytes of the footer, of the row group (0: a descriptor comes along); size of the file, base offset, leader epoch, index of the
-row group, codec."""
+row group, codec, first row, most bytes of the answer."""
 _ANSWER = struct.Struct("<?I")
 """Whether a batch follows, and not why there is none; its bytes, 0 behind the last one."""
 _TIMEVAL = struct.Struct("@ll")
@@ -58,13 +58,15 @@ _TIMEVAL = struct.Struct("@ll")
 
 @dataclass(frozen=True, slots=True)
 class RowGroupBytes:
-    """A row group to encode.
+    """A row group to encode, or a part of it.
 
     Args:
         file: whose row group this is, `index` counting its `groups`.
         size_bytes: of that file.
         source: the row group's bytes in it, or a descriptor of the file, which stays the caller's.
         base_offset: of the row group's first row.
+        first_row: counted in the row group; those before it are left out.
+        bytes_max: of all batches; those that would be beyond it are left out, but for the first.
     """
 
     file: ExtentFile
@@ -74,25 +76,44 @@ class RowGroupBytes:
     base_offset: int
     leader_epoch: int
     codec: Codec
+    first_row: int = 0
+    bytes_max: int = sys.maxsize
 
 
 def encode(group: RowGroupBytes) -> Iterator[memoryview]:
     """The rows as batches, each in memory of its own. Heavy: in a thread, or in a process.
 
+    A row group may hold far more than its bytes say, so what is in memory is bounded here: by `bytes_max` and a few rows more.
+
     Raises:
         InvalidError: the bytes are not what the footer says.
     """
     from broker.log.column_encoder import encode_batches
-    from broker.log.parquet import read_group
+    from broker.log.parquet import read_some
 
     place = group.file.groups[group.index]
-    return encode_batches(
-        read_group(group.file, place, _bytes_of(group.source, place) if isinstance(group.source, int) else group.source),
-        group.base_offset,
+    data = _bytes_of(group.source, place) if isinstance(group.source, int) else group.source
+    rows = read_some(group.file, place, data, group.first_row, group.bytes_max)
+    batches = encode_batches(
+        rows,
+        group.base_offset + group.first_row,
         leader_epoch=group.leader_epoch,
         compression=group.codec,
         batch_bytes_max=BATCH_BYTES_MAX,
     )
+    return _within(batches, group.bytes_max)
+
+
+def _within(batches: Iterator[memoryview], bytes_max: int) -> Iterator[memoryview]:
+    """Those that are no more than `bytes_max` together, and the first in any case."""
+    size = 0
+    for batch in batches:
+        if size and size + len(batch) > bytes_max:
+            return
+        size += len(batch)
+        yield batch
+        # The next one is to be made in its memory.
+        del batch
 
 
 def _bytes_of(descriptor: int, place: RowGroup) -> memoryview:
@@ -205,8 +226,9 @@ class _EncoderProcess:
         footer = group.file.footer
         descriptors, data = ([group.source], b"") if isinstance(group.source, int) else ([], group.source)
         request = _REQUEST.pack(
-            len(footer), len(data), group.size_bytes, group.base_offset, group.leader_epoch, group.index, group.codec
-        )
+            len(footer), len(data), group.size_bytes, group.base_offset, group.leader_epoch, group.index, group.codec,
+            group.first_row, group.bytes_max,
+        )  # fmt: skip
         try:
             socket.send_fds(self._socket, [request], descriptors)
             self._socket.sendall(footer)
@@ -279,13 +301,14 @@ def serve(end: socket.socket) -> None:
             request, descriptors, _, _ = socket.recv_fds(end, _REQUEST.size, 1, socket.MSG_WAITALL)
             if not request:
                 return
-            footer_bytes, data_bytes, size_bytes, base_offset, leader_epoch, index, codec = _REQUEST.unpack(request)
+            footer_bytes, data_bytes, size_bytes, base_offset, epoch, index, codec, first, bytes_max = _REQUEST.unpack(request)
             footer, data = bytes(receive(end, footer_bytes)), receive(end, data_bytes)
             source = data if data_bytes else descriptors[0]
             try:
                 try:
                     file = parse(footer, size_bytes)
-                    batches = encode(RowGroupBytes(file, size_bytes, index, source, base_offset, leader_epoch, Codec(codec)))
+                    group = RowGroupBytes(file, size_bytes, index, source, base_offset, epoch, Codec(codec), first, bytes_max)
+                    batches = encode(group)
                 finally:
                     for descriptor in descriptors:
                         os.close(descriptor)

@@ -2,7 +2,9 @@
 
 A file is opened once: its footer is read, checked against the reference, and kept. Then a row group at a time is fetched from the
 store and turned into batches by another process (`encoding.py`), so that the event loop only ever hands over memory. Encoded row
-groups are cached by bytes; readers of the same row group share one encoding; while one is being sent the next is made.
+groups are cached by bytes; readers of the same row group share one encoding; while one is being sent the next is made. What would
+take more than half of the cache is encoded in parts: somebody else's file may have all its rows in one row group, and a value that
+is repeated a million times stands in it once.
 
 pyarrow is imported by the first file, in a thread: a broker without history never pays for it.
 """
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from broker.cluster.gates import ParquetExtent
 from broker.engine.encoding import Encoders, RowGroupBytes, encode
 from broker.engine.history_cache import EncodedGroup, HistoryCache
+from broker.log.batch import parse_header
 from broker.log.compression import Codec
 from broker.log.crc import crc32c
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
@@ -38,6 +41,10 @@ IDLE_S = 60.0
 """Encoder processes that had nothing to do for so long are ended: history is read in floods, too."""
 FOOTERS_BYTES_MAX = 32 << 20
 """Footers of open files, as they are in the file; in memory they are a few times larger."""
+PART_BYTES_MIN = 16 << 20
+"""Row groups of our own uploader are not taken apart, however small the cache is."""
+PARTS_MAX = 1000
+"""Of one row group that are remembered."""
 BROKEN_MAX = 1000
 """Files of which it is remembered that they were complained about."""
 GROWTH = 2.0
@@ -55,7 +62,17 @@ class _GroupKey(NamedTuple):
     base_offset: int
     leader_epoch: int
     number: int
+    first_row: int
+    """In the row group."""
     codec: Codec
+
+
+class _OpenFile(NamedTuple):
+    """`parts`: of row groups that were encoded in parts, by their number: the first row of each that is known, and its end."""
+
+    footer: ExtentFile
+    size_bytes: int
+    parts: dict[int, dict[int, int]]
 
 
 class HistoryReader:
@@ -64,7 +81,7 @@ class HistoryReader:
     Args:
         locate: the store and key of an extent's path. Raises InvalidError where it may not be read.
         cache_bytes_max: of encoded row groups that are kept.
-        parallel: row groups that are encoded at a time; so many and one more are in memory beside the cache.
+        parallel: row groups, or parts of them, that are encoded at a time; so many and one more are in memory beside the cache.
         encoders: that encode them; closed with the reader. None: threads of this process do it.
     """
 
@@ -85,9 +102,10 @@ class HistoryReader:
         self._encode_work = ThreadPoolExecutor(parallel, thread_name_prefix="history")
         self._resting: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(parallel + 1)
-        self._footers: OrderedDict[str, tuple[ExtentFile, int]] = OrderedDict()
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
         self._footers_bytes = 0
-        self._opening: dict[str, asyncio.Task[ExtentFile]] = {}
+        self._opening: dict[str, asyncio.Task[_OpenFile]] = {}
+        self._part_bytes = max(cache_bytes_max // 2, PART_BYTES_MIN)
         self.cache = HistoryCache(cache_bytes_max)
         self._small_cache_told_s = -SMALL_CACHE_TOLD_S
         self._encoding: dict[_GroupKey, asyncio.Task[EncodedGroup]] = {}
@@ -115,23 +133,21 @@ class HistoryReader:
         assert extent.base_offset <= offset < extent.end_offset, "the offset is within the extent"
         try:
             file = await self._open(extent)
-            index = file.group_of(offset - extent.base_offset)
             batches: list[memoryview] = []
             size = 0
             while True:
-                key = self._key(extent, index)
-                encoded = await self._encoded(key, extent, file)
+                key, encoded = await self._part(extent, file, offset)
                 for batch in encoded.batches[encoded.find(offset) :]:
                     if batches and size + len(batch) > max_bytes:
-                        self._read_ahead(extent, file, index + 1, following)
+                        self._read_ahead(extent, file, encoded.end, following)
                         return batches
                     batches.append(batch)
                     size += len(batch)
                 self.cache.finish(key)
-                index += 1
+                offset = encoded.end
                 # What is not there yet is for the next call: a reader gets at once what there is.
-                if index == len(file.groups) or size >= max_bytes or self._key(extent, index) not in self.cache:
-                    self._read_ahead(extent, file, index, following)
+                if offset == extent.end_offset or size >= max_bytes or self._key(extent, file, offset) not in self.cache:
+                    self._read_ahead(extent, file, offset, following)
                     return batches
         except HeadgateError as error:
             self._complain(extent, error)
@@ -140,7 +156,7 @@ class HistoryReader:
     async def first_at(self, extent: ParquetExtent, timestamp_ms: int, offset: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record of the extent from `offset` on whose time is not before `timestamp_ms`."""
         try:
-            file = await self._open(extent)
+            file = (await self._open(extent)).footer
             row = max(offset - extent.base_offset, 0)
             for index in range(file.group_of(row), len(file.groups)):
                 group = file.groups[index]
@@ -161,7 +177,7 @@ class HistoryReader:
         if offset <= extent.base_offset:
             return extent.timestamp_max_ms
         try:
-            file = await self._open(extent)
+            file = (await self._open(extent)).footer
             row = offset - extent.base_offset
             first = file.group_of(row)
             best: int | None = None
@@ -200,24 +216,23 @@ class HistoryReader:
 
     # -- files
 
-    async def _open(self, extent: ParquetExtent) -> ExtentFile:
-        known = self._footers.get(extent.path)
+    async def _open(self, extent: ParquetExtent) -> _OpenFile:
+        known = self._files.get(extent.path)
         if known is not None:
-            self._footers.move_to_end(extent.path)
-            _agree(extent, known[0])
-            return known[0]
-        file = await self._shared(self._begin_to_open(extent))
-        _agree(extent, file)
-        return file
+            self._files.move_to_end(extent.path)
+        else:
+            known = await self._shared(self._begin_to_open(extent))
+        _agree(extent, known.footer)
+        return known
 
-    def _begin_to_open(self, extent: ParquetExtent) -> asyncio.Task[ExtentFile]:
+    def _begin_to_open(self, extent: ParquetExtent) -> asyncio.Task[_OpenFile]:
         opening = self._opening.get(extent.path)
         if opening is None:
             opening = self._opening[extent.path] = asyncio.get_running_loop().create_task(self._open_file(extent))
             opening.add_done_callback(partial(self._ended, self._opening, extent.path))
         return opening
 
-    async def _open_file(self, extent: ParquetExtent) -> ExtentFile:
+    async def _open_file(self, extent: ParquetExtent) -> _OpenFile:
         store, key = self._place(extent)
         first = await self._run(_first_read)
         guess = min(first, extent.size_bytes)
@@ -228,12 +243,12 @@ class HistoryReader:
         beyond = await store.get_range(key, extent.size_bytes, 1)
         if beyond:
             raise _corrupt(extent, "is longer than its reference says")
-        file = await self._run(lambda: _parse_footer(extent, tail, size))
-        if extent.path not in self._footers:
-            self._footers[extent.path] = file, size
+        file = _OpenFile(await self._run(lambda: _parse_footer(extent, tail, size)), size, {})
+        if extent.path not in self._files:
+            self._files[extent.path] = file
             self._footers_bytes += size
-        while self._footers_bytes > FOOTERS_BYTES_MAX and len(self._footers) > 1:
-            self._footers_bytes -= self._footers.popitem(last=False)[1][1]
+        while self._footers_bytes > FOOTERS_BYTES_MAX and len(self._files) > 1:
+            self._footers_bytes -= self._files.popitem(last=False)[1].size_bytes
         return file
 
     def _place(self, extent: ParquetExtent) -> tuple[Readable, str]:
@@ -252,19 +267,30 @@ class HistoryReader:
 
     # -- row groups
 
-    def _key(self, extent: ParquetExtent, index: int) -> _GroupKey:
-        return _GroupKey(extent.path, extent.base_offset, extent.leader_epoch, index, self._codec)
+    def _key(self, extent: ParquetExtent, file: _OpenFile, offset: int) -> _GroupKey:
+        """Of the part in which an offset stands, if that is known; else of one with which to begin."""
+        row = offset - extent.base_offset
+        group = file.footer.groups[index := file.footer.group_of(row)]
+        row -= group.first_row
+        # The first part tells whether there are others.
+        known = file.parts.get(index)
+        first_row = 0 if known is None else next((first for first, end in known.items() if first <= row < end), row)
+        return _GroupKey(extent.path, extent.base_offset, extent.leader_epoch, index, first_row, self._codec)
 
-    async def _encoded(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile) -> EncodedGroup:
-        cached = self.cache.get(key, self._now_s())
-        if cached is not None:
-            self.hits += 1
-            return cached
-        encoded = await self._shared(self._begin(key, extent, file))
-        self.cache.get(key, self._now_s())
-        return encoded
+    async def _part(self, extent: ParquetExtent, file: _OpenFile, offset: int) -> tuple[_GroupKey, EncodedGroup]:
+        """The row group, or the part of one, in which an offset stands."""
+        while True:
+            key = self._key(extent, file, offset)
+            encoded = self.cache.get(key, self._now_s())
+            if encoded is not None:
+                self.hits += 1
+            else:
+                encoded = await self._shared(self._begin(key, extent, file))
+                self.cache.get(key, self._now_s())
+            if offset < encoded.end:
+                return key, encoded
 
-    def _begin(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile) -> asyncio.Task[EncodedGroup]:
+    def _begin(self, key: _GroupKey, extent: ParquetExtent, file: _OpenFile) -> asyncio.Task[EncodedGroup]:
         task = self._encoding.get(key)
         if task is None:
             self.misses += 1
@@ -278,16 +304,23 @@ class HistoryReader:
         # Nobody may wait for it any more, or ever did, where it was ahead; who needs it will try again and hear of it.
         looked_at(task)
 
-    async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: ExtentFile) -> EncodedGroup:
+    async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: _OpenFile) -> EncodedGroup:
         async with self._room:
-            encoded = await self._encode_group(extent, file, key.number)
+            encoded = await self._encode_part(extent, file.footer, key)
         if self._encoders is not None:
             if self._resting is not None:
                 self._resting.cancel()
             self._resting = asyncio.get_running_loop().call_later(IDLE_S, self._rest, self._encoders)
-        self.encoded_rows += file.groups[key.number].rows
+        group = file.footer.groups[key.number]
+        end_row = encoded.end - extent.base_offset - group.first_row
+        if key.first_row or end_row < group.rows:
+            known = file.parts.setdefault(key.number, {})
+            if len(known) == PARTS_MAX:
+                known.clear()
+            known[key.first_row] = end_row
+        self.encoded_rows += end_row - key.first_row
         self.encoded_bytes += encoded.size_bytes
-        self._growth = encoded.size_bytes / max(file.groups[key.number].data_bytes, 1)
+        self._growth = encoded.size_bytes / max(group.data_bytes, 1)
         if not self._closed:
             self._keep(key, encoded)
         return encoded
@@ -305,12 +338,15 @@ class HistoryReader:
                 hint="row groups are encoded for each fetch again: raise history_cache_bytes to two for each partition read",
             )
 
-    async def _encode_group(self, extent: ParquetExtent, file: ExtentFile, index: int) -> EncodedGroup:
+    async def _encode_part(self, extent: ParquetExtent, file: ExtentFile, part: _GroupKey) -> EncodedGroup:
         store, key = self._place(extent)
         descriptor = await store.open_file(key) if self._encoders is not None and isinstance(store, Files) else None
-        source = await self._group_bytes(extent, file, index) if descriptor is None else descriptor
-        base_offset = extent.base_offset + file.groups[index].first_row
-        group = RowGroupBytes(file, extent.size_bytes, index, source, base_offset, extent.leader_epoch, self._codec)
+        source = await self._group_bytes(extent, file, part.number) if descriptor is None else descriptor
+        base_offset = extent.base_offset + file.groups[part.number].first_row
+        group = RowGroupBytes(
+            file, extent.size_bytes, part.number, source, base_offset, extent.leader_epoch, self._codec,
+            part.first_row, self._part_bytes,
+        )  # fmt: skip
         work = self._run(partial(_encoded, extent, self._encoder, group), self._encode_work)
         if descriptor is not None:
             # Not before the thread is through with it, also where nobody waits any more.
@@ -320,22 +356,22 @@ class HistoryReader:
     def _rest(self, encoders: Encoders) -> None:
         self._encode_work.submit(encoders.rest)
 
-    def _read_ahead(self, extent: ParquetExtent, file: ExtentFile, index: int, following: ParquetExtent | None) -> None:
+    def _read_ahead(self, extent: ParquetExtent, file: _OpenFile, offset: int, following: ParquetExtent | None) -> None:
         """Begin to encode what will be asked for next, where nothing waits for the threads and there is room to keep it."""
         if self._room.locked() or self._closed:
             return
-        if index >= len(file.groups):
+        if offset >= extent.end_offset:
             if following is None:
                 return
-            known = self._footers.get(following.path)
+            known = self._files.get(following.path)
             if known is None:
                 self._begin_to_open(following)
                 return
-            extent, file, index = following, known[0], 0
-        key = self._key(extent, index)
+            extent, file, offset = following, known, following.base_offset
+        key = self._key(extent, file, offset)
+        size_bytes = min(int(file.footer.groups[key.number].data_bytes * self._growth), self._part_bytes)
         # Those that are being encoded will want about as much.
-        size_bytes = int(file.groups[index].data_bytes * self._growth * (1 + len(self._encoding)))
-        if key not in self.cache and self.cache.has_room(size_bytes, self._now_s()):
+        if key not in self.cache and self.cache.has_room(size_bytes * (1 + len(self._encoding)), self._now_s()):
             self._begin(key, extent, file)
 
     @staticmethod
@@ -383,7 +419,8 @@ def _encoded(extent: ParquetExtent, encode: Encode, group: RowGroupBytes) -> Enc
         batches = list(encode(group))
     except InvalidError as error:
         raise _corrupt(extent, error.message) from error
-    return EncodedGroup(batches, array("q", (int.from_bytes(batch[:8], "big") for batch in batches)))
+    bases = array("q", (int.from_bytes(batch[:8], "big") for batch in batches))
+    return EncodedGroup(batches, bases, parse_header(batches[-1]).next_offset)
 
 
 def _first_read() -> int:

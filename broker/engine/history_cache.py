@@ -18,13 +18,14 @@ IN_USE_S = 10.0
 
 
 class EncodedGroup:
-    """A row group as batches, by offset. `bases`: the first offset of each."""
+    """A row group, or a part of one, as batches, by offset. `bases`: the first offset of each; `end`: the one behind the last."""
 
-    __slots__ = ("bases", "batches", "size_bytes", "used_s")
+    __slots__ = ("bases", "batches", "end", "size_bytes", "used_s")
 
-    def __init__(self, batches: list[memoryview], bases: array[int]) -> None:
+    def __init__(self, batches: list[memoryview], bases: array[int], end: int) -> None:
         self.batches = batches
         self.bases = bases
+        self.end = end
         self.size_bytes = sum(len(batch) for batch in batches)
         self.used_s = 0.0
         """When somebody came for it last."""

@@ -32,8 +32,14 @@ ROW_GROUP_ROWS_MAX = 1 << 16
 ROW_GROUP_BYTES_MAX = 256 << 20
 """Of a file that somebody else wrote: a row group is what a reader holds in memory."""
 
+READ_ROWS = 512
+"""Rows that are taken at a time out of a row group that may hold more than its bytes say: what may be in memory beyond a limit."""
+
 _LENGTH = struct.Struct("<I")
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+_NUMBERS = ("offset", "timestamp")
+_WRITTEN_ONCE = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"))
+"""Encodings that write what values have in common only once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,11 @@ class WrittenExtent:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows [first_row, first_row + rows) of a file, in its bytes [start, end). Times in ms, None where the file does not say."""
+    """Rows [first_row, first_row + rows) of a file, in its bytes [start, end). Times in ms, None where the file does not say.
+
+    `data_bytes`: of the columns, not compressed; where `repeats`, what values have in common counts once, so that the rows may be
+    thousands of times larger.
+    """
 
     number: int
     first_row: int
@@ -57,6 +67,7 @@ class RowGroup:
     start: int
     end: int
     data_bytes: int
+    repeats: bool
     timestamp_min_ms: int | None
     timestamp_max_ms: int | None
 
@@ -215,13 +226,14 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
         group = metadata.row_group(number)
         if not group.num_rows:
             continue
-        start, end, data_bytes = size_bytes, 0, 0
+        start, end, data_bytes, repeats = size_bytes, 0, 0, False
         low = high = None
         for index in read:
             chunk = group.column(index)
             begin = _begin(chunk)
             start, end = min(start, begin), max(end, begin + chunk.total_compressed_size)
             data_bytes += chunk.total_uncompressed_size
+            repeats |= paths[index] not in _NUMBERS and not _WRITTEN_ONCE.isdisjoint(chunk.encodings)
             statistics = chunk.statistics if index == timestamp else None
             if statistics is not None and statistics.null_count:
                 raise InvalidError(Reason.INVALID_RECORD, "a timestamp is null: every record has a time")
@@ -237,7 +249,7 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
                 Reason.INVALID_RECORD,
                 f"a row group is too large to be served. group=`{number}` bytes=`{data_bytes}` max=`{ROW_GROUP_BYTES_MAX}`",
             )
-        groups.append(RowGroup(number, first_row, group.num_rows, start, end, data_bytes, low, high))
+        groups.append(RowGroup(number, first_row, group.num_rows, start, end, data_bytes, repeats, low, high))
         first_row += group.num_rows
     return ExtentFile(metadata, columns, tuple(groups), bytes(footer))
 
@@ -273,14 +285,57 @@ def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, colu
         InvalidError(CORRUPT_MESSAGE): the bytes are not what the footer says.
     """
     try:
-        source = pa.PythonFile(cast(Any, _Part(memoryview(data), group.start)), mode="r")
-        parquet = pq.ParquetFile(source, metadata=file.metadata, pre_buffer=False, page_checksum_verification=True)
-        table = parquet.read_row_group(group.number, columns=list(columns or file.columns), use_threads=False)
+        table = _parquet(file, group, data).read_row_group(group.number, columns=list(columns or file.columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group cannot be read: {error}") from error
     if table.num_rows != group.rows:
-        raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group lacks rows. rows=`{table.num_rows}` stated=`{group.rows}`")
+        raise _lacks_rows(group, table.num_rows)
     return table
+
+
+def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first: int, bytes_max: int) -> pa.Table:
+    """Rows of a row group from its row number `first` on: all that follow, or those with which `bytes_max` are reached.
+
+    What stands before them is read, and forgotten. Never more than `READ_ROWS` beyond the limit are in memory.
+
+    Raises:
+        InvalidError: as `read_group`.
+    """
+    if not first and not group.repeats and group.data_bytes <= bytes_max:
+        return read_group(file, group, data)
+    found: list[pa.RecordBatch] = []
+    row = size_bytes = 0
+    try:
+        for batch in _parquet(file, group, data).iter_batches(
+            READ_ROWS, row_groups=[group.number], columns=list(file.columns), use_threads=False
+        ):
+            row += batch.num_rows
+            if row <= first:
+                continue
+            wanted = batch.slice(max(0, batch.num_rows - (row - first)))
+            found.append(wanted.cast(_without_dictionaries(wanted.schema)))
+            size_bytes += found[-1].nbytes
+            if size_bytes >= bytes_max:
+                return pa.Table.from_batches(found)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidError(Reason.CORRUPT_MESSAGE, f"a row group cannot be read: {error}") from error
+    if row != group.rows:
+        raise _lacks_rows(group, row)
+    return pa.Table.from_batches(found)
+
+
+def _parquet(file: ExtentFile, group: RowGroup, data: bytes | memoryview) -> pq.ParquetFile:
+    source = pa.PythonFile(cast(Any, _Part(memoryview(data), group.start)), mode="r")
+    return pq.ParquetFile(source, metadata=file.metadata, pre_buffer=False, page_checksum_verification=True)
+
+
+def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
+    kinds = ((field, field.type.value_type if pa.types.is_dictionary(field.type) else field.type) for field in schema)
+    return pa.schema([field.with_type(kind) for field, kind in kinds])
+
+
+def _lacks_rows(group: RowGroup, rows: int) -> InvalidError:
+    return InvalidError(Reason.CORRUPT_MESSAGE, f"a row group lacks rows. rows=`{rows}` stated=`{group.rows}`")
 
 
 class _Part:

@@ -10,7 +10,7 @@ from broker.engine.history_cache import IN_USE_S, EncodedGroup, HistoryCache
 
 
 def group(size_bytes: int = 10) -> EncodedGroup:
-    return EncodedGroup([memoryview(bytes(size_bytes))], array("q", (0,)))
+    return EncodedGroup([memoryview(bytes(size_bytes))], array("q", (0,)), 1)
 
 
 def kept(cache: HistoryCache, names: str) -> str:
