@@ -57,8 +57,19 @@ _K = TypeVar("_K")
 Encode: TypeAlias = Callable[[RowGroupBytes], Iterable[memoryview]]
 
 
-class _GroupKey(NamedTuple):
+class _FileKey(NamedTuple):
+    """A file as a reference names it. One that lies outside of the store may be replaced, and be committed again."""
+
     path: str
+    footer_crc32c: int
+
+
+def _file_key(extent: ParquetExtent) -> _FileKey:
+    return _FileKey(extent.path, extent.footer_crc32c)
+
+
+class _GroupKey(NamedTuple):
+    file: _FileKey
     base_offset: int
     leader_epoch: int
     number: int
@@ -102,15 +113,15 @@ class HistoryReader:
         self._encode_work = ThreadPoolExecutor(parallel, thread_name_prefix="history")
         self._resting: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(parallel + 1)
-        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._files: OrderedDict[_FileKey, _OpenFile] = OrderedDict()
         self._footers_bytes = 0
-        self._opening: dict[str, asyncio.Task[_OpenFile]] = {}
+        self._opening: dict[_FileKey, asyncio.Task[_OpenFile]] = {}
         self._part_bytes = max(cache_bytes_max // 2, PART_BYTES_MIN)
         self.cache = HistoryCache(cache_bytes_max)
         self._small_cache_told_s = -SMALL_CACHE_TOLD_S
         self._encoding: dict[_GroupKey, asyncio.Task[EncodedGroup]] = {}
         self._growth = GROWTH
-        self._broken: OrderedDict[str, None] = OrderedDict()
+        self._broken: OrderedDict[_FileKey, None] = OrderedDict()
         self._closed = False
         self.encoded_rows = 0
         self.encoded_bytes = 0
@@ -217,19 +228,21 @@ class HistoryReader:
     # -- files
 
     async def _open(self, extent: ParquetExtent) -> _OpenFile:
-        known = self._files.get(extent.path)
+        key = _file_key(extent)
+        known = self._files.get(key)
         if known is not None:
-            self._files.move_to_end(extent.path)
+            self._files.move_to_end(key)
         else:
             known = await self._shared(self._begin_to_open(extent))
         _agree(extent, known.footer)
         return known
 
     def _begin_to_open(self, extent: ParquetExtent) -> asyncio.Task[_OpenFile]:
-        opening = self._opening.get(extent.path)
+        key = _file_key(extent)
+        opening = self._opening.get(key)
         if opening is None:
-            opening = self._opening[extent.path] = asyncio.get_running_loop().create_task(self._open_file(extent))
-            opening.add_done_callback(partial(self._ended, self._opening, extent.path))
+            opening = self._opening[key] = asyncio.get_running_loop().create_task(self._open_file(extent))
+            opening.add_done_callback(partial(self._ended, self._opening, key))
         return opening
 
     async def _open_file(self, extent: ParquetExtent) -> _OpenFile:
@@ -244,8 +257,8 @@ class HistoryReader:
         if beyond:
             raise _corrupt(extent, "is longer than its reference says")
         file = _OpenFile(await self._run(lambda: _parse_footer(extent, tail, size)), size, {})
-        if extent.path not in self._files:
-            self._files[extent.path] = file
+        if _file_key(extent) not in self._files:
+            self._files[_file_key(extent)] = file
             self._footers_bytes += size
         while self._footers_bytes > FOOTERS_BYTES_MAX and len(self._files) > 1:
             self._footers_bytes -= self._files.popitem(last=False)[1].size_bytes
@@ -275,7 +288,7 @@ class HistoryReader:
         # The first part tells whether there are others.
         known = file.parts.get(index)
         first_row = 0 if known is None else next((first for first, end in known.items() if first <= row < end), row)
-        return _GroupKey(extent.path, extent.base_offset, extent.leader_epoch, index, first_row, self._codec)
+        return _GroupKey(_file_key(extent), extent.base_offset, extent.leader_epoch, index, first_row, self._codec)
 
     async def _part(self, extent: ParquetExtent, file: _OpenFile, offset: int) -> tuple[_GroupKey, EncodedGroup]:
         """The row group, or the part of one, in which an offset stands."""
@@ -363,7 +376,7 @@ class HistoryReader:
         if offset >= extent.end_offset:
             if following is None:
                 return
-            known = self._files.get(following.path)
+            known = self._files.get(_file_key(following))
             if known is None:
                 self._begin_to_open(following)
                 return
@@ -396,9 +409,10 @@ class HistoryReader:
 
     def _complain(self, extent: ParquetExtent, error: HeadgateError) -> None:
         """One line for each file: its readers come again and again."""
-        if error.reason is Reason.CLOSED or extent.path in self._broken:
+        key = _file_key(extent)
+        if error.reason is Reason.CLOSED or key in self._broken:
             return
-        self._broken[extent.path] = None
+        self._broken[key] = None
         if len(self._broken) > BROKEN_MAX:
             self._broken.popitem(last=False)
         log.error(

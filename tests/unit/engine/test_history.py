@@ -345,6 +345,18 @@ async def test_a_file_at_two_places(store: CountedStore, make_reader: MakeReader
     assert [record.offset for record in await read_all(reader, moved)] == list(range(7, 57))
 
 
+async def test_a_file_that_was_replaced_and_committed_again(store: CountedStore, make_reader: MakeReader) -> None:
+    """As a file of an export, of which there is one name: in a topic that was deleted and made anew all else may be the same."""
+    records = rows(50)
+    other = [Record(one.offset, one.timestamp_ms, one.key, b"another %d" % one.offset, ()) for one in records]
+    reader = make_reader()
+    first = await put(store, records)
+    assert await read_all(reader, first) == records
+    again = await put(store, other, group_bytes=1000)
+    assert again.path == first.path
+    assert await read_all(reader, again) == other
+
+
 async def test_by_time(store: CountedStore, make_reader: MakeReader) -> None:
     records = rows()
     extent = await put(store, records)
