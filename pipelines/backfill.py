@@ -355,7 +355,7 @@ class _Run:
     def _at_the_end(self, rows: Rows, counts: Counts) -> Certificate:
         """Write the rows, and append them all in one step."""
         layout = self._connection.call(self._connection.gates.layout(self._backfill.topic))
-        written = self._write(layout.store_url, layout.prefix + "data/", {}, rows, counts)
+        written = self._write(layout.store_url, layout.prefix, {}, rows, counts)
         files = [file for one in written for file in one.files]
         with self._phase(Phase.COMMITTING, counts.total):
             publish = self._connection.gates.publish(

@@ -58,7 +58,7 @@ class _Sink:
         with Connection(self._cluster) as connection:
             layout = connection.call(connection.gates.layout(topic))
         self._store_url = layout.store_url
-        self._prefix = f"{layout.prefix}data/"
+        self._prefix = layout.prefix
         self._partitions = len(layout.partitions)
 
     def _upload(self, batches: Iterator[Any]) -> Done:

@@ -79,9 +79,9 @@ class Gate:
 class FileRef:
     """One Parquet file with rows of one partition, sorted by offset without a gap.
 
-    `path`: a key in the store under the gate's prefix, or a URL under a prefix that the brokers allow. `base_offset`: of the first
-    row; for `GateAdmin.publish` it counts from 0 in each partition. `footer_crc32c`: CRC-32C from the Parquet metadata to the end
-    of the file, with its length and the magic behind it.
+    `path`: a key in the store under the prefix of the gate (of the layout, for `GateAdmin.publish`), or a URL under one that the
+    brokers allow. `base_offset`: of the first row; for `GateAdmin.publish` it counts from 0 in each partition. `footer_crc32c`:
+    CRC-32C from the Parquet metadata to the end of the file, with its length and the magic behind it.
     """
 
     partition: int
@@ -129,7 +129,8 @@ class PartitionLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where a topic's records are. Keys of its own files begin with `prefix`, which ends with a slash."""
+    """Where a topic's records are. The topic's own files stand in the store under keys that begin with `prefix`, which ends with a
+    slash; so do those that are to be published."""
 
     topic: str
     topic_id: uuid.UUID

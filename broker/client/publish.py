@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.client.gates import FileRef, Gate, GateAdmin
 from broker.client.upload import Uploader
-from broker.cluster.gates import check_gate_id, data_prefix
+from broker.cluster.gates import check_gate_id
 from broker.runtime.errors import InvalidError, Reason
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ async def publish_table(cluster: str, topic: str, rows: pa.Table | pa.RecordBatc
     check_gate_id(publish_id)  # before anything is uploaded
     async with GateAdmin(cluster, timeout_ms=timeout_ms) as gates:
         layout = await gates.layout(topic)
-        files = await asyncio.to_thread(
-            upload_table, layout.store_url, data_prefix(layout.topic_id), rows, len(layout.partitions), publish_id
-        )
+        files = await asyncio.to_thread(upload_table, layout.store_url, layout.prefix, rows, len(layout.partitions), publish_id)
         return await gates.publish(topic, files, gate_id=publish_id)
 
 

@@ -128,11 +128,6 @@ def data_prefix(topic_id: uuid.UUID) -> str:
     return f"topics/{topic_id.hex}/data/"
 
 
-def topic_prefix(topic_id: uuid.UUID) -> str:
-    """Where everything stands that belongs to one topic alone."""
-    return f"topics/{topic_id.hex}/"
-
-
 def topic_of(key: str) -> uuid.UUID | None:
     """Whose file an object is; None where it is nobody's."""
     parts = key.split("/", 3)

@@ -22,12 +22,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 from broker.client import Admin, Gate, GateAdmin, GateState, Place
 from broker.client.gates import GATES
+from broker.client.upload import write_extent
 from broker.runtime.errors import InvalidError, Reason
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.history import check_writer
-from tests.support.history_files import FIRST_MS, expected, upload
+from tests.support.history_files import FIRST_MS, expected, rows_of, upload
 from tests.support.places import READERS, PlacedReader
 from tests.support.records import Record
 from tests.support.writers import ConfluentWriter
@@ -264,6 +265,19 @@ async def test_older_history_goes_in_front(make_broker: BrokerFactory, tmp_path:
         assert read_all(broker, "t") == whole
         assert await admin.delete_records("t", {0: 650}) == {0: 650}
         assert [offset for offset, _ in read_all(broker, "t")[0][:3]] == [650, 651, 652]
+
+
+async def test_files_are_appended_where_the_layout_says(make_broker: BrokerFactory) -> None:
+    broker = make_broker()
+    broker.start()
+    async with Admin(address(broker)) as admin, GateAdmin(address(broker)) as gates:
+        await admin.create_topic("t", 1)
+        place = await gates.layout("t")
+        file = await asyncio.to_thread(
+            write_extent, place.store_url, f"{place.prefix}partition=0/export.parquet", rows_of("e", 0, 0, 5), 0, 0
+        )
+        gate = await gates.publish("t", [file], gate_id="e")
+    assert read_all(broker, "t", 1) == expected(gate)
 
 
 async def test_hostile_calls(make_broker: BrokerFactory) -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 
 from google.protobuf.message import Message
 
-from broker.cluster.gates import Gate, ParquetExtent, Place, data_prefix, topic_prefix
+from broker.cluster.gates import Gate, ParquetExtent, Place, data_prefix
 from broker.cluster.manifest import Manifest
 from broker.control.cluster import Cluster
 from broker.control.gates import LeaderGates
@@ -155,7 +155,7 @@ def layout(manifest: Manifest, store_url: str, topic_name: str) -> gates_pb2.Lay
     topic = manifest.topics.get(topic_name)
     if topic is None:
         raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{topic_name}`")
-    response = gates_pb2.LayoutResponse(store_url=store_url, topic_id=topic.id.bytes, prefix=topic_prefix(topic.id))
+    response = gates_pb2.LayoutResponse(store_url=store_url, topic_id=topic.id.bytes, prefix=data_prefix(topic.id))
     extents: list[dict[str, list[ParquetExtent]]] = [{} for _ in range(topic.partitions)]
     for gate in manifest.gates.get(topic.id, {}).values():
         for one in gate.extents:
