@@ -185,11 +185,6 @@ def check_rows(topic: Topic, rows: Sequence[int], partitions: int) -> None:
             )
 
 
-def same_rows(gate: Gate, place: Place, rows: Sequence[int]) -> bool:
-    """Whether a request to open a gate is the one that opened this one."""
-    return gate.place == place and [window.rows for window in gate.windows] == list(rows)
-
-
 def digest_of(extents: Iterable[ParquetExtent]) -> str:
     """Of files, whatever their order; of what their references say, their offsets counted from the beginning of the window."""
     rows = sorted((one.partition, one.base_offset, one.end_offset, one.path, one.size_bytes, one.footer_crc32c) for one in extents)

@@ -29,7 +29,6 @@ from broker.cluster.gates import (
     gate_of,
     is_url,
     moved,
-    same_rows,
     topic_of,
 )
 from broker.cluster.manifest import (
@@ -130,13 +129,10 @@ class LeaderGates:
         topic = self._topic(topic_name)
         if is_internal(topic.name):
             raise InvalidError(Reason.INVALID_TOPIC, f"the topic is the cluster's own. topic=`{topic.name}`")
-        if files:
-            if place != "end":
-                raise InvalidError(Reason.INVALID_REQUEST, f"only a gate at the end is filled when it is opened. place=`{place}`")
-            rows = rows_of(files, topic.partitions)
-        known = self._known(topic, gate_id)
-        check_rows(topic, rows, topic.partitions if known is None else len(known.windows))
-        if known is None:
+        if files and place != "end":
+            raise InvalidError(Reason.INVALID_REQUEST, f"only a gate at the end is filled when it is opened. place=`{place}`")
+        if self._known(topic, gate_id) is None:
+            check_rows(topic, rows_of(files, topic.partitions) if files else rows, topic.partitions)
             await self._judge_new(topic, gate_id, files)
         # A caller who goes away must not leave half of it: what is held is either opened or dropped.
         wanted = Gate(
@@ -150,7 +146,7 @@ class LeaderGates:
             bounds = {one: GateWindow(one, 0, end, -1) for one, end in enumerate(rows_of(files, topic.partitions))}
             await self._engine.references.check(topic.id, check_extents(gate_id, files, bounds), absolute=False)
 
-    async def _open(self, topic: Topic, wanted: Gate, rows: list[int], files: list[ParquetExtent]) -> Gate:
+    async def _open(self, topic: Topic, wanted: Gate, asked: list[int], files: list[ParquetExtent]) -> Gate:
         gate_id = wanted.id
         deadline_s = self._owner.clock.monotonic() + OPEN_TIMEOUT_S
         digest = digest_of(files) if files else ""
@@ -163,12 +159,18 @@ class LeaderGates:
                             Reason.GATE_CONFLICT,
                             f"a gate of this id has another definition. topic=`{topic.name}` gate=`{gate_id}`",
                         )
-                    if not same_rows(known, wanted.place, rows) or (files and known.digest != digest):
+                    # What files say is the same, also where the topic has got partitions since then.
+                    same = known.digest == digest if files else [window.rows for window in known.windows] == asked
+                    if known.place != wanted.place or not same:
                         raise InvalidError(
                             Reason.GATE_CONFLICT,
                             f"a gate of this id was opened with other rows or elsewhere. topic=`{topic.name}` gate=`{gate_id}`",
                         )
                     return known
+                # It may have got partitions while files were judged, or while others opened theirs.
+                topic = self._as_it_is(topic)
+                rows = rows_of(files, topic.partitions) if files else asked
+                check_rows(topic, rows, topic.partitions)
                 gate = replace(wanted, opened_ms=self._owner.clock.now_ms())
                 try:
                     if gate.place == "front":
@@ -339,6 +341,12 @@ class LeaderGates:
         if topic is None:
             raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{name}`")
         return topic
+
+    def _as_it_is(self, topic: Topic) -> Topic:
+        now = self._owner.manifest.topics_by_id.get(topic.id)
+        if now is None:
+            raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{topic.name}`")
+        return now
 
     def _known(self, topic: Topic, gate_id: str) -> Gate | None:
         """The gate of that id, unless it was released: then there can be another one."""

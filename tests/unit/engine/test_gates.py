@@ -322,6 +322,32 @@ async def test_an_id_that_is_used_again_for_other_partitions(make_machine: MakeM
         broker = await machine.start()
 
 
+async def test_partitions_that_a_topic_gets_while_files_are_judged(
+    make_machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And later: the same call, whose answer was lost, is answered as it was at first."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    case = await _open(broker, tmp_path)
+    gates = gates_of(broker.engine)
+    files = [replace(case.ref, base_offset=0, end_offset=ROWS)]
+    judge = broker.engine.references.check
+
+    async def judge_slowly(*arguments: Any, **options: Any) -> None:
+        await judge(*arguments, **options)
+        topic = broker.engine.topic("t")
+        await broker.engine.create_partitions(topic, topic.partitions + 1)
+
+    monkeypatch.setattr(broker.engine.references, "check", judge_slowly)
+    gate = await gates.open("t", "p", "end", [], HOUR_MS, files)
+    assert [one.rows for one in gate.windows] == [ROWS, 0, 0]
+    await broker.engine.create_partitions(broker.engine.topic("t"), 4)
+    assert await gates.open("t", "p", "end", [], HOUR_MS, files) == gate
+    with pytest.raises(InvalidError) as caught:
+        await gates.open("t", "p", "end", [], HOUR_MS, [replace(files[0], partition=3)])
+    assert caught.value.reason is Reason.GATE_CONFLICT
+
+
 async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_path: Path) -> None:
     """Opened and filled in one step; the same again adds nothing."""
     machine = make_machine("memory")
