@@ -301,6 +301,9 @@ class PartitionLog:
             for low, high in self.cuts:
                 if low <= offset < high:
                     offset = high
+                    if not skip:
+                        # The batch at its end may begin within it: who asks for less than `high` would be shown what is gone.
+                        return offset, offset, False
             window = self.windows.next(offset)
             if window is None:
                 break
@@ -323,7 +326,7 @@ class PartitionLog:
         return offset, max(self.high_watermark, offset), False
 
     def over(self, offset: int) -> list[memoryview]:
-        """What takes a reader at `offset` over offsets that never had and never will have a record, where none stands behind them.
+        """What takes a reader at `offset` over offsets that have no record, and never will, where `reach` finds nothing to read.
 
         A reader goes on behind the last record that it was given; here it would stand still, below the high watermark. So it is
         given a batch that shows no record, at the last of these offsets.

@@ -24,6 +24,8 @@ from broker.cluster.gates import Gate, GateWindow, ParquetExtent
 from broker.cluster.manifest import CondemnFiles, CreateTopic, Manifest, OpenGate, Topic, decode_edits, encode_edits
 from broker.engine.references import References
 from broker.engine.retention import expired_offset
+from broker.log.batch import parse_header
+from broker.log.records import iter_records
 from broker.runtime.clock import ManualClock
 from broker.runtime.errors import InvalidError, Reason
 from broker.server.grpc.gates_service import layout
@@ -346,6 +348,32 @@ async def test_partitions_that_a_topic_gets_while_files_are_judged(
     with pytest.raises(InvalidError) as caught:
         await gates.open("t", "p", "end", [], HOUR_MS, [replace(files[0], partition=3)])
     assert caught.value.reason is Reason.GATE_CONFLICT
+
+
+async def test_what_was_deleted_out_of_a_batch_stays_deleted_behind_a_gate_in_front(make_machine: MakeMachine) -> None:
+    """Of live records and of rows: whoever comes from below the batch asked for no offset in it, and would be shown all of it."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    engine = broker.engine
+    await engine.create_topic("t", 1, {"history.room": "20"})
+    await machine.send(broker, [b"gone", b"kept"])
+    await engine.delete_records(broker.log(), 21)
+    gates = gates_of(engine)
+    wanted = [b"kept"]
+    for name in ("late", "early"):
+        gate = await gates.open("t", name, "front", [5], HOUR_MS)
+        await gates.fill("t", name, await files_for(engine, gate))
+        await engine.delete_records(broker.log(), gate.windows[0].base_offset + 2)
+        wanted = [*(value_of(name, 0, row) for row in range(2, 5)), *wanted]
+    gate = await gates.open("t", "none", "front", [1], HOUR_MS)
+    await gates.release("t", "none")
+    shown: list[bytes | None] = []
+    offset = broker.log().log_start
+    while offset < broker.log().high_watermark:
+        for batch in await engine.read(broker.log(), offset, 1 << 20):
+            shown += [record.value for record in iter_records(batch) if record.offset >= offset]
+            offset = parse_header(batch).next_offset
+    assert shown == wanted
 
 
 async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_path: Path) -> None:
