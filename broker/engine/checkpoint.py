@@ -141,7 +141,7 @@ class Checkpointer:
         chunks = [await self._describe(one) for one in rolled]
         previous = self._catalog.manifest.producers_keys.get(self._incarnation_id)
         producers_key = keys.producers(self._incarnation_id, rolled[-1].number + 1)
-        await self._store.put(producers_key, encode_states(self._logs()))
+        await self._store.put(producers_key, await encode_states(self._logs()))
         await self._catalog.commit(
             AddChunks(incarnation_id=self._incarnation_id, chunks=chunks, producers_key=producers_key), *more
         )

@@ -394,7 +394,7 @@ class Engine:
             assert len(logs) == len(segment.partitions), "a segment is sealed once it is open"
             assert self._checkpointer.lists(logs), "a segment is sealed with all of its chunks"
             key = keys.segment_producers(self.incarnation_id, str(segment.id))
-            await self.store.put(key, encode_states(logs))
+            await self.store.put(key, await encode_states(logs))
             seals.append(SealSegment(segment.id, [partition.high_watermark for partition in logs], key))
             origins.update(segment.origins)
         await self._checkpointer.list_all(*seals, *more)

@@ -12,22 +12,37 @@ Theory of operation, per producer id::
 
 A client may have 5 requests in flight. The window has 10 batches: the 5 that may still be on their way to the store, and the 5
 durable ones before them, which are what a checkpoint keeps.
+
+Clients that come for one batch each, and never again, are many. So producers are kept as the bytes that a checkpoint has of them,
+43 for one batch, except the few that wrote lately; and of more than `PRODUCERS_MAX` those that were silent the longest are
+forgotten, as if they had expired.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from broker.runtime.errors import CorruptError, InvalidError, Reason
 
 WINDOW_BATCHES = 10
 SEQUENCE_COUNT = 1 << 31
+PRODUCERS_MAX = 20_000
+"""Producers of one partition: up to 7 MB. To be forgotten while one of its batches may still be sent again, for two minutes with
+clients' defaults, a producer would have to be overtaken by 150 new ones a second, in its partition alone."""
+ACTIVE_MAX = 256
+"""Producers of one partition that are kept as objects, up to 2 KB each, for quick judgement."""
+FORGOTTEN_AT_ONCE = PRODUCERS_MAX // 16
+"""To find who was silent the longest takes a look at all of them."""
 
 _COUNT = struct.Struct("<Iq")
-_PRODUCER = struct.Struct("<qhqB")
-_ENTRY = struct.Struct("<iiqq")
+_HEAD = struct.Struct("<qhqB")
+"""Id, epoch, time of its last batch in ms, batches in the window; the window follows, oldest batch first."""
+_BATCH = struct.Struct("<iiqq")
+"""First sequence, last sequence, base offset, append time in ms of a batch."""
+_HEAD_BYTES = _HEAD.size
+_BATCH_BYTES = _BATCH.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +64,36 @@ class _Producer:
         self.window: list[tuple[int, int, int, int]] = []
         """(first sequence, last sequence, base offset, append time ms) of up to 10 batches, oldest first."""
 
+    def pack(self, producer_id: int) -> bytes:
+        head = _HEAD.pack(producer_id, self.epoch, self.seen_ms, len(self.window))
+        return head + b"".join([_BATCH.pack(*batch) for batch in self.window])
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> _Producer:
+        _, epoch, seen_ms, _ = _HEAD.unpack_from(packed)
+        producer = cls(epoch, seen_ms)
+        producer.window.extend(_BATCH.iter_unpack(packed[_HEAD_BYTES:]))
+        return producer
+
 
 class ProducerState:
     """The producers of one partition."""
 
-    __slots__ = ("_expired_id_max", "_producers")
+    __slots__ = ("_active", "_end_offset", "_forgotten_id_max", "_packed")
 
     def __init__(self) -> None:
-        self._producers: dict[int, _Producer] = {}
-        self._expired_id_max = -1
+        self._active: dict[int, _Producer] = {}
+        """Up to `ACTIVE_MAX` that wrote lately, and none of `_packed`."""
+        self._packed: dict[int, bytes] = {}
+        self._end_offset = 0
+        """Every base offset in `_packed` is below it."""
+        self._forgotten_id_max = -1
         """The greatest id that was ever forgotten: ids grow, so one above it never was known if it is not."""
 
     @property
     def is_empty(self) -> bool:
         """Whether it says nothing: no producer ever wrote."""
-        return not self._producers and self._expired_id_max < 0
+        return not self._active and not self._packed and self._forgotten_id_max < 0
 
     def check(self, producer_id: int, epoch: int, sequence: int, count: int) -> tuple[int, int] | None:
         """Judge a batch that is about to be appended.
@@ -74,9 +104,9 @@ class ProducerState:
         Raises:
             InvalidError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE or UNKNOWN_PRODUCER_ID.
         """
-        producer = self._producers.get(producer_id)
+        producer = self._active.get(producer_id) or self._unpack(producer_id)
         if producer is None:
-            if sequence != 0 and producer_id > self._expired_id_max:
+            if sequence != 0 and producer_id > self._forgotten_id_max:
                 raise InvalidError(
                     Reason.UNKNOWN_PRODUCER_ID,
                     f"a producer starts at sequence 0. producer_id=`{producer_id}` sequence=`{sequence}`",
@@ -109,9 +139,9 @@ class ProducerState:
 
     def record(self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, now_ms: int) -> None:
         """Remember a batch that was appended."""
-        producer = self._producers.get(producer_id)
+        producer = self._active.get(producer_id) or self._unpack(producer_id)
         if producer is None or producer.epoch != epoch:
-            producer = self._producers[producer_id] = _Producer(epoch, now_ms)
+            producer = self._activate(producer_id, _Producer(epoch, now_ms))
         producer.seen_ms = now_ms
         window = producer.window
         if len(window) == WINDOW_BATCHES:
@@ -120,45 +150,88 @@ class ProducerState:
 
     def expire(self, before_ms: int) -> None:
         """Forget producers that wrote nothing since `before_ms`."""
-        for producer_id in [key for key, producer in self._producers.items() if producer.seen_ms < before_ms]:
-            del self._producers[producer_id]
-            self._expired_id_max = max(self._expired_id_max, producer_id)
+        self._pack()
+        self._forget([producer_id for producer_id in self._packed if self._seen_ms(producer_id) < before_ms])
 
     def infos(self) -> Iterator[ProducerInfo]:
-        for producer_id, producer in self._producers.items():
-            yield ProducerInfo(producer_id, producer.epoch, producer.window[-1][1], producer.seen_ms)
+        self._pack()
+        for packed in self._packed.values():
+            producer_id, epoch, seen_ms, _ = _HEAD.unpack_from(packed)
+            yield ProducerInfo(producer_id, epoch, _last(packed)[1], seen_ms)
 
     def encode(self, before_offset: int) -> bytes:
         """The state as bytes for a checkpoint: only of batches below `before_offset`, the end of what is durable.
 
         A batch that is not durable may vanish with this process, and must then not count as a duplicate when it is sent again.
         """
-        parts = []
-        count = 0
-        for producer_id, producer in self._producers.items():
-            window = [entry for entry in producer.window if entry[2] < before_offset]
-            if window:
-                count += 1
-                parts.append(_PRODUCER.pack(producer_id, producer.epoch, producer.seen_ms, len(window)))
-                parts.extend(_ENTRY.pack(*entry) for entry in window)
-        return _COUNT.pack(count, self._expired_id_max) + b"".join(parts)
+        self._pack()
+        packed: Collection[bytes] = self._packed.values()
+        if self._end_offset > before_offset:
+            packed = [one for one in (_before(one, before_offset) for one in packed) if one]
+        return _COUNT.pack(len(packed), self._forgotten_id_max) + b"".join(packed)
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> ProducerState:
         """The state from a checkpoint's bytes. Raises CorruptError."""
         state = cls()
         try:
-            count, state._expired_id_max = _COUNT.unpack_from(data, 0)
+            count, state._forgotten_id_max = _COUNT.unpack_from(data, 0)
             position = _COUNT.size
             for _ in range(count):
-                producer_id, epoch, seen_ms, entries = _PRODUCER.unpack_from(data, position)
-                position += _PRODUCER.size
-                producer = state._producers[producer_id] = _Producer(epoch, seen_ms)
-                for _ in range(entries):
-                    producer.window.append(_ENTRY.unpack_from(data, position))
-                    position += _ENTRY.size
+                producer_id, _, _, batches = _HEAD.unpack_from(data, position)
+                end = position + _HEAD_BYTES + batches * _BATCH_BYTES
+                packed = bytes(data[position:end])
+                if not batches or len(packed) != end - position:
+                    break
+                state._packed[producer_id] = packed
+                state._end_offset = max(state._end_offset, _last(packed)[2] + 1)
+                position = end
         except struct.error as error:
             raise CorruptError(Reason.CORRUPT_STORE, f"producer state is cut off. error=`{error}`") from error
-        if position != len(data) or not all(producer.window for producer in state._producers.values()):
+        if position != len(data):
             raise CorruptError(Reason.CORRUPT_STORE, f"producer state is not what was written. bytes=`{len(data)}`")
         return state
+
+    def _activate(self, producer_id: int, producer: _Producer) -> _Producer:
+        if len(self._active) == ACTIVE_MAX:
+            self._pack()
+        self._active[producer_id] = producer
+        return producer
+
+    def _unpack(self, producer_id: int) -> _Producer | None:
+        packed = self._packed.pop(producer_id, None)
+        return None if packed is None else self._activate(producer_id, _Producer.unpack(packed))
+
+    def _pack(self) -> None:
+        """Pack all; those that go on writing are unpacked again."""
+        for producer_id, producer in self._active.items():
+            self._packed[producer_id] = producer.pack(producer_id)
+            self._end_offset = max(self._end_offset, producer.window[-1][2] + 1)
+        self._active.clear()
+        if len(self._packed) > PRODUCERS_MAX:
+            self._forget(sorted(self._packed, key=self._seen_ms)[:FORGOTTEN_AT_ONCE])
+
+    def _seen_ms(self, producer_id: int) -> int:
+        seen_ms: int = _HEAD.unpack_from(self._packed[producer_id])[2]
+        return seen_ms
+
+    def _forget(self, producer_ids: list[int]) -> None:
+        for producer_id in producer_ids:
+            del self._packed[producer_id]
+        self._forgotten_id_max = max(self._forgotten_id_max, max(producer_ids, default=-1))
+
+
+def _last(packed: bytes) -> tuple[int, int, int, int]:
+    """The newest batch in a window."""
+    batch: tuple[int, int, int, int] = _BATCH.unpack_from(packed, len(packed) - _BATCH_BYTES)
+    return batch
+
+
+def _before(packed: bytes, before_offset: int) -> bytes:
+    """A producer with the batches of its window below an offset; empty: none is."""
+    if _last(packed)[2] < before_offset:
+        return packed
+    producer = _Producer.unpack(packed)
+    producer.window = [batch for batch in producer.window if batch[2] < before_offset]
+    producer_id: int = _HEAD.unpack_from(packed)[0]
+    return producer.pack(producer_id) if producer.window else b""

@@ -135,7 +135,10 @@ class Settings:
     partitions_per_topic_max: int = _count(10_000, 1, 100_000, "largest number of partitions of one topic")
     message_bytes_max: int = _size(1_048_588, 1, 64 * MIB, "default of a topic's `max.message.bytes`: largest record batch")
     producer_id_expiration_ms: int = _duration(
-        DAY_MS, 1000, 365 * DAY_MS, "an idempotent producer that is silent for this long is forgotten"
+        DAY_MS,
+        1000,
+        365 * DAY_MS,
+        "an idempotent producer that is silent for this long is forgotten; sooner where more than 20,000 wrote to one partition",
     )
     retention_check_interval_ms: int = _duration(
         300 * SECOND_MS, 10, DAY_MS, "pause between two looks for records whose retention is over"

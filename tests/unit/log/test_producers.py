@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from broker.log.producers import SEQUENCE_COUNT, WINDOW_BATCHES, ProducerState
+from broker.log.producers import ACTIVE_MAX, PRODUCERS_MAX, SEQUENCE_COUNT, WINDOW_BATCHES, ProducerState
 from broker.runtime.errors import CorruptError, InvalidError, Reason
 
 ID = 42
@@ -161,6 +161,33 @@ def test_who_was_silent_is_forgotten(log: Log) -> None:
     assert [info.producer_id for info in log.state.infos()] == [2]
     log.state.expire(NOW_MS + 102)
     assert not list(log.state.infos())
+
+
+def test_a_producer_is_known_when_many_others_wrote_since(log: Log) -> None:
+    for number in range(WINDOW_BATCHES + 3):
+        log.send(number, epoch=3)
+    for other in range(3 * ACTIVE_MAX):
+        log.send(0, producer_id=1000 + other)
+    assert log.send(3, epoch=3) == 103
+    assert log.send(WINDOW_BATCHES + 4, epoch=3) == OUT_OF_ORDER
+    assert log.send(0, epoch=2) == OLD_EPOCH
+    assert log.send(WINDOW_BATCHES + 3, epoch=3) == log.next_offset - 1
+    assert log.send(0, producer_id=1000) == 100 + WINDOW_BATCHES + 3
+
+
+def test_of_a_flood_of_producers_those_that_were_silent_the_longest_are_forgotten(log: Log) -> None:
+    log.send(0, producer_id=1)
+    for producer_id in range(2, PRODUCERS_MAX + 3 * ACTIVE_MAX):
+        log.send(0, producer_id=producer_id)
+        if producer_id == PRODUCERS_MAX // 2:
+            assert log.send(1, producer_id=1) == log.next_offset - 1
+    known = {info.producer_id for info in log.state.infos()}
+    assert len(known) <= PRODUCERS_MAX
+    assert 1 in known, "it wrote since"
+    gone = set(range(1, PRODUCERS_MAX + 3 * ACTIVE_MAX)) - known
+    assert gone and max(gone) < min(known - {1})
+    assert log.send(17, producer_id=2) == log.next_offset - 1, "as one that has expired"
+    assert log.send(17, producer_id=1 << 40) == UNKNOWN
 
 
 def copy(log: Log, before_offset: int) -> Log:
