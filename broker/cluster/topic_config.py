@@ -8,7 +8,7 @@ described, and their text says that they have no effect; what would promise some
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -333,13 +333,8 @@ def is_internal(name: str) -> bool:
     return name in INTERNAL_TOPICS
 
 
-def validate_topic_name(name: str, existing: Collection[str] = ()) -> None:
-    """Raise InvalidError(INVALID_TOPIC) where no topic may have this name.
-
-    Args:
-        existing: names of the topics there are. Kafka's metrics cannot tell `.` from `_`, so two names that differ only in these
-            collide; its brokers refuse the second, and tools rely on that.
-    """
+def validate_topic_name(name: str) -> None:
+    """Raise InvalidError(INVALID_TOPIC) where no topic may have this name."""
     if not name:
         raise InvalidError(Reason.INVALID_TOPIC, "topic name is empty")
     if name in (".", ".."):
@@ -352,11 +347,3 @@ def validate_topic_name(name: str, existing: Collection[str] = ()) -> None:
         raise InvalidError(
             Reason.INVALID_TOPIC, f"topic name has characters other than letters, digits, ., _ and -. topic=`{name[:250]}`"
         )
-    if ("." in name or "_" in name) and name not in existing:
-        alike = name.replace(".", "_")
-        for other in existing:
-            if other.replace(".", "_") == alike:
-                raise InvalidError(
-                    Reason.INVALID_TOPIC,
-                    f"topic name differs from another only in . and _. topic=`{name}` existing=`{other}`",
-                )

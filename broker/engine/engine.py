@@ -36,7 +36,8 @@ from broker.cluster.manifest import (
 )
 from broker.cluster.segments import SegmentInfo
 from broker.cluster.succession import lead_everything
-from broker.cluster.topic_config import TopicConfig, validate_topic_name
+from broker.cluster.topic_config import TopicConfig
+from broker.cluster.topics import NewTopic, TopicLimits, check_new_topics, check_partitions, check_room, lots, partition_count
 from broker.engine import keys, lookup
 from broker.engine.catalog import Catalog, DeposedError, LocalCatalog
 from broker.engine.checkpoint import Checkpointer, Rolled
@@ -623,56 +624,110 @@ class Engine:
     async def create_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str], *, validate_only: bool = False
     ) -> Topic:
-        """Create a topic. `partitions` None: the broker's `num_partitions`.
+        """Create one topic; see `create_topics`. Raises what would stand in its list."""
+        (created,) = await self.create_topics([NewTopic(name, partitions, config)], validate_only=validate_only)
+        if isinstance(created, HeadgateError):
+            raise created
+        return created
 
-        Raises:
-            InvalidError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG.
+    async def create_topics(self, asked: Sequence[NewTopic], *, validate_only: bool = False) -> list[Topic | HeadgateError]:
+        """Create topics, many with one commit.
+
+        Args:
+            asked: no name twice.
+
+        Returns:
+            For each the topic, or why it was not made: an InvalidError (INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS,
+            INVALID_CONFIG, POLICY_VIOLATION where the cluster has too many partitions), or what `Catalog.commit` raises.
         """
         async with self._topics_lock:
-            await self._catalog.settle()
-            validate_topic_name(name, self.manifest.topics)
-            if name in self.manifest.topics:
-                raise InvalidError(Reason.TOPIC_EXISTS, f"topic exists already. topic=`{name}`")
-            total = self.settings.num_partitions if partitions is None else partitions
-            self._check_partitions(total)
-            TopicConfig.parse(config)
-            topic = Topic(id=uuid.uuid4(), name=name, partitions=total, config=dict(config), created_ms=self.clock.now_ms())
-            if not validate_only:
-                await self._catalog.commit(CreateTopic(topic))
-            return topic
+            results: list[Topic | HeadgateError] = []
+            try:
+                await self._catalog.settle()
+            except HeadgateError as error:
+                return [error for _ in asked]
+            for lot in lots(one.partitions or self.settings.num_partitions for one in asked):
+                created_ms = self.clock.now_ms()
+                made = [
+                    partitions
+                    if isinstance(partitions, HeadgateError)
+                    else Topic(
+                        id=uuid.uuid4(), name=one.name, partitions=partitions, config=dict(one.config), created_ms=created_ms
+                    )
+                    for one, partitions in zip(
+                        asked[lot], check_new_topics(self.manifest.topics, asked[lot], self._topic_limits), strict=True
+                    )
+                ]
+                topics = [one for one in made if isinstance(one, Topic)]
+                refused: dict[uuid.UUID, HeadgateError] = {}
+                if not validate_only:
+                    errors = await self._commit_each([CreateTopic(topic) for topic in topics])
+                    refused = {topic.id: error for topic, error in zip(topics, errors, strict=True) if error is not None}
+                results += [refused.get(one.id, one) if isinstance(one, Topic) else one for one in made]
+            return results
 
-    def _check_partitions(self, total: int) -> None:
-        limit = self.settings.partitions_per_topic_max
-        if not 1 <= total <= limit:
-            raise InvalidError(
-                Reason.INVALID_PARTITIONS, f"number of partitions is out of range. partitions=`{total}` min=`1` max=`{limit}`"
-            )
+    async def _commit_each(self, edits: Sequence[Edit]) -> list[HeadgateError | None]:
+        """Commit edits that do not depend on each other, in one commit if all fit. Returns for each why it was not done."""
+        if not edits:
+            return []
+        try:
+            await self._catalog.commit(*edits)
+        except InvalidError as error:
+            # Another broker was faster with one of them: each is to have its own answer.
+            return [error] if len(edits) == 1 else [(await self._commit_each([edit]))[0] for edit in edits]
+        except HeadgateError as error:
+            return [error] * len(edits)
+        return [None] * len(edits)
+
+    @property
+    def _topic_limits(self) -> TopicLimits:
+        settings = self.settings
+        return TopicLimits(settings.num_partitions, settings.partitions_per_topic_max, settings.partitions_max)
 
     def parse_config(self, topic: Topic) -> TopicConfig:
         """A topic's settings; what it does not say is as this broker's settings say."""
         return TopicConfig.parse({"max.message.bytes": str(self.settings.message_bytes_max), **topic.config})
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic and its records. A topic of the same name that is created later has another id.
+        """Delete one topic; see `delete_topics`. Raises what would stand in its list."""
+        (error,) = await self.delete_topics([topic])
+        if error is not None:
+            raise error
 
-        Raises InvalidError(UNKNOWN_TOPIC_ID) where it was deleted before.
+    async def delete_topics(self, topics: Sequence[Topic]) -> list[HeadgateError | None]:
+        """Delete topics and their records, many with one commit. A topic of such a name that is created later has another id.
+
+        Returns:
+            For each None, or why it was not deleted: InvalidError(UNKNOWN_TOPIC_ID) where it was before, or what `Catalog.commit`
+            raises.
+        """
+        async with self._topics_lock:
+            errors: list[HeadgateError | None] = []
+            try:
+                await self._catalog.settle()
+            except HeadgateError as error:
+                return [error for _ in topics]
+            for lot in lots(topic.partitions for topic in topics):
+                errors += await self._commit_each([DeleteTopic(topic.id) for topic in topics[lot]])
+        self._sweeper.wake()
+        return errors
+
+    async def create_partitions(self, topic: Topic, total: int, *, validate_only: bool = False) -> Topic:
+        """Give a topic more partitions.
+
+        Raises:
+            InvalidError: INVALID_PARTITIONS where `total` is not more than it has, POLICY_VIOLATION where the cluster has too many.
         """
         async with self._topics_lock:
             await self._catalog.settle()
-            await self._catalog.commit(DeleteTopic(self.topic_by_id(topic.id).id))
-        self._sweeper.wake()
-
-    async def create_partitions(self, topic: Topic, total: int, *, validate_only: bool = False) -> Topic:
-        """Give a topic more partitions. Raises InvalidError(INVALID_PARTITIONS) where `total` is not more than it has."""
-        async with self._topics_lock:
-            await self._catalog.settle()
             topic = self.topic_by_id(topic.id)
-            self._check_partitions(total)
+            check_partitions(total, self._topic_limits)
             if total <= topic.partitions:
                 raise InvalidError(
                     Reason.INVALID_PARTITIONS,
                     f"a topic's number of partitions can only grow. topic=`{topic.name}` has=`{topic.partitions}` asked=`{total}`",
                 )
+            check_room(partition_count(self.manifest.topics), total - topic.partitions, self._topic_limits)
             if validate_only:
                 return topic
             await self._catalog.commit(SetPartitions(topic.id, total))

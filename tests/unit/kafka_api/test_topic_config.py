@@ -24,19 +24,6 @@ def test_bad_names(name: str) -> None:
     assert caught.value.reason is Reason.INVALID_TOPIC
 
 
-@pytest.mark.parametrize(("name", "existing"), [("a.b", "a_b"), ("a_b", "a.b"), ("a.b_c", "a_b.c")])
-def test_names_that_differ_in_dot_and_underscore_collide(name: str, existing: str) -> None:
-    with pytest.raises(InvalidError) as caught:
-        validate_topic_name(name, {"other": 1, existing: 2})
-    assert caught.value.reason is Reason.INVALID_TOPIC
-    assert existing in caught.value.message
-
-
-def test_the_same_name_does_not_collide_with_itself() -> None:
-    validate_topic_name("a.b", ["a.b"])
-    validate_topic_name("ab", ["a.b", "a_b"])
-
-
 def test_internal_topics() -> None:
     assert is_internal("__consumer_offsets")
     assert not is_internal("__mine")

@@ -12,6 +12,8 @@ from uuid import uuid4
 import pytest
 
 from broker.engine.catalog import LocalCatalog
+from broker.runtime.config import Settings
+from broker.runtime.errors import Reason
 from broker.server.kafka.errors import ErrorCode
 from broker.wire.kafka.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -28,6 +30,7 @@ from broker.wire.kafka.messages.create_topics import (
 from broker.wire.kafka.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from broker.wire.kafka.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
 from broker.wire.kafka.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from broker.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
 from broker.wire.kafka.primitives import ZERO_UUID
 from tests.unit.kafka_api.conftest import Kafka
 
@@ -326,3 +329,58 @@ async def test_sizes(kafka: Kafka, version: int) -> None:
     ]
     assert await sizes(kafka, version, asked) == {("a", 1): 0}
     assert await sizes(kafka, version, []) == {}
+
+
+def version(kafka: Kafka) -> int:
+    catalog = kafka.engine._catalog
+    assert isinstance(catalog, LocalCatalog)
+    return catalog.version
+
+
+async def test_topics_of_one_request_are_made_and_deleted_with_one_commit(kafka: Kafka) -> None:
+    await kafka.engine.create_topic("there", 1, {})
+    before = version(kafka)
+    names = [f"t{number}" for number in range(200)]
+    wrong = [topic("there"), topic("a_b"), topic("a.b"), topic("bad", configs=configs(no_such="1"))]
+    results = await create(kafka, *(topic(name) for name in names), *wrong)
+    assert [one.error_code for one in results[:201]] == [0] * 200 + [ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert [one.error_code for one in results[201:]] == [0, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_CONFIG]
+    assert version(kafka) == before + 1
+    request = DeleteTopicsRequest(topic_names=[*names, "no-such", "a_b"])
+    answers = (await kafka.call(request, 5)).responses
+    assert {one.name for one in answers if one.error_code} == {"no-such"}
+    assert [one.name for one in kafka.engine.topics()] == ["there"]
+    assert version(kafka) == before + 2
+
+
+async def test_topics_that_are_too_much_for_one_turn_of_the_loop_are_made_with_several_commits(kafka: Kafka) -> None:
+    before = version(kafka)
+    results = await create(kafka, *(topic(f"t{number}", num_partitions=4000) for number in range(5)))
+    assert [one.error_code for one in results] == [0] * 5
+    assert version(kafka) == before + 3
+
+
+async def test_a_topic_that_somebody_else_deleted_meanwhile_stops_none_of_the_others(kafka: Kafka) -> None:
+    topics = [await kafka.engine.create_topic(name, 1, {}) for name in ("a", "gone", "b")]
+    await kafka.engine.delete_topic(topics[1])
+    errors = await kafka.engine.delete_topics(topics)
+    assert [error and error.reason for error in errors] == [None, Reason.UNKNOWN_TOPIC_ID, None]
+    assert not kafka.engine.topics()
+
+
+class TestFullCluster:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings.from_values({"broker_id": 7, "partitions_max": 10})
+
+    async def test_partitions_beyond_the_limit_are_refused(self, kafka: Kafka) -> None:
+        results = await create(kafka, topic("a", num_partitions=6), topic("b", num_partitions=5), topic("c", num_partitions=4))
+        assert [one.error_code for one in results] == [0, ErrorCode.POLICY_VIOLATION, 0]
+        assert "partitions_max" in (results[1].error_message or "")
+        more = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="a", count=7, assignments=None)])
+        assert (await kafka.call(more, 3)).results[0].error_code == ErrorCode.POLICY_VIOLATION
+        auto = MetadataRequest(topics=[MetadataRequestTopic(name="d")], allow_auto_topic_creation=True)
+        assert (await kafka.call(auto, 9)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await kafka.engine.delete_topic(kafka.engine.topic("c"))
+        assert [one.error_code for one in await create(kafka, topic("e", num_partitions=4))] == [0]
+        await kafka.engine.create_topic("__consumer_offsets", 50, {})  # for groups there is always room

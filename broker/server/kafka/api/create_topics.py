@@ -2,6 +2,7 @@
 
 - -1 partitions means the broker's `num_partitions`. A topic that stands in the request twice is INVALID_REQUEST, once for all.
 - A manual assignment must name partitions from 0 on and brokers that exist, and leaves both counts at -1, as in Kafka.
+- POLICY_VIOLATION: the cluster would have more than `partitions_max` partitions.
 
 Deviations: copies are the store's business, so any replication factor >= 1 (or -1) is accepted, and the answer says 1. A manual
 assignment is checked and then not kept: brokers lead what the cluster gives them.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.cluster.topics import NewTopic
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from broker.server.kafka.configs import topic_entries
 from broker.server.kafka.context import Context
@@ -32,23 +34,30 @@ DEFAULT = -1
 
 
 async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
-    response = CreateTopicsResponse()
     twice = repeated(one.name for one in request.topics)
-    for name, one in {one.name: one for one in request.topics}.items():
+    results: dict[str, Topic | HeadgateError | None] = dict.fromkeys(one.name for one in request.topics)
+    asked: dict[str, NewTopic] = {}
+    for one in request.topics:
         try:
-            if name in twice:
-                raise InvalidError(Reason.INVALID_REQUEST, f"topic is in the request more than once. topic=`{name}`")
-            topic = await _create(one, request.validate_only, context)
-        except HeadgateError as error:
-            result = CreatableTopicResult(name=name, error_code=error_code(error), error_message=error_message(error))
+            if one.name in twice:
+                raise InvalidError(Reason.INVALID_REQUEST, f"topic is in the request more than once. topic=`{one.name}`")
+            asked[one.name] = _asked(one, context)
+        except InvalidError as error:
+            results[one.name] = error
+    created = await context.engine.create_topics(list(asked.values()), validate_only=request.validate_only)
+    results.update(zip(asked, created, strict=True))
+    response = CreateTopicsResponse()
+    for name, made in results.items():
+        if isinstance(made, HeadgateError):
+            result = CreatableTopicResult(name=name, error_code=error_code(made), error_message=error_message(made))
         else:
-            result = _created(topic, request.validate_only, context)
+            assert made is not None, "each was created or refused"
+            result = _created(made, request.validate_only, context)
         response.topics.append(result)
     return response
 
 
-async def _create(one: CreatableTopic, validate_only: bool, context: Context) -> Topic:
-    engine = context.engine
+def _asked(one: CreatableTopic, context: Context) -> NewTopic:
     partitions: int | None = one.num_partitions
     if one.assignments:
         partitions = _assigned(one, context)
@@ -64,7 +73,7 @@ async def _create(one: CreatableTopic, validate_only: bool, context: Context) ->
         if entry.value is None:
             raise InvalidError(Reason.INVALID_CONFIG, f"config of a new topic has no value. key=`{entry.name[:100]}`")
         config[entry.name] = entry.value
-    return await engine.create_topic(one.name, partitions, config, validate_only=validate_only)
+    return NewTopic(one.name, partitions, config)
 
 
 def _assigned(one: CreatableTopic, context: Context) -> int:

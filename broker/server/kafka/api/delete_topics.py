@@ -6,6 +6,8 @@ A topic that is named twice, in whatever ways, is INVALID_REQUEST and is not del
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.cluster.topic_config import is_internal
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from broker.server.kafka.context import Context
@@ -19,6 +21,9 @@ from broker.wire.kafka.messages.delete_topics import (
 )
 from broker.wire.kafka.primitives import ZERO_UUID
 
+if TYPE_CHECKING:
+    from broker.cluster.manifest import Topic
+
 IDS_VERSION_MIN = 6
 
 
@@ -29,6 +34,7 @@ async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopics
     names = {topic.id: topic.name for topic in context.engine.topics()}
     twice = repeated(names.get(one.topic_id, one.topic_id) if one.name is None else one.name for one in asked)
     response = DeleteTopicsResponse()
+    found: list[tuple[Topic, DeletableTopicResult]] = []
     for one in {(one.name, one.topic_id): one for one in asked}.values():
         result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
         response.responses.append(result)
@@ -43,8 +49,15 @@ async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopics
             result.name, result.topic_id = topic.name, topic.id
             if is_internal(topic.name):
                 raise InvalidError(Reason.POLICY_VIOLATION, f"an internal topic cannot be deleted. topic=`{topic.name}`")
-            await context.engine.delete_topic(topic)
-        except HeadgateError as error:
-            result.error_code = error_code(error)
-            result.error_message = error_message(error)
+            found.append((topic, result))
+        except InvalidError as error:
+            _refuse(result, error)
+    for (_, result), refused in zip(found, await context.engine.delete_topics([topic for topic, _ in found]), strict=True):
+        if refused is not None:
+            _refuse(result, refused)
     return response
+
+
+def _refuse(result: DeletableTopicResult, error: HeadgateError) -> None:
+    result.error_code = error_code(error)
+    result.error_message = error_message(error)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.cluster.topic_config import is_internal
+from broker.cluster.topics import NewTopic
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import ErrorCode, error_code
@@ -69,12 +70,14 @@ async def handle(request: MetadataRequest, context: Context) -> MetadataResponse
             except InvalidError as error:
                 response.topics.append(MetadataResponseTopic(error_code=error_code(error), name=None, topic_id=topic_id))
         return response
-    create = request.allow_auto_topic_creation and context.settings.auto_create_topics
-    for name in dict.fromkeys(one.name or "" for one in asked):
-        try:
-            topic = await _find(name, create, context)
-        except HeadgateError as error:
-            response.topics.append(MetadataResponseTopic(error_code=_code(name, error), name=name))
+    names = list(dict.fromkeys(one.name or "" for one in asked))
+    refused: dict[str, HeadgateError] = {}
+    if request.allow_auto_topic_creation and context.settings.auto_create_topics:
+        refused = await _create([name for name in names if name not in engine.manifest.topics], context)
+    for name in names:
+        topic = engine.manifest.topics.get(name)
+        if topic is None:
+            response.topics.append(MetadataResponseTopic(error_code=_code(name, refused.get(name)), name=name))
         else:
             response.topics.append(_describe(topic, context, operations))
     return response
@@ -85,25 +88,18 @@ def _broker(broker: Incarnation, context: Context) -> MetadataResponseBroker:
     return MetadataResponseBroker(node_id=broker.broker_id, host=host, port=port, rack=broker.rack or None)
 
 
-async def _find(name: str, create: bool, context: Context) -> Topic:
-    try:
-        return context.engine.topic(name)
-    except InvalidError:
-        if not create:
-            raise
-    try:
-        return await context.engine.create_topic(name, None, {})
-    except InvalidError as error:
-        if error.reason is Reason.TOPIC_EXISTS:  # another client was faster
-            return context.engine.topic(name)
-        raise
+async def _create(names: list[str], context: Context) -> dict[str, HeadgateError]:
+    """Make topics. Returns why some were not: also where another client was faster."""
+    created = await context.engine.create_topics([NewTopic(name) for name in names]) if names else []
+    return {name: made for name, made in zip(names, created, strict=True) if isinstance(made, HeadgateError)}
 
 
-def _code(name: str, error: HeadgateError) -> ErrorCode:
-    if error.reason is Reason.UNKNOWN_TOPIC:
+def _code(name: str, error: HeadgateError | None) -> ErrorCode:
+    if error is None or error.reason is Reason.POLICY_VIOLATION:  # as in Kafka: clients give up on a topic that is unknown
         return unknown_topic_code(name)
     # Clients look again after a pause when they are told that there is no leader yet.
-    return error_code(error) if isinstance(error, InvalidError) else ErrorCode.LEADER_NOT_AVAILABLE
+    again = error.reason is Reason.TOPIC_EXISTS or not isinstance(error, InvalidError)
+    return ErrorCode.LEADER_NOT_AVAILABLE if again else error_code(error)
 
 
 def _describe(topic: Topic, context: Context, operations: int) -> MetadataResponseTopic:

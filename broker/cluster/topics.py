@@ -1,0 +1,105 @@
+"""Which topics may be made: names, numbers of partitions, settings, and room in the cluster. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker.cluster.manifest import Topic
+from broker.cluster.topic_config import TopicConfig, is_internal, validate_topic_name
+from broker.runtime.errors import InvalidError, Reason
+
+LOT_TOPICS_MAX = 1000
+LOT_PARTITIONS_MAX = 10_000
+"""Topics, and their partitions, that one commit makes or deletes. Every broker takes it in within one turn of its loop, a quarter
+of a second for that many partitions; one that is silent for two seconds is replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """What somebody asks for. `partitions` None: the broker's `num_partitions`."""
+
+    name: str
+    partitions: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    partitions_default: int
+    partitions_per_topic_max: int
+    partitions_max: int
+
+
+def lots(partitions: Iterable[int]) -> Iterator[slice]:
+    """Divide topics with so many partitions each into what is one commit."""
+    first = end = total = 0
+    for one in partitions:
+        if end > first and (end - first == LOT_TOPICS_MAX or total + one > LOT_PARTITIONS_MAX):
+            yield slice(first, end)
+            first, total = end, 0
+        total += one
+        end += 1
+    if end > first:
+        yield slice(first, end)
+
+
+def check_new_topics(topics: Mapping[str, Topic], asked: Sequence[NewTopic], limits: TopicLimits) -> list[int | InvalidError]:
+    """The number of partitions of each topic that is asked for, or why it cannot be.
+
+    Args:
+        topics: those there are, by name.
+        asked: no name twice.
+    """
+    alike = {_alike(name): name for name in topics}
+    total = partition_count(topics)
+    checked: list[int | InvalidError] = []
+    for one in asked:
+        try:
+            if one.name in topics:
+                raise InvalidError(Reason.TOPIC_EXISTS, f"topic exists already. topic=`{one.name}`")
+            validate_topic_name(one.name)
+            if (other := alike.get(_alike(one.name))) is not None:
+                raise InvalidError(
+                    Reason.INVALID_TOPIC, f"topic name differs from another only in . and _. topic=`{one.name}` existing=`{other}`"
+                )
+            partitions = limits.partitions_default if one.partitions is None else one.partitions
+            check_partitions(partitions, limits)
+            TopicConfig.parse(one.config)
+            if not is_internal(one.name):  # without their own topic there would be no groups
+                check_room(total, partitions, limits)
+        except InvalidError as error:
+            checked.append(error)
+        else:
+            alike[_alike(one.name)] = one.name
+            total += partitions
+            checked.append(partitions)
+    return checked
+
+
+def _alike(name: str) -> str:
+    """Of two names that differ only in these Kafka's brokers refuse the second, because its metrics collide. Tools rely on that."""
+    return name.replace(".", "_")
+
+
+def partition_count(topics: Mapping[str, Topic]) -> int:
+    return sum(topic.partitions for topic in topics.values())
+
+
+def check_partitions(partitions: int, limits: TopicLimits) -> None:
+    """Raises InvalidError(INVALID_PARTITIONS)."""
+    if not 1 <= partitions <= limits.partitions_per_topic_max:
+        raise InvalidError(
+            Reason.INVALID_PARTITIONS,
+            f"number of partitions is out of range. partitions=`{partitions}` min=`1` max=`{limits.partitions_per_topic_max}`",
+        )
+
+
+def check_room(total: int, added: int, limits: TopicLimits) -> None:
+    """Raises InvalidError(POLICY_VIOLATION) where a cluster with `total` partitions is not to get so many more."""
+    if total + added > limits.partitions_max:
+        raise InvalidError(
+            Reason.POLICY_VIOLATION,
+            "the cluster would have too many partitions: delete topics, or start the brokers with a larger partitions_max. "
+            f"has=`{total}` more=`{added}` max=`{limits.partitions_max}`",
+        )
