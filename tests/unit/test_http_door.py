@@ -1,7 +1,7 @@
 """The HTTP door lets nobody stay who says nothing, and says what time it is.
 
 Runs: the real server with a short patience, on a real socket. A mismatch means that silent connections take the places of all
-others for ever, or that answers have an old date.
+others for ever, that anybody can fill the log's disk, or that answers have an old date.
 """
 
 from __future__ import annotations
@@ -49,6 +49,19 @@ async def test_silent_connections_go_and_one_too_many_is_closed_at_once(monkeypa
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 404")
         writer.close()
+
+
+async def test_peers_that_talk_nonsense_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with door() as port:
+        for request in (
+            b"\0\1\2nonsense\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        ):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(request)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 40")
+            writer.close()
+    assert not caplog.records
 
 
 async def test_each_answer_has_the_date_of_its_second(monkeypatch: pytest.MonkeyPatch) -> None:

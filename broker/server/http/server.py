@@ -33,6 +33,7 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # its warnings are what peers do wrong, a line or two for each request, without saying who
             access_log=False,
             server_header=False,
             timeout_keep_alive=IDLE_S,
