@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
 from typing import TextIO
 
 from broker.runtime.config import ENVIRONMENT_PREFIX, Settings
@@ -24,6 +25,7 @@ from broker.server.main import SUPERVISED
 from broker.store.open import PRIVATE_URLS
 
 LINE_BYTES_MAX = 1 << 20
+"""A line of a child's that is longer is passed on in pieces."""
 STRIDE = 10
 """Between the ports of two brokers: 9092, 9102, 9112 ..., or further on where those are taken."""
 
@@ -108,6 +110,20 @@ def check_shareable(settings: Settings) -> None:
             )
 
 
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Lines until the end. What a child says must be taken off its pipe whatever it is, or it stands still with it."""
+    while True:
+        try:
+            line = await stream.readuntil()
+        except asyncio.LimitOverrunError as error:
+            line = await stream.readexactly(error.consumed)
+        except asyncio.IncompleteReadError as error:
+            line = error.partial
+        if not line:
+            return
+        yield line
+
+
 class Child:
     """One broker process and what it said last. `line` is its ready line, None while it starts."""
 
@@ -158,21 +174,21 @@ class Child:
     def reason(self, code: int) -> str:
         """Why it ended, for people."""
         if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
+            return f"killed by {next((known.name for known in signal.Signals if known == -code), f'signal {-code}')}"
         if code == 0:
             return "somebody told it to"
         return self.last_words or f"exit code {code}"
 
     async def _pump_output(self) -> None:
         assert self.process.stdout is not None
-        async for line in self.process.stdout:
+        async for line in _lines(self.process.stdout):
             if self.line is None:
                 self.line = line.decode(errors="replace").rstrip("\n")
                 self.ready.set()
 
     async def _pump_errors(self) -> None:
         assert self.process.stderr is not None
-        async for line in self.process.stderr:
+        async for line in _lines(self.process.stderr):
             if line.startswith(b"headgate broker "):  # else it is of the log
                 self.last_words = line.decode(errors="replace").strip().partition(": ")[2]
             tell(sys.stderr, line.decode(errors="replace"))

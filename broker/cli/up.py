@@ -15,7 +15,7 @@ import dataclasses
 import importlib
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING
 
 from broker.cli.child import Child, Places, check_shareable, in_memory, tell
@@ -129,12 +129,24 @@ class Supervisor:
         child = self._children[slot] = await Child.spawn(settings)
         if self._announced and not again:
             _say(f"{self._name(slot)} starts")
-        task = asyncio.create_task(self._watch(slot, child, again=again))
+        self._spawn(self._watch(slot, child, self._spawn(self._greet(slot, child, again=again))))
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._watching.add(task)
         task.add_done_callback(self._watched)
+        return task
 
-    async def _watch(self, slot: int, child: Child, *, again: bool) -> None:
-        ended = asyncio.create_task(child.wait())
+    async def _watch(self, slot: int, child: Child, greeting: asyncio.Task[None]) -> None:
+        """Until a broker has ended, whatever became of its greeting."""
+        code = await child.wait()
+        await asyncio.wait((greeting,))
+        del self._children[slot]
+        self._gone(slot, child.reason(code), code)
+        self._news.set()
+
+    async def _greet(self, slot: int, child: Child, *, again: bool) -> None:
+        """A broker serves, or ends before it does."""
         await child.ready.wait()
         if child.line is not None:
             self._fleet.served(slot, self._now_ms())
@@ -147,10 +159,6 @@ class Supervisor:
             else:
                 self._announce()
             self._news.set()
-        code = await ended
-        del self._children[slot]
-        self._gone(slot, child.reason(code), code)
-        self._news.set()
 
     def _watched(self, task: asyncio.Task[None]) -> None:
         self._watching.discard(task)

@@ -1,18 +1,23 @@
-"""Where the brokers of `headgate up` listen, and which settings allow only one of them.
+"""Where the brokers of `headgate up` listen, which settings allow only one of them, and how they are watched.
 
-Runs: `Places` against ports that are really free or taken. Compared: settings of each slot. A mismatch means brokers that cannot
-start, or that clients do not find again after a restart.
+Runs: `Places` against ports that are really free or taken, `Child` and `Supervisor` with real processes that are no brokers.
+Compared: settings of each slot; what is passed on, and what is left. A mismatch means brokers that cannot start, that clients do
+not find again after a restart, that stand still, or that nobody ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import signal
 import socket
+import sys
+from asyncio.subprocess import PIPE
 
 import pytest
 
-from broker.cli.child import STRIDE, Places, check_shareable
-from broker.cli.up import up
+from broker.cli.child import LINE_BYTES_MAX, STRIDE, Child, Places, check_shareable
+from broker.cli.up import Supervisor, up
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, InvalidError
 from tests.support.ports import free_port
@@ -81,3 +86,44 @@ def test_what_only_one_broker_can_have(values: dict[str, object]) -> None:
 def test_numbers_that_do_not_fit(brokers: int, most: int | None) -> None:
     with pytest.raises(InvalidError, match="a local cluster has 1 to 64 brokers"):
         up(first(), brokers=brokers, brokers_max=most)
+
+
+async def spawn(program: str) -> Child:
+    return Child(
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=LINE_BYTES_MAX
+        )
+    )
+
+
+async def test_a_line_without_end_does_not_stop_a_broker(capsys: pytest.CaptureFixture[str]) -> None:
+    child = await spawn(
+        f"import sys; sys.stderr.write('x' * {3 * LINE_BYTES_MAX} + '\\nheadgate broker 1: the end'); print('serves')"
+    )
+    assert await child.wait() == 0
+    assert child.line == "serves"
+    assert child.reason(1) == "the end"
+    said = capsys.readouterr().err
+    assert said.count("x") == 3 * LINE_BYTES_MAX and said.endswith("x\nheadgate broker 1: the end")
+
+
+async def test_whatever_ended_it_is_said() -> None:
+    child = await spawn("")
+    assert await child.wait() == 0
+    assert child.reason(-signal.SIGKILL) == "killed by SIGKILL"
+    assert child.reason(-(signal.SIGRTMIN + 1)) == f"killed by signal {signal.SIGRTMIN + 1}"
+
+
+async def test_no_broker_outlives_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    children: list[Child] = []
+
+    async def strange(settings: Settings) -> Child:
+        children.append(await spawn("import time; print('not what a broker says', flush=True); time.sleep(600)"))
+        return children[-1]
+
+    monkeypatch.setattr(Child, "spawn", strange)
+    seen: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context["exception"]))
+    assert await Supervisor(first(), 1, 1).run() == 1
+    assert [child.process.returncode for child in children] == [-signal.SIGTERM]
+    assert [type(error) for error in seen] == [KeyError]
