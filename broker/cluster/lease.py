@@ -9,6 +9,8 @@ takes it by writing the next version
 - when it has seen the same version for a whole `ttl_ms` on its own monotonic clock, and for some looks: where the store takes long
   to answer, the holder's renewals take long too.
 
+Where the newest version cannot be read that is so with a time of our own: whoever holds it writes the next one soon.
+
 The last two are guesses. Nothing is lost where one is wrong: of two who believe that they lead only one can write the manifest's
 next version, and the other knows from then on. The wall clock is never asked.
 """
@@ -20,6 +22,8 @@ import msgspec
 from broker.runtime.errors import CorruptError, FatalError, Reason
 
 FORMAT_VERSION = 1
+UNREADABLE_TTL_MS = 10_000
+"""Of a version that does not tell: more than the default. If it is taken too soon, that costs a change of leaders, and no more."""
 LOOKS = 2
 """A renewal is a few operations; so many looks' time it is waited for beside the `ttl_ms`."""
 
@@ -45,15 +49,23 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     def decode(cls, data: bytes) -> Lease:
         """Raises CorruptError. FatalError: a newer Headgate leads, and what it writes is not for us."""
         try:
-            lease = msgspec.json.decode(data, type=cls)
+            version = msgspec.json.decode(data, type=_Format).format
+            if version > FORMAT_VERSION:
+                raise FatalError(
+                    Reason.STORE_MISCONFIGURED,
+                    f"the cluster is led by a newer Headgate: upgrade this broker. format=`{version}` known=`{FORMAT_VERSION}`",
+                )
+            return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise CorruptError(Reason.CORRUPT_STORE, f"lease cannot be read. error=`{error}`") from error
-        if lease.format > FORMAT_VERSION:
-            raise FatalError(
-                Reason.STORE_MISCONFIGURED,
-                f"the cluster is led by a newer Headgate: upgrade this broker. format=`{lease.format}` known=`{FORMAT_VERSION}`",
-            )
-        return lease
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+UNREADABLE = Lease(holder="?", broker_id=-1, address="", ttl_ms=UNREADABLE_TTL_MS)
+"""Stands for a version that cannot be read: held by nobody whom one could follow."""
 
 
 class Contender:

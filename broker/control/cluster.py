@@ -173,7 +173,7 @@ class Cluster:
                 continue
             if await self._may_take(version, lease):
                 await self._lead(version, lease)
-            elif lease is not None:
+            elif lease is not None and lease.address:
                 await self._follow(lease)
             await asyncio.sleep(LOOK_S)
 

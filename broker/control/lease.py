@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from broker.cluster.lease import Lease
+from broker.cluster.lease import UNREADABLE, Lease
 from broker.engine import keys
 from broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
+from broker.runtime.logging import get_logger
 from broker.store.interface import Store
 from broker.store.keys import number_of, numbered
+
+log = get_logger("lease")
 
 LISTING_KEYS = 1000
 
@@ -16,9 +19,14 @@ class LeaseRegister:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._unreadable = 0
+        """The version of which that was said last."""
 
     async def read(self) -> tuple[int, Lease | None]:
-        """The newest version and its number; (0, None) before the first. Raises RetryError, CorruptError."""
+        """The newest version and its number; (0, None) before the first. Raises RetryError.
+
+        A lease is no history: one that is damaged is `UNREADABLE`, and the next version mends it.
+        """
         versions = await self._versions()
         if not versions:
             return 0, None
@@ -29,7 +37,10 @@ class LeaseRegister:
                 raise
             raise RetryError(Reason.STORE_UNAVAILABLE, "the lease changed while it was read") from error
         except CorruptError as error:
-            raise CorruptError(error.reason, f"{error.message} key=`{_key(versions[-1])}`") from error
+            if versions[-1] != self._unreadable:
+                self._unreadable = versions[-1]
+                log.warning("lease_unreadable", error=error.message, key=_key(versions[-1]))
+            return versions[-1], UNREADABLE
 
     async def write(self, version: int, lease: Lease) -> bool:
         """Write `version`; True if that succeeded and nobody has written a newer one.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.cluster.lease import Contender, Lease
 from broker.control.lease import LeaseRegister
 from broker.engine import keys
-from broker.runtime.errors import CorruptError, Reason, RetryError
+from broker.runtime.errors import CorruptError, FatalError, Reason, RetryError
 from broker.store.memory import MemoryObjects, MemoryStore
 from tests.unit.engine.world import MortalStore
 
@@ -79,9 +79,25 @@ async def test_a_lease_that_cannot_be_read() -> None:
     (one,), (store,) = registers(1)
     key = f"{keys.LEASE}{1:020d}"
     await store.put(key, b"{")
-    with pytest.raises(CorruptError, match=f"lease cannot be read.* key=`{key}`"):
-        await one.read()
+    version, found = await one.read()
+    assert found is not None
+    contender = Contender("me:1")
+    assert not contender.may_take(version, found, 0.0), "somebody may hold it"
+    assert contender.may_take(version, found, found.ttl_ms / 1000), "nobody does"
+    assert await one.write(2, lease("a"))
+    assert await one.read() == (2, lease("a"))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\0" * 200, b'{"format": 1}', b"[]"])
+def test_damage(data: bytes) -> None:
+    with pytest.raises(CorruptError, match="lease cannot be read"):
+        Lease.decode(data)
+
+
+def test_what_a_newer_version_wrote_is_not_damaged() -> None:
     assert Lease.decode(lease().encode()) == lease()
+    with pytest.raises(FatalError, match="upgrade this broker"):
+        Lease.decode(b'{"format": 2, "leader": "somebody"}')
 
 
 def registers(count: int) -> tuple[list[LeaseRegister], list[MortalStore]]:
