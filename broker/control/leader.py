@@ -47,7 +47,7 @@ from broker.control.orders import OrderBook
 from broker.engine import keys
 from broker.engine.catalog import DeposedError, LocalCatalog
 from broker.engine.recovery import recover
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.errors import CorruptError, FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.runtime.tasks import known
 
@@ -71,6 +71,8 @@ PAUSED_S = 1.0
 """If no tick came for so long, this process did not run: the silence of others was not theirs."""
 PROBE_S = 0.5
 """How long a broker that has not joined may take to refuse a connection."""
+DAMAGED_RETRY_S = 10.0
+"""Pause before a damaged log is read again: somebody may have restored it."""
 TROUBLE_S = 60.0
 """A broker that cannot store records for so long, while this one can, is replaced: others can."""
 LOAD_TRIES = 10
@@ -166,6 +168,8 @@ class Leader:
         self.clock = engine.clock
         self._local = LocalCatalog(engine.store, mine.id, applied=self._applied, complete=self._complete, fail=self._failed)
         self._condemned: set[str] = set()
+        self._damaged: dict[str, float] = {}
+        """Incarnations whose log cannot be read, and until when that is not tried again."""
         self._gone: set[str] = {predecessor}
         """Incarnations that are known to be lost, whatever the time."""
         self._admitted: dict[str, float] = {}
@@ -252,7 +256,7 @@ class Leader:
         edits: list[Edit] = [SetLeader(self._mine.id, self._epoch)]
         # Two processes cannot listen at one address: whoever was here before is gone.
         lost = [incarnation for incarnation in self._others() if _same_place(incarnation, self._mine)]
-        recovered = await recover(self._engine.store, manifest, lost, self._maker(), self._copies_of)
+        recovered = (await recover(self._engine.store, manifest, lost, self._maker(), self._copies_of)).whole()
         edits += recovered.edits
         known = manifest.incarnations.get(self._mine.id)
         if known.sealed if known is not None else self._engine.started or await self._was_fenced(self._mine.id):
@@ -532,7 +536,7 @@ class Leader:
 
     def awaits_members(self) -> bool:
         """Whether there are brokers of which it is not known yet if they come or are lost."""
-        return any(other.id not in self.sessions for other in self._others())
+        return any(other.id not in self.sessions and other.id not in self._damaged for other in self._others())
 
     def _others(self) -> list[Incarnation]:
         return [one for one in self.manifest.incarnations.values() if not one.sealed and one.id != self._mine.id]
@@ -586,6 +590,8 @@ class Leader:
     def _find_lost(self, now_s: float) -> list[Incarnation]:
         lost: list[Incarnation] = []
         for incarnation in self._others():
+            if now_s < self._damaged.get(incarnation.id, 0.0):
+                continue
             session = self.sessions.get(incarnation.id)
             if session is None:
                 if incarnation.id in self._gone or now_s > max(self._expected_until_s, self._admitted.get(incarnation.id, 0.0)):
@@ -616,6 +622,8 @@ class Leader:
                     await self._local.commit(SetLeader(self._mine.id, self._epoch))
                     lost = [one for one in self._others() if one.id in self._condemned]
                     recovered = await recover(self._engine.store, self.manifest, lost, self._maker(), self._copies_of)
+                    damaged = {one: recovered.unreadable[one.id] for one in lost if one.id in recovered.unreadable}
+                    lost = [one for one in lost if one not in damaged]
                     if lost:
                         await self._local.commit(*recovered.edits)
                     break
@@ -628,6 +636,10 @@ class Leader:
                     await asyncio.sleep(RETRY_S)
         finally:
             self._failing_over = None
+        for incarnation, damage in damaged.items():
+            self._note_damage(incarnation, damage)
+        if not lost:
+            return
         log.info(
             "failed_over",
             brokers=[incarnation.broker_id for incarnation in lost],
@@ -637,6 +649,19 @@ class Leader:
         for incarnation in lost:
             self._note_failover(incarnation, recovered.edits, started_s)
         self._engine.sweep_sealed()
+
+    def _note_damage(self, incarnation: Incarnation, error: CorruptError) -> None:
+        """The store lost what a broker acked: its partitions wait for a person, all others go on."""
+        why = (
+            f"broker {incarnation.broker_id} was lost, and its log is damaged: nobody can lead its partitions until it is restored"
+        )
+        log.error("failover_impossible", broker=incarnation.broker_id, why=why, error=error.message)
+        now_s = self.clock.monotonic()
+        if incarnation.id not in self._damaged:
+            order = Order(kind=OrderKind.FAILOVER, seal=(), open=(), why=f"{why}. {error.message}")
+            topics = {one.topic_id for one in self.manifest.segments.values() if one.incarnation_id == incarnation.id}
+            self.orders.note(order, topic_ids=topics, began_s=now_s, error=error)
+        self._damaged[incarnation.id] = now_s + DAMAGED_RETRY_S
 
     def _note_failover(self, incarnation: Incarnation, edits: Sequence[Edit], began_s: float) -> None:
         """For people."""

@@ -87,11 +87,12 @@ class OrderBook:
         self._owner.spawn_order(self._execute(decision))
         return decision
 
-    def note(self, order: Order, *, topic_ids: Iterable[uuid.UUID], began_s: float) -> None:
+    def note(self, order: Order, *, topic_ids: Iterable[uuid.UUID], began_s: float, error: HeadgateError | None = None) -> None:
         """Remember, for people, what was decided and done elsewhere: a failover."""
         known = self._owner.manifest.topics_by_id
         topics = tuple(sorted({known[topic_id].name for topic_id in topic_ids if topic_id in known}))
-        decision = Decision(order, began_s, {}, set(), topics, pause_s=self._owner.clock.monotonic() - began_s)
+        pause_s = self._owner.clock.monotonic() - began_s
+        decision = Decision(order, began_s, {}, set(), topics, error=error, pause_s=pause_s)
         decision.done.set()
         self.decisions.append(decision)
 

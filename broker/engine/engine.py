@@ -219,7 +219,7 @@ class Engine:
     async def _open_incarnation(self, catalog: LocalCatalog, attempt: int) -> int:
         lost = [incarnation for incarnation in self.manifest.incarnations.values() if not incarnation.sealed]
         epoch = self.manifest.leader_epoch + 1
-        recovered = await recover(self.store, self.manifest, lost, keys.maker(epoch, self.incarnation_id, attempt))
+        recovered = (await recover(self.store, self.manifest, lost, keys.maker(epoch, self.incarnation_id, attempt))).whole()
         mine = Incarnation(
             id=self.incarnation_id,
             broker_id=self.broker_id,

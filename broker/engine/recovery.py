@@ -62,6 +62,14 @@ class Recovered:
     edits: list[Edit] = field(default_factory=list)
     records: int = 0
     damage: list[str] = field(default_factory=list)
+    unreadable: dict[str, CorruptError] = field(default_factory=dict)
+    """Incarnations for which there are no edits, because the store lost what they acked, and why."""
+
+    def whole(self) -> Recovered:
+        """This, if nothing is left out. Raises CorruptError."""
+        for error in self.unreadable.values():
+            raise error
+        return self
 
 
 def encode_producers(states: Mapping[bytes, tuple[int, bytes]]) -> bytes:
@@ -115,13 +123,16 @@ async def recover(
         copies_of: takes from an incarnation's follower what it holds, so that it can hold no more; None: nobody follows anybody.
 
     Returns:
-        Edits that list their chunks, and seal their segments and them. Nothing else in the store depends on them until they are
-        committed, so a recovery that dies half-way is simply done again.
+        Edits that list their chunks, and seal their segments and them; not of those that cannot be read. Nothing else in the store
+        depends on them until they are committed, so a recovery that dies half-way is simply done again.
     """
     recovered = Recovered()
     for incarnation in incarnations:
         copies = [] if copies_of is None else await copies_of(incarnation)
-        await _recover_incarnation(store, manifest, incarnation, made_by, copies, recovered)
+        try:
+            await _recover_incarnation(store, manifest, incarnation, made_by, copies, recovered)
+        except CorruptError as error:
+            recovered.unreadable[incarnation.id] = error
     return recovered
 
 
