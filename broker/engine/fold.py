@@ -17,9 +17,11 @@ from collections.abc import Iterable, Set
 
 from broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
 from broker.engine import keys
+from broker.engine.mend import rebuild_index
 from broker.engine.reader import parse_index
 from broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, chunk_header
 from broker.log.index import BatchIndex
+from broker.runtime.errors import InvalidError
 from broker.store.interface import Store
 
 FANOUT = 32
@@ -140,7 +142,12 @@ async def _read(store: Store, incarnation_id: str, chunk: Chunk, index_end: int)
     data = memoryview(await store.get_range(keys.chunk_object(incarnation_id, chunk), 0, size))
     if chunk.index_inline:
         return data, data
-    return data, memoryview(await store.get_range(keys.index_object(incarnation_id, chunk), 0, index_end))
+    key = keys.index_object(incarnation_id, chunk)
+    try:
+        return data, memoryview(await store.get_range(key, 0, index_end))
+    except InvalidError:
+        await rebuild_index(store, incarnation_id, chunk)
+        return data, memoryview(await store.get_range(key, 0, index_end))
 
 
 def _live(extents: Iterable[Extent], manifest: Manifest) -> list[Extent]:

@@ -17,6 +17,7 @@ from broker.cluster.gates import ParquetExtent
 from broker.cluster.manifest import Chunk, Extent
 from broker.engine import keys
 from broker.engine.history import HistoryReader
+from broker.engine.mend import rebuild_index
 from broker.engine.partition import ChunkRef, PartitionLog
 from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
 from broker.log.index import BatchIndex
@@ -103,6 +104,8 @@ class Reader:
         self._cache_bytes_max = cache_bytes_max
         self._broken: OrderedDict[str, None] = OrderedDict()
         """What was said already, oldest first."""
+        self._mending = asyncio.Lock()
+        """A chunk may be large, and wanted by many at once."""
 
     async def read(self, log: PartitionLog, offset: int, max_bytes: int) -> list[memoryview]:
         """Whole batches from the one that contains `offset` (or, in a gap, the next one), up to `max_bytes` or one batch.
@@ -123,6 +126,11 @@ class Reader:
     async def _told(self, log: PartitionLog, offset: int, call: Callable[[], Awaitable[_T]]) -> _T:
         """As `again`. What a person must mend is one line in the log, and not one for each time that a reader comes again."""
         try:
+            try:
+                return await again(call)
+            except (MissingError, CorruptError):
+                if not await self._mend(log, offset):
+                    raise
             return await again(call)
         except (MissingError, CorruptError) as error:
             # `history` speaks for its own files.
@@ -132,6 +140,27 @@ class Reader:
                     self._broken.popitem(last=False)
                 _logger.error("records_unreadable", topic=log.topic.name, partition=log.number, offset=offset, error=error.message)
             raise
+
+    async def _mend(self, log: PartitionLog, offset: int) -> bool:
+        """Make the index that a read from `offset` needs, where that is what is lost. Returns whether it is worth another try."""
+        offset, _, in_files = log.reach(offset, skip=True)
+        row = log.sealed.find(offset)
+        if in_files or row >= len(log.sealed):
+            return False
+        extent, ref = log.sealed.extents[row], log.sealed.refs[row]
+        if not isinstance(extent, Extent) or not isinstance(ref, ChunkRef) or ref.chunk.index_inline:
+            return False
+        somebody_mends = self._mending.locked()
+        async with self._mending:
+            try:
+                await read_index(self._store, ref.incarnation_id, ref.chunk, extent)
+            except (InvalidError, CorruptError):
+                try:
+                    await rebuild_index(self._store, ref.incarnation_id, ref.chunk)
+                except InvalidError:
+                    return False  # the chunk is gone, too
+                return True
+            return somebody_mends
 
     def file_at(self, log: PartitionLog, offset: int) -> tuple[ParquetExtent, int, ParquetExtent | None] | None:
         """Where a read from `offset` begins in a Parquet file: (extent, offset, the file that follows). None: it does not."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import pytest
 
 from broker.engine import keys
+from broker.engine.fold import fold
 from broker.log.compression import Codec
 from broker.log.records import Record, encode_batch
 from broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
@@ -305,3 +306,29 @@ async def test_a_chunk_that_somebody_deleted(
     assert told.levelname == "ERROR"
     assert await engine.read(broker.log(), 0, 1) and await engine.read(broker.log(), 2, 1)
     assert await machine.send(broker, [b"last"]) == 16
+
+
+async def test_an_index_that_was_lost_or_damaged_is_made_again(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.engine.fold.FANOUT", 1000)
+    monkeypatch.setattr("broker.engine.reader.AGAIN_S", 0.001)
+    machine = make_machine("memory")
+    broker = await machine.start(settings(wal_checkpoint_chunks=1000, wal_checkpoint_interval_ms=3_600_000))
+    engine, store = broker.engine, broker.faults
+    await engine.create_topic("t", 3, {})
+    for number in range(60):
+        await machine.send(broker, [b"%d" % number + bytes(100 * (number % 50))], partition=number * number % 3)
+    await engine._wal.roll()
+    await machine.send(broker, [b"last"], partition=2)
+    await engine._wal.roll()
+    await engine._checkpointer.list_all()
+    indexes = {row.key: await store.get(row.key) for row in await store.list("wal/") if row.key.endswith(".index")}
+    first, second, *_ = indexes
+    await store.delete(first)
+    await store.put(second, indexes[second][:-1])
+    for partition in range(3):
+        broker.log(partition=partition).tail.clear()
+    await machine.check(broker, exact=True)
+    assert {key: await store.get(key) for key in indexes} == indexes
+    await store.delete(first)
+    await fold(store, engine.manifest, engine.incarnation_id, list(engine.manifest.chunks[engine.incarnation_id].values()), "test")
+    assert await store.get(first) == indexes[first]
