@@ -172,7 +172,7 @@ async def _recover_incarnation(
     missing = _missing(segments, _ends([*manifest.chunks[incarnation.id].values(), *chunks]), copies)
     if missing:
         chunks.append(await _recover_copies(store, incarnation, number, made_by, missing, producers, recovered))
-    recovered.edits.append(AddChunks(incarnation_id=incarnation.id, chunks=chunks))
+    edits: list[Edit] = [AddChunks(incarnation_id=incarnation.id, chunks=chunks)]
     if segments:
         key = keys.segment_producers(incarnation.id, f"last-{made_by}")
         streams = {stream_key(segment.topic_id.bytes, number) for segment in segments for number in segment.partitions}
@@ -180,8 +180,9 @@ async def _recover_incarnation(
         await store.put(key, encode_producers(states))
         ends = _ends([*manifest.chunks[incarnation.id].values(), *chunks])
         for segment in segments:
-            recovered.edits.append(SealSegment(segment.id, _segment_ends(manifest, segment, ends), key))
-    recovered.edits.append(SealIncarnation(incarnation_id=incarnation.id))
+            edits.append(SealSegment(segment.id, _segment_ends(manifest, segment, ends), key))
+    # All of an incarnation's, or none.
+    recovered.edits += [*edits, SealIncarnation(incarnation_id=incarnation.id)]
 
 
 class _FileReader:

@@ -133,7 +133,9 @@ class Settings:
     num_partitions: int = _count(8, 1, 10_000, "partitions of a topic that is created without a number")
     auto_create_topics: bool = _flag(True, "create a topic when a client first asks for it")
     partitions_per_topic_max: int = _count(10_000, 1, 100_000, "largest number of partitions of one topic")
-    partitions_max: int = _count(100_000, 1, 1_000_000, "most partitions of all topics; each takes about 3 KB of its lead's memory")
+    partitions_max: int = _count(
+        100_000, 1, 1_000_000, "most partitions of all topics; each takes about 3 KB of its leader's memory"
+    )
     message_bytes_max: int = _size(1_048_588, 1, 64 * MIB, "default of a topic's `max.message.bytes`: largest record batch")
     producer_id_expiration_ms: int = _duration(
         DAY_MS,
