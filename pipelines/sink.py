@@ -10,15 +10,16 @@ without a key too where its task's turn is. A row without a time gets the time o
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from broker.client.gates import FileRef, GateState
+from broker.client.gates import FileRef, Gate, GateState
 from broker.runtime.errors import InvalidError, Reason
 from pipelines import offsets as places
 from pipelines.connection import Connection
@@ -107,8 +108,8 @@ class _Sink:
                 columns["headers"] = batch.column("headers")
             yield pa.RecordBatch.from_pydict(columns)
 
-    def _publish(self, gate_id: str, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what the tasks wrote, in their order. A write that was committed before is left as it is."""
+    def _files(self, messages: list[WriterCommitMessage | None]) -> list[FileRef]:
+        """What the tasks wrote, in their order."""
         rows: dict[int, int] = {}
         files: list[FileRef] = []
         for message in messages:
@@ -120,18 +121,7 @@ class _Sink:
                     base = rows.get(written.partition, 0)
                     files.append(replace(file, base_offset=base))
                     rows[written.partition] = base + file.rows
-        if not files:
-            return
-        with Connection(self._cluster) as connection:
-            try:
-                connection.call(connection.gates.publish(self._topic, files, gate_id=gate_id))
-            except InvalidError as error:
-                if error.reason is not Reason.GATE_CONFLICT:
-                    raise
-                # In files of other names, and perhaps as other rows, if the query does not give the same ones again: this batch was
-                # committed, and Spark was not told in time.
-                if connection.call(connection.gates.describe(self._topic, gate_id)).state is not GateState.FILLED:
-                    raise
+        return files
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -141,7 +131,10 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         return self._upload(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._publish(self._write_id, messages)
+        files = self._files(messages)
+        if files:
+            with Connection(self._cluster) as connection:
+                connection.call(connection.gates.publish(self._topic, files, gate_id=self._write_id))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing was visible, nothing is to be undone."""
@@ -155,13 +148,53 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         known = [message.query_id for message in messages if isinstance(message, Done)]
-        if not known:
+        files = self._files(messages)
+        if not files:
             return
         assert known[0], "Spark did not say which query a task belongs to"
-        self._publish(f"stream-{known[0]}-{batchId}", messages)
+        gate_id = f"{_gates_of(known[0])}{batchId}"
+        with Connection(self._cluster) as connection:
+            try:
+                connection.call(connection.gates.publish(self._topic, files, gate_id=gate_id))
+            except InvalidError as error:
+                if error.reason is not Reason.GATE_CONFLICT:
+                    raise
+                # In files of other names, and perhaps as other rows, if the query does not give the same ones again: this batch was
+                # committed, and Spark was not told in time.
+                gates = connection.call(connection.gates.list(self._topic))
+                check_replay(gates, known[0], batchId, sum(file.rows for file in files))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing was visible, nothing is to be undone."""
+
+
+def check_replay(gates: Sequence[Gate], query_id: str, batch_id: int, rows: int) -> None:
+    """A batch whose gate is there already adds nothing. Raises InvalidError where that would lose records.
+
+    After a crash it is the query's last batch, and has no more rows than it had. A checkpoint that is older than the topic counts
+    from its own last batch, and its batches mean other records.
+    """
+    name = _gates_of(query_id)
+    numbered = re.compile(re.escape(name) + "([0-9]+)")
+    committed = {
+        int(found.group(1)): gate.rows
+        for gate in gates
+        if gate.state is GateState.FILLED and (found := numbered.fullmatch(gate.id)) is not None
+    }
+    last, before = max(committed, default=0), committed.get(batch_id, 0)
+    if rows > before or last > batch_id:
+        raise InvalidError(
+            Reason.GATE_CONFLICT,
+            "batch was committed before, as other records: the checkpoint is an older copy, or the query was changed before it "
+            "was told of its last batch. Begin with a new checkpoint where the topic's last records came from (startingOffsets), "
+            "or run the query once as it was. "
+            f"query=`{query_id}` batch=`{batch_id}` rows=`{rows}` committed=`{before}` last_batch=`{last}`",
+        )
+
+
+def _gates_of(query_id: str) -> str:
+    """Begins the ids of the gates of a streaming query; the number of a batch ends them."""
+    return f"stream-{query_id}-"
 
 
 def check_schema(schema: StructType) -> None:

@@ -7,6 +7,7 @@ what Spark wrote. A mismatch means that a job which moved over from Spark's Kafk
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -333,6 +334,34 @@ def test_a_stream_copies_exactly_once(broker: BrokerProcess, spark: SparkSession
     wanted = [row for rows in everything(mixed).values() for row in rows]
     wanted += [(LIVE_MS, record.key, record.value) for record in more]
     assert copied == sorted((at, key or b"", value or b"") for at, key, value in wanted)
+
+
+def test_a_checkpoint_of_before_is_refused(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+    """A backup of a checkpoint counts from its own last batch: the numbers that follow are of batches which were committed since.
+
+    They have other records, and may have as many. To take one batch for the other would leave records out.
+    """
+    create(broker, "restored")
+    create(broker, "restored_to")
+
+    def copy(records_max: int = 1000) -> None:
+        JUDGE.produce(broker.bootstrap, "restored", [Record(partition=0, key=b"k", value=b"v", timestamp_ms=LIVE_MS)] * 10)
+        options = {"subscribe": "restored", "startingOffsets": "earliest", "maxOffsetsPerTrigger": records_max}
+        stream(spark, broker, "restored_to", tmp_path / "c", **options).awaitTermination()
+
+    copies = []
+    for number in range(3):
+        copy()
+        copies.append(shutil.copytree(tmp_path / "c", tmp_path / f"copy-{number}"))
+    for backup, records_max in ((copies[0], 10), (copies[1], 1000)):
+        shutil.rmtree(tmp_path / "c")
+        shutil.copytree(backup, tmp_path / "c")
+        with pytest.raises(Exception, match="checkpoint is an older copy"):
+            copy(records_max)
+    shutil.rmtree(tmp_path / "c")
+    shutil.copytree(copies[2], tmp_path / "c")
+    copy()
+    assert load(spark, broker, subscribe="restored_to").count() == 60
 
 
 @pytest.mark.parametrize("named", [{"subscribe": "again"}, {"subscribePattern": "agai."}], ids=lambda one: next(iter(one)))
