@@ -8,14 +8,16 @@ topic again at any later time (`pipelines.verify`).
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from broker.runtime.errors import InvalidError, Reason
 
 FORMAT_VERSION = 1
 MASK = (1 << 64) - 1
 PROBLEMS_MAX = 20
+
+_T = TypeVar("_T", "Tally", "PartitionCertificate", "Certificate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +159,11 @@ class Certificate:
 
         The addresses by which the cluster is reached may differ: the digest is of paths that no other topic has.
         """
-        if (self.topic, self.gate_id, self.digest, self._windows) != (
+        if (self.topic, self.gate_id, self.digest, self.windows) != (
             earlier.topic,
             earlier.gate_id,
             earlier.digest,
-            earlier._windows,
+            earlier.windows,
         ):
             return self
         parts = []
@@ -171,7 +173,8 @@ class Certificate:
         return replace(self, keyless_rows=self.keyless_rows or earlier.keyless_rows, partitions=tuple(parts))
 
     @property
-    def _windows(self) -> list[tuple[int, int, int]]:
+    def windows(self) -> list[tuple[int, int, int]]:
+        """(partition, base offset, end offset) of all of the flood."""
         return [(one.partition, one.base_offset, one.end_offset) for one in self.partitions]
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,10 +201,10 @@ class Certificate:
             for name in (*_COMPUTED, "source", "in_topic", "problems"):
                 row.pop(name, None)
             parts = tuple(
-                PartitionCertificate(**{**part, "source": _tally(part["source"]), "topic": _tally(part["topic"])})
+                _numbered(PartitionCertificate(**{**part, "source": _tally(part["source"]), "topic": _tally(part["topic"])}))
                 for part in row.pop("partitions")
             )
-            return cls(**row, partitions=parts)
+            return _numbered(cls(**row, partitions=parts))
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidError(Reason.INVALID_REQUEST, f"not a certificate: {error}") from error
 
@@ -243,4 +246,13 @@ def _text(tally: dict[str, Any]) -> dict[str, Any]:
 def _tally(row: dict[str, Any] | None) -> Tally | None:
     if row is None:
         return None
-    return Tally(**{**row, "checksum": None if row["checksum"] is None else int(row["checksum"], 16)})
+    return _numbered(Tally(**{**row, "checksum": None if row["checksum"] is None else int(row["checksum"], 16)}))
+
+
+def _numbered(one: _T) -> _T:
+    """The same, or TypeError where something else stands for one of its numbers."""
+    for known in fields(one):
+        value = getattr(one, known.name)
+        if str(known.type).startswith("int") and not isinstance(value, int) and not (value is None and "None" in str(known.type)):
+            raise TypeError(f"{known.name} is no number")
+    return one

@@ -58,17 +58,14 @@ def verify(
                 Reason.INVALID_REQUEST,
                 f"certificate is of another flood. certificate=`{certificate.flood_id}` flood_id=`{flood_id}`",
             )
-        elif certificate.rows:
-            # That the gate is as the certificate has it shows that it is this flood's window that is read.
+        elif certificate.rows or certificate.files:
+            # That the gate is as the certificate has it shows that it is this flood's window that is read, and all of it.
             gate = _filled(connection, topic, certificate.gate_id)
-            windows = {window.partition: (window.base_offset, window.end_offset) for window in gate.windows}
-            for part in certificate.partitions:
-                if windows.get(part.partition) != (part.base_offset, part.end_offset):
-                    raise InvalidError(
-                        Reason.INVALID_REQUEST,
-                        "certificate is of another flood: the gate has another window. "
-                        f"gate=`{gate.id}` partition=`{part.partition}`",
-                    )
+            if certificate.windows != _windows(gate):
+                raise InvalidError(
+                    Reason.INVALID_REQUEST,
+                    f"certificate is of another flood, or not whole: its windows are not those of the gate. gate=`{gate.id}`",
+                )
         try:
             looked = connection.call(_look(cluster, topic, certificate, progress))
         except InvalidError as error:
@@ -88,7 +85,7 @@ def _of_flood(connection: Connection, topic: str, flood_id: str) -> Certificate:
     gate = _filled(connection, topic, flood_id)
     return _blank(
         connection.cluster, topic, flood_id, gate.id, str(gate.place),
-        [(window.partition, window.base_offset, window.end_offset) for window in gate.windows],
+        _windows(gate),
         files=gate.files, size_bytes=gate.size_bytes, digest=gate.digest,
     )  # fmt: skip
 
@@ -133,6 +130,10 @@ def _filled(connection: Connection, topic: str, gate_id: str) -> Gate:
             Reason.GATE_CONFLICT, f"the flood was not committed. topic=`{topic}` gate=`{gate_id}` state=`{gate.state}`"
         )
     return gate
+
+
+def _windows(gate: Gate) -> list[tuple[int, int, int]]:
+    return [(window.partition, window.base_offset, window.end_offset) for window in gate.windows]
 
 
 def _blank(

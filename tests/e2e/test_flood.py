@@ -126,6 +126,10 @@ def test_a_flood_is_whole_in_order_and_counted(
     assert verify(cluster(broker), "whole", flood_id=certificate.flood_id).complete
     with pytest.raises(InvalidError, match="certificate is of another flood"):
         verify(cluster(broker), "whole", certificate=certificate, flood_id="nosuch")
+    # One that speaks of less than the flood would find less of it complete.
+    for parts in ((), certificate.partitions[1:], (*certificate.partitions, certificate.partitions[0])):
+        with pytest.raises(InvalidError, match="certificate is of another flood, or not whole"):
+            verify(cluster(broker), "whole", certificate=certificate.with_partitions(parts))
     remove_records(broker, "whole", {0: certificate.partitions[0].base_offset + 1})
     with pytest.raises(InvalidError, match="records were removed from the topic by retention or by hand"):
         verify(cluster(broker), "whole", certificate=certificate)

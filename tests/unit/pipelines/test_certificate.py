@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -116,3 +117,19 @@ def test_another_gate_s_certificate_proves_nothing(changed: dict[str, Any]) -> N
 def test_what_is_no_certificate(text: str) -> None:
     with pytest.raises(InvalidError):
         Certificate.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [((), "files"), (("partitions", 0), "end_offset"), (("partitions", 0), "gap_rows"), (("partitions", 0, "source"), "rows")],
+)
+def test_what_is_no_number(where: tuple[Any, ...], name: str) -> None:
+    row = certificate(look(GOOD)).to_dict()
+    inner = row
+    for step in where:
+        inner = inner[step]
+    assert isinstance(inner[name], int)
+    assert Certificate.from_json(json.dumps(row)) == certificate(look(GOOD))
+    inner[name] = "7"
+    with pytest.raises(InvalidError, match=f"not a certificate: {name} is no number"):
+        Certificate.from_json(json.dumps(row))
