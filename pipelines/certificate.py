@@ -61,10 +61,11 @@ class PartitionCertificate:
         if self.source is not None and self.source.rows != window:
             found.append(f"the window has another size than the source. {at} window=`{window}` source=`{self.source.rows}`")
         if self.topic is not None and self.source is not None:
-            for name in ("rows", "data_bytes", "checksum"):
+            for name, style in (("rows", "d"), ("data_bytes", "d"), ("checksum", "016x")):
                 ours, theirs = getattr(self.source, name), getattr(self.topic, name)
                 if ours != theirs and ours is not None and theirs is not None:
-                    found.append(f"{name} of the topic are not those of the source. {at} source=`{ours}` topic=`{theirs}`")
+                    sides = f"source=`{ours:{style}}` topic=`{theirs:{style}}`"
+                    found.append(f"{name} of the topic are not those of the source. {at} {sides}")
         for name, count in (
             ("missing", self.gap_rows),
             ("duplicate", self.duplicate_rows),
