@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from broker.client import Admin
 from broker.client.gates import GateAdmin
 from broker.runtime.errors import HeadgateError
+from broker.runtime.tasks import end_tasks
 
 _T = TypeVar("_T")
 
@@ -72,6 +73,8 @@ class Connection:
             await repeated.end()
         await self.gates.close()
         await self.admin.close()
+        # Ctrl-C ends the wait for a call, and this the call.
+        await end_tasks(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,0 +1,31 @@
+"""`pipelines.connection`: asyncio's client for callers that have no loop.
+
+Compared: what has ended, with what was broken off. A mismatch is work that goes on behind the back of who gave it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+
+import pytest
+
+from pipelines.connection import Connection
+
+
+def test_a_call_that_is_broken_off_ends_its_work() -> None:
+    ended = threading.Event()
+    caller = threading.get_ident()
+
+    async def work() -> None:
+        try:
+            signal.pthread_kill(caller, signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # as what closes sockets does
+            ended.set()
+
+    with Connection("127.0.0.1:1") as connection, pytest.raises(KeyboardInterrupt):
+        connection.call(work())
+    assert ended.is_set()
