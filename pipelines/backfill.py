@@ -31,7 +31,7 @@ from pipelines.certificate import Certificate, PartitionCertificate, Tally
 from pipelines.connection import Connection
 from pipelines.plan import Counts, Rows, count, full_source, load, placed, records, spark_errors
 from pipelines.progress import Listener, Phase, Progress, Watch
-from pipelines.session import activate
+from pipelines.session import activate, while_ending
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,8 +174,8 @@ def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = 
     if backfill.partitions is not None and backfill.partitions < 1:
         raise InvalidError(Reason.INVALID_PARTITIONS, f"a topic has at least one partition. partitions=`{backfill.partitions}`")
     flood_id = backfill.id()
-    activate(spark)
-    with Connection(backfill.cluster, timeout_ms=CALL_MS) as connection:
+    with Connection(backfill.cluster, timeout_ms=CALL_MS) as connection, spark_errors("the flood failed."):
+        activate(spark)
         return _Run(backfill, flood_id, spark, connection, progress).run()
 
 
@@ -488,12 +488,14 @@ class _Run:
             self._cancel()
             raise
         finally:
-            for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
-                context.setLocalProperty(name, None)  # type: ignore[arg-type]
+            with while_ending():
+                for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+                    context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _cancel(self) -> None:
         if self._classic:
-            self._spark.sparkContext.cancelJobGroup(self._name)
+            with while_ending():
+                self._spark.sparkContext.cancelJobGroup(self._name)
 
     @property
     def _classic(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from pipelines.session import is_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -309,6 +310,9 @@ class spark_errors:
             return
         from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 
+        if is_gone(error):
+            why = "Spark's JVM ended. Was it killed for want of memory? How much it takes is set with spark.driver.memory."
+            raise RetryError(Reason.INTERNAL, f"{self._what} {why} spark=`{type(error).__name__}`") from error
         if not isinstance(error, PySparkException) and type(error).__module__.split(".")[0] != "py4j":
             return
         line = first_line(error)

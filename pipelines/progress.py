@@ -90,7 +90,7 @@ class Watch:
                     data = store.lastStageAttempt(stage)
                     shuffled += data.shuffleWriteRecords()
                     written += data.shuffleReadRecords()
-        except Py4JError:
+        except (Py4JError, ConnectionError):
             # The job is over, or Spark is: whoever waits for it will hear.
             return None
         if written:

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from broker.runtime.errors import FatalError, Reason
@@ -90,6 +91,25 @@ def session(
         raise FatalError(Reason.UNSUPPORTED, f"spark does not start: {_first_line(error)} master=`{master}`") from error
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def while_ending() -> AbstractContextManager[None]:
+    """For what ends a job or a session: that is over, too, where Spark's JVM has ended, or does so now."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    return suppress(Py4JError, ConnectionError)
+
+
+def is_gone(error: Exception) -> bool:
+    """Whether a call to Spark failed because its JVM has ended: the call under way gets no answer, later ones no connection."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    try:
+        str(error)  # of what the JVM threw it is the JVM that knows the words
+    except (Py4JError, ConnectionError):
+        return True
+    refused = isinstance(error, ConnectionRefusedError | ConnectionResetError)
+    return refused or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError))
 
 
 def activate(spark: SparkSession) -> None:

@@ -33,7 +33,7 @@ LINE_INTERVAL_S = 5.0
 def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certificate_path: Path | None, as_json: bool) -> int:
     """Run a flood and show its certificate. Returns the exit code: 0 only where everything is there."""
     from pipelines import backfill as flood
-    from pipelines.session import session
+    from pipelines.session import session, while_ending
 
     backfill.id()
     if certificate_path is not None:
@@ -46,7 +46,8 @@ def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certific
             try:
                 certificate = flood.run(backfill, spark, progress=lambda seen: listener(seen, ""))
             finally:
-                spark.stop()
+                with while_ending():
+                    spark.stop()
         except HeadgateError as error:
             raise _with_log(error, log) from error
     kept = ""
@@ -224,10 +225,13 @@ class _Lines:
 
 
 class _Ending:
-    """Ctrl-C and SIGTERM end the flood alike: its gate is released. A context manager. Who ignores one of them is left to it."""
+    """Ctrl-C, SIGTERM and the terminal's end are one to the flood: its gate is released. A context manager.
+
+    Who ignores one of them (nohup) is left to it.
+    """
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         self._set(_end)
         return self
 

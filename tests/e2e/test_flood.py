@@ -746,42 +746,77 @@ def test_what_a_function_of_the_user_s_raises_is_said(
         run(flood(broker, "wrong", source[0], value="picky(number)", flood_id="picky"), spark)
 
 
-@pytest.mark.parametrize("phase", ["starting Spark", "shuffling"])
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("starting Spark", signal.SIGINT),
+        ("shuffling", signal.SIGINT),
+        ("shuffling", signal.SIGTERM),
+        ("shuffling", signal.SIGHUP),
+    ],
+)
 def test_ctrl_c_ends_the_command_line_s_flood_without_a_word(
-    broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str
+    broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str, number: signal.Signals
 ) -> None:
-    """Also while the JVM comes up, which would stay if its launch were broken off: it has our standard output, too."""
-    topic = f"interrupted-{phase.split()[0]}"
-    create(broker, topic)
-    slow = "concat(payload, java_method('java.lang.Thread', 'sleep', cast(5 as long)))"
-    command = [sys.executable, "-m", "broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source[0])]
-    with subprocess.Popen(
-        [*command, "--key", "user", "--event-time", "at", "--value", slow, "--master", "local[2]"],
-        cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        assert process.stderr is not None
-        for line in process.stderr:
-            if f": {phase}" in line:
-                break
+    """Also while the JVM comes up, which would stay if its launch were broken off: it has our standard output, too.
+
+    Likewise a service manager's SIGTERM, and the SIGHUP of a terminal that is closed; of both the JVM dies at once.
+    """
+    topic = f"interrupted-{phase.split()[0]}-{number.name}"
+    with slow_flood(broker, topic, source[0]) as process:
+        read_until(process, phase)
         if phase == "starting Spark":
             wait_for_java(process)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)
         said, errors = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
-    assert said == "" and "Traceback" not in errors, errors
+    assert said == "" and "Traceback" not in errors and "headgate flood run:" not in errors, errors
     assert all(gate.state is GateState.RELEASED for gate in gates(broker, topic))
 
 
-def wait_for_java(process: subprocess.Popen[str]) -> None:
-    """Until a process of this one's group is Spark's JVM, not that of its launcher."""
+@pytest.mark.parametrize("phase", ["counting", "shuffling"])
+def test_a_jvm_that_is_killed_is_told(broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str) -> None:
+    """As the system does to a process that takes too much memory."""
+    topic = f"no-jvm-{phase}"
+    with slow_flood(broker, topic, source[0]) as process:
+        read_until(process, phase)
+        os.kill(wait_for_java(process), signal.SIGKILL)
+        said, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 1
+    assert said == "" and "Spark's JVM ended" in errors and "spark.driver.memory" in errors, errors
+    assert all(gate.state is GateState.RELEASED for gate in gates(broker, topic))
+
+
+def slow_flood(broker: BrokerProcess, topic: str, source: Path) -> subprocess.Popen[str]:
+    """A flood on the command line, in a process group of its own, that takes long to write its rows."""
+    create(broker, topic)
+    slow = "concat(payload, java_method('java.lang.Thread', 'sleep', cast(5 as long)))"
+    command = [sys.executable, "-m", "broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source)]
+    return subprocess.Popen(
+        [*command, "--key", "user", "--event-time", "at", "--value", slow, "--master", "local[2]"],
+        cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def read_until(process: subprocess.Popen[str], phase: str) -> None:
+    """Until the command line says that a phase has begun."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if f": {phase}" in line:
+            return
+
+
+def wait_for_java(process: subprocess.Popen[str]) -> int:
+    """Until a process of this one's group is Spark's JVM, not that of its launcher. Returns its id."""
     deadline = time.monotonic() + TIMEOUT_S / 2
     while True:
         assert process.poll() is None and time.monotonic() < deadline, "there never was a JVM"
-        listed = subprocess.run(["ps", "-A", "-ww", "-o", "pgid=,args="], capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(["ps", "-A", "-ww", "-o", "pgid=,pid=,args="], capture_output=True, text=True, check=True).stdout
         mine = [line for line in listed.splitlines() if line.split()[0] == str(process.pid)]
-        if any("java" in line and "deploy.SparkSubmit" in line and "launcher.Main" not in line for line in mine):
-            return
+        for line in mine:
+            if "java" in line and "deploy.SparkSubmit" in line and "launcher.Main" not in line:
+                return int(line.split()[1])
         time.sleep(0.01)
 
 
