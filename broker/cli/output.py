@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
@@ -20,6 +22,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 CONNECT_S = 3.0
+SILENCE_S = 5.0
+"""A broker may be busy for a moment; one that is stopped never answers."""
 HTTP2_SETTINGS = b"\x04"
 HTTP2_FRAME_HEAD_BYTES = 9
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + HTTP2_SETTINGS + bytes(5)
@@ -86,42 +90,56 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def check_reachable(cluster: str) -> None:
-    """Find out quickly whether a gRPC server listens at all, instead of trying again until a time-out.
+    """Find out quickly whether a gRPC server answers at all, instead of trying again until a time-out.
 
     Raises:
-        RetryError: nothing listens at any of the addresses. InvalidError: not an address, or not of a gRPC server.
+        RetryError: nothing listens at any of the addresses, or what does says nothing. InvalidError: not an address, or not of a
+            gRPC server.
     """
     reasons: list[str] = []
-    for address in cluster.split(","):
-        host, colon, port = address.strip().rpartition(":")
-        if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-            raise InvalidError(
-                Reason.INVALID_REQUEST, f"cluster is written as HOST:GRPC_PORT, several with commas between. cluster=`{cluster}`"
-            )
-        try:
-            with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S) as connection:
-                if _speaks_something_else(connection):
-                    raise InvalidError(
-                        Reason.INVALID_REQUEST,
-                        f"what listens there is no gRPC port, which is 9095 unless you chose another. cluster=`{cluster}`",
-                    )
-        except (OSError, UnicodeError) as error:
-            reasons.append(str(getattr(error, "strerror", None) or error).lower())
-        else:
+    silent: dict[socket.socket, str] = {}
+    with ExitStack() as opened:
+        for address in cluster.split(","):
+            host, colon, port = address.strip().rpartition(":")
+            if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+                raise InvalidError(
+                    Reason.INVALID_REQUEST,
+                    f"cluster is written as HOST:GRPC_PORT, several with commas between. cluster=`{cluster}`",
+                )
+            try:
+                connection = opened.enter_context(socket.create_connection((host.strip("[]"), int(port)), CONNECT_S))
+            except (OSError, UnicodeError) as error:
+                reasons.append(str(getattr(error, "strerror", None) or error).lower())
+                continue
+            try:
+                answer = _first_answer(connection)
+            except TimeoutError:
+                silent[connection] = address.strip()
+                continue
+            if answer[3:4] != HTTP2_SETTINGS:
+                raise InvalidError(
+                    Reason.INVALID_REQUEST,
+                    f"what listens there is no gRPC port, which is 9095 unless you chose another. cluster=`{cluster}`",
+                )
             return
-    raise RetryError(Reason.CLOSED, f"no broker listens there: {reasons[0]}. cluster=`{cluster}`")
+        if not silent:
+            raise RetryError(Reason.CLOSED, f"no broker listens there: {reasons[0]}. cluster=`{cluster}`")
+        fail(f"{', '.join(silent.values())} takes the connection and says nothing: waiting {SILENCE_S:g} s more")
+        if not select.select(list(silent), [], [], SILENCE_S)[0]:
+            raise RetryError(
+                Reason.NOT_READY, f"a broker listens there and does not answer: it is stopped, or far too busy. cluster=`{cluster}`"
+            )
 
 
-def _speaks_something_else(connection: socket.socket) -> bool:
-    """Whether the other end's first answer is certainly not HTTP/2's, a SETTINGS frame (RFC 9113, section 3.4)."""
+def _first_answer(connection: socket.socket) -> bytes:
+    """What the other end says first; HTTP/2's is a SETTINGS frame (RFC 9113, section 3.4). Raises TimeoutError."""
     try:
         connection.sendall(HTTP2_PREFACE)
-        answer = connection.recv(HTTP2_FRAME_HEAD_BYTES)
+        return connection.recv(HTTP2_FRAME_HEAD_BYTES)
     except TimeoutError:
-        return False  # busy, perhaps
+        raise
     except OSError:
-        return True
-    return answer[3:4] != HTTP2_SETTINGS
+        return b""
 
 
 def error_line(error: HeadgateError, command: str) -> str:
