@@ -219,7 +219,7 @@ class Cluster:
         Args:
             attempt_s: how long one of several brokers may take; None: the call may be made only once.
         """
-        loop = self._own_loop()
+        loop = self.own_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
         failed: set[str] = set()
@@ -258,7 +258,7 @@ class Cluster:
                 self._note_outage(None)
                 return response, address
 
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
+    def own_loop(self) -> asyncio.AbstractEventLoop:
         """The running loop. Raises InvalidError where it is not that of the connections: answers would never be noticed there."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -299,7 +299,7 @@ class Cluster:
             refresh: ask, even if something is known already.
         """
         known = self._topics.get(name)
-        now = self._own_loop().time()
+        now = self.own_loop().time()
         if known is not None and not refresh:
             if now - known.seen_at_s > METADATA_AGE_S_MAX:
                 # What is known still serves; the answer comes beside it.
@@ -315,7 +315,7 @@ class Cluster:
     def known_topic(self, name: str) -> TopicView | None:
         """What is known and fresh, without asking."""
         known = self._topics.get(name)
-        if known is None or self._own_loop().time() - known.seen_at_s > METADATA_AGE_S_MAX:
+        if known is None or self.own_loop().time() - known.seen_at_s > METADATA_AGE_S_MAX:
             return None
         return known
 
@@ -399,7 +399,7 @@ class Cluster:
 
     async def again(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Do it until it succeeds, or cannot, or the time is over: parts of a response may fail as whole calls do."""
-        loop = self._own_loop()
+        loop = self.own_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
         while True:
@@ -413,7 +413,7 @@ class Cluster:
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Places as offsets, from the leads, even while they change. Raises HeadgateError for the first place that has none."""
-        loop = self._own_loop()
+        loop = self.own_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
         found: dict[TopicPartition, OffsetAndTimestamp] = {}

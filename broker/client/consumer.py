@@ -175,6 +175,7 @@ class Consumer(ClusterClient):
             if not self._decode():
                 if self._closed:
                     raise ClosedError(Reason.CLOSED, "the consumer is closed")
+                self._cluster.own_loop()
                 self._reader.arrived.clear()
                 await self._reader.arrived.wait()
 

@@ -372,3 +372,17 @@ async def test_two_consumers_read_all_each(served: Served) -> None:
         for consumer in (one, two):
             await consumer.assign({A0: "earliest"})
         assert await offsets(one, 50) == await offsets(two, 50) == list(range(50))
+
+
+async def test_a_consumer_says_that_it_belongs_to_another_loop(served: Served) -> None:
+    """Also where it never waited, and so would wait for ever for what arrives in the other one."""
+    await served.create("a", 1)
+    async with Consumer(served.address) as consumer:
+        await consumer.assign_topic("a")
+        for _ in range(2):
+            for elsewhere in (consumer.poll(timeout_ms=50), anext(consumer), consumer.assign_topic("a")):
+                with pytest.raises(InvalidError, match="the client belongs to another event loop"):
+                    await asyncio.to_thread(asyncio.run, elsewhere)
+            assert await consumer.poll(timeout_ms=1) == []
+        await served.fill("a", 0, numbered(0, 1))
+        assert await offsets(consumer, 1) == [0]
