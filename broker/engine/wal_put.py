@@ -65,6 +65,8 @@ class PutWal:
         self._puts: dict[int, asyncio.Task[None]] = {}
         self._stored: dict[int, tuple[list[Pending], int, int, int, dict[PartitionLog, tuple[int, int]]]] = {}
         self._next_ack = 0
+        self._failing: dict[int, tuple[RetryError, float]] = {}
+        """Puts that failed and are tried again: why, and since when."""
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -154,7 +156,7 @@ class PutWal:
             sections[log] = (position, len(section))
             position += len(section)
         try:
-            if not await self._store_chunk(keys.chunk(self._incarnation_id, number), parts):
+            if not await self._store_chunk(number, parts):
                 raise FencedError(
                     Reason.FENCED, f"another broker took over this incarnation's WAL. incarnation=`{self._incarnation_id}`"
                 )
@@ -164,7 +166,8 @@ class PutWal:
         self._advance()
         self._cut()
 
-    async def _store_chunk(self, key: str, parts: list[bytes | memoryview]) -> bool:
+    async def _store_chunk(self, number: int, parts: list[bytes | memoryview]) -> bool:
+        key = keys.chunk(self._incarnation_id, number)
         pause_ms = RETRY_MS_MIN
         ambiguous = False
         while True:
@@ -173,13 +176,13 @@ class PutWal:
                 if not created and ambiguous:
                     created = await self._store.get(key) == b"".join(parts)
                 if created:
-                    self.stalled = None
+                    self._failing.pop(number, None)
                 return created
             except RetryError as error:
                 ambiguous = True
-                if self.stalled is None:
-                    self.stalled_since = self._loop.time()
-                self.stalled = error
+                _, since = self._failing.get(number, (error, self._loop.time()))
+                self._failing[number] = error, since
+                self._note_stall()
                 if self._closing:
                     raise ClosedError(error.reason, f"records that were not acked could not be written: {error.message}") from error
                 await asyncio.sleep(pause_ms / 1000)
@@ -192,8 +195,13 @@ class PutWal:
             self._owner.wal_committed(group, number, data_at)
             self._owner.wal_rolled(number, size, appended_ms, sections)
             self._acks.advance(len(group))
+        self._note_stall()
         if not self._puts and not self._fresh:
             self._idle.set()
+
+    def _note_stall(self) -> None:
+        """Nothing becomes durable as long as the put fails that is to be acked next, whatever becomes of those behind it."""
+        self.stalled, self.stalled_since = self._failing.get(self._next_ack, (None, 0.0))
 
     def _fail(self, error: HeadgateError) -> None:
         if self._acks.error is None:

@@ -29,7 +29,7 @@ from broker.log.buffers import BufferPool
 from broker.log.chunk import CHUNK_HEADER_BYTES, ChunkScan, Frame
 from broker.log.records import Record, encode_batch
 from broker.runtime.clock import Clock, ManualClock
-from broker.runtime.errors import ClosedError, FatalError, FencedError, HeadgateError, Reason
+from broker.runtime.errors import ClosedError, FatalError, FencedError, HeadgateError, Reason, RetryError
 from broker.store.interface import Appender, AppendFile, Buffer
 from broker.store.memory import MemoryObjects, MemoryStore
 from broker.testing.faults import Fault, FaultStore
@@ -638,3 +638,32 @@ def test_who_asks_for_a_roll_does_not_wait_for_the_disk(clock: ManualClock, monk
     chunks.end()
     assert len(chunks.judge.rolled) == 11, "what the disk does with the rest of a file is nobody's concern"
     chunks.judge.check(pending)
+
+
+async def test_puts_that_succeed_do_not_hide_that_the_next_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the patience with a store that stores nothing would begin anew with each of them."""
+    monkeypatch.setattr("broker.engine.wal_put.RETRY_MS_MIN", 1)
+    monkeypatch.setattr("broker.engine.wal_put.RETRY_MS_MAX", 1)
+    bench = Bench("put")
+    put, refused = bench.store.put_if_absent, {keys.chunk(INCARNATION, 1)}
+    states: list[tuple[HeadgateError | None, float]] = []
+
+    async def put_if_absent(key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        if bench.wal.stalled is not None or states:
+            states.append((bench.wal.stalled, bench.wal.stalled_since))
+        if key in refused:
+            raise RetryError(Reason.STORE_UNAVAILABLE, "not this one")
+        return await put(key, data)
+
+    monkeypatch.setattr(bench.store, "put_if_absent", put_if_absent)
+    pending = batches(60)
+    for one in pending:
+        bench.wal.append(one)
+        await asyncio.sleep(0.001)
+    await eventually(lambda: len(states) > 10)
+    assert {(stalled is not None, since) for stalled, since in states} == {(True, states[0][1])}
+    refused.clear()
+    await eventually(lambda: bench.wal.durable_batches == len(pending))
+    assert bench.wal.stalled is None
+    await bench.wal.close()
+    bench.judge.check(pending)
