@@ -62,6 +62,9 @@ class TopicCounts:
         if topic_id in self._engine.manifest.topics_by_id:
             before = self._before.get(topic_id, (0, 0, 0))
             self._before[topic_id] = before[0] + counted[0], before[1] + counted[1], before[2] + counted[2]
+            if len(self._before) > len(self._engine.manifest.topics):
+                # Some were deleted when others led all of their partitions.
+                self._before = {key: one for key, one in self._before.items() if key in self._engine.manifest.topics_by_id}
         else:
             self._before.pop(topic_id, None)
 

@@ -36,3 +36,23 @@ async def test_counters_of_topics_never_fall() -> None:
         assert counts.read(0) == {("t",): 0}
     finally:
         await machine.close()
+
+
+async def test_topics_that_are_gone_are_forgotten_wherever_they_were_led_last() -> None:
+    objects = MemoryObjects()
+    machine = Machine(lambda: MemoryStore(objects), inline=True)
+    broker = await machine.start()
+    engine = broker.engine
+    try:
+        await engine.create_topic("t", 1, {})
+        counts = TopicCounts(engine)
+        for number in range(20):
+            topic = await engine.create_topic(f"u{number}", 1, {})
+            await engine.resign([segment.id for segment in engine.leads.segments() if segment.topic_id == topic.id])
+            await engine.leads.settled()
+            engine.leads._watchers.clear()  # as if another broker led it now
+            await engine.delete_topic(topic)
+            engine.leads.watch(counts._watch)
+        assert len(counts._before) <= 2
+    finally:
+        await machine.close()
