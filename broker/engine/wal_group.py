@@ -275,7 +275,8 @@ class GroupWriter:
         self._limit = size or self._chunk_bytes
         self._file = file
         self._alignment = file.alignment_bytes
-        header = chunk_header(self._incarnation, self._number, self._clock.now_ms(), FLAG_SYNCED if self._synced else 0)
+        flags = FLAG_SYNCED if self._synced else 0
+        header = chunk_header(self._incarnation, self._number, self._clock.now_ms(), flags, size if self._synced else 0)
         self._position = len(header)
         if self._alignment == 1:
             self._retry(lambda: file.write(0, [header]))

@@ -27,7 +27,7 @@ from broker.runtime.errors import CorruptError, Reason
 
 FORMAT_VERSION = 1
 
-_CHUNK = struct.Struct("<4sHH16sQQ8x")
+_CHUNK = struct.Struct("<4sHH16sQQQ")
 _CHUNK_MAGIC = b"HGck"
 CHUNK_HEADER_BYTES = _CHUNK.size
 
@@ -53,9 +53,15 @@ def parse_stream_key(key: bytes) -> tuple[bytes, int]:
     return topic_id, partition
 
 
-def chunk_header(incarnation: bytes, number: int, created_ms: int, flags: int) -> bytes:
-    """The first bytes of a chunk. `incarnation`: 16 bytes."""
-    return _CHUNK.pack(_CHUNK_MAGIC, FORMAT_VERSION, flags, incarnation, number, created_ms)
+def chunk_header(incarnation: bytes, number: int, created_ms: int, flags: int, room_bytes: int = 0) -> bytes:
+    """The first bytes of a chunk.
+
+    Args:
+        incarnation: 16 bytes.
+        room_bytes: length that its file had, durably, before this was written. Until the chunk is complete, and cut behind its last
+            group, the file is not shorter. 0: nothing is said.
+    """
+    return _CHUNK.pack(_CHUNK_MAGIC, FORMAT_VERSION, flags, incarnation, number, created_ms, room_bytes)
 
 
 def group_header(incarnation: bytes, sequence: int, appended_ms: int, size_bytes: int, keys: Sequence[bytes]) -> bytes:
@@ -93,7 +99,8 @@ class ChunkScan:
 
     Raises:
         CorruptError: while it is iterated: the chunk is another's; or it is damaged and whole groups follow, though every group was
-            durable before the next one was begun. The medium lost acked data then, which must not pass for a torn end.
+            durable before the next one was begun; or its file ends within a group, and was longer. The medium lost acked data then,
+            which must not pass for a torn end.
     """
 
     def __init__(self, data: bytes | memoryview, incarnation: bytes, number: int, sequence: int) -> None:
@@ -123,7 +130,7 @@ class ChunkScan:
             if (later := self._find_group(0, 0)) is not None:
                 self.damage = f"chunk header is missing, and a group follows. next=`{later}`"
             return
-        magic, version, flags, incarnation, number, _ = _CHUNK.unpack_from(data, 0)
+        magic, version, flags, incarnation, number, _, room_bytes = _CHUNK.unpack_from(data, 0)
         if magic != _CHUNK_MAGIC or incarnation != self._incarnation or number != self._number:
             if self._is_torn(version, flags) and self._find_group(0, 0) is None:
                 self.damage = "chunk header is not whole"
@@ -136,8 +143,14 @@ class ChunkScan:
         while True:
             frames = self._group(self.end)
             if frames is None:
-                return
+                break
             yield from frames
+        if self.synced and self.end < len(data) < room_bytes:
+            raise CorruptError(
+                Reason.CORRUPT_STORE,
+                "the WAL ends within a group, and its file was longer: somebody cut it, or the medium lost acked data. "
+                f"chunk=`{self._number}` position=`{self.end}` bytes=`{len(data)}` room=`{room_bytes}`",
+            )
 
     def _group(self, position: int) -> list[Frame] | None:
         data = self._data
@@ -201,7 +214,7 @@ class ChunkScan:
 
     def _is_torn(self, version: int, flags: int) -> bool:
         """Whether the chunk's header is the beginning of the right one, and then zeros."""
-        right = _CHUNK.pack(_CHUNK_MAGIC, version, flags, self._incarnation, self._number, 0)
+        right = _CHUNK.pack(_CHUNK_MAGIC, version, flags, self._incarnation, self._number, 0, 0)
         return right.startswith(bytes(self._data[:CHUNK_HEADER_BYTES]).rstrip(b"\0"))
 
     def _group_header(self, position: int, sequence: int) -> tuple[int, int, int] | None:

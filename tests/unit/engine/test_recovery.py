@@ -367,6 +367,40 @@ async def test_damage_in_the_middle_of_the_wal_is_not_passed_over(make_machine: 
     await machine.check(await machine.start(), exact=True)
 
 
+async def test_a_file_of_the_wal_that_somebody_cut_does_not_pass_for_a_torn_end(make_machine: MakeMachine) -> None:
+    """A broker that dies while it writes leaves zeros behind what it wrote, never a shorter file."""
+    machine = make_machine("local")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    for number in range(3):
+        await machine.send(broker, [b"record-%d" % number])
+    await machine.crash(broker)
+    key = keys.chunk(broker.engine.incarnation_id, 0)
+    data = await broker.faults.get(key)
+    within = data.index(b"record-2")
+    torn = data[:within] + bytes(len(data) - within)
+    for cut in (data[:within], torn[:-1]):
+        await broker.faults.put(key, cut)
+        with pytest.raises(CorruptError, match="the WAL ends within a group, and its file was longer"):
+            await machine.start()
+    await broker.faults.put(key, data)
+    await machine.check(await machine.start(), exact=True)
+
+
+async def test_a_torn_end_is_cut(make_machine: MakeMachine) -> None:
+    machine = make_machine("local")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    for number in range(3):
+        await machine.send(broker, [b"record-%d" % number])
+    await machine.crash(broker)
+    key = keys.chunk(broker.engine.incarnation_id, 0)
+    data = await broker.faults.get(key)
+    within = data.index(b"record-2")
+    await broker.faults.put(key, data[:within] + bytes(len(data) - within))
+    assert await read_values(await machine.start()) == [b"record-0", b"record-1"]
+
+
 async def test_a_chunk_that_vanished_from_the_middle_of_the_wal_is_not_passed_over(make_machine: MakeMachine) -> None:
     """Of files only: of a bucket's chunks the first one that is not there is the end, whatever was put ahead of the others."""
     machine = make_machine("local")
