@@ -51,7 +51,8 @@ def check_new_topics(topics: Mapping[str, Topic], asked: Sequence[NewTopic], lim
         topics: those there are, by name.
         asked: no name twice.
     """
-    alike = {_alike(name): name for name in topics}
+    # Of names without these none is like another; and there may be many topics.
+    alike = {_alike(name): name for name in topics} if any("." in one.name or "_" in one.name for one in asked) else {}
     total = partition_count(topics)
     checked: list[int | InvalidError] = []
     for one in asked:

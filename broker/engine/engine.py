@@ -646,7 +646,7 @@ class Engine:
                 await self._catalog.settle()
             except HeadgateError as error:
                 return [error for _ in asked]
-            for lot in lots(one.partitions or self.settings.num_partitions for one in asked):
+            for lot in lots(max(one.partitions or self.settings.num_partitions, 1) for one in asked):
                 created_ms = self.clock.now_ms()
                 made = [
                     partitions
