@@ -6,6 +6,7 @@ do something else than it was told, or be told something else than what happened
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import uuid4
 
@@ -366,6 +367,18 @@ async def test_a_topic_that_somebody_else_deleted_meanwhile_stops_none_of_the_ot
     errors = await kafka.engine.delete_topics(topics)
     assert [error and error.reason for error in errors] == [None, Reason.UNKNOWN_TOPIC_ID, None]
     assert not kafka.engine.topics()
+
+
+async def test_a_topic_that_two_delete_at_once_is_unknown_to_the_second_one_as_it_asked_for_it(kafka: Kafka) -> None:
+    made = await kafka.engine.create_topic("a", 1, {})
+    by_name = DeleteTopicsRequest(topics=[DeleteTopicState(name="a")])
+    by_id = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=made.id)])
+    answers = await asyncio.gather(*(kafka.call(request, 6) for request in (by_name, by_name, by_id)))
+    assert [answer.responses[0].error_code for answer in answers] == [
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    ]
 
 
 class TestFullCluster:

@@ -34,7 +34,7 @@ async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopics
     names = {topic.id: topic.name for topic in context.engine.topics()}
     twice = repeated(names.get(one.topic_id, one.topic_id) if one.name is None else one.name for one in asked)
     response = DeleteTopicsResponse()
-    found: list[tuple[Topic, DeletableTopicResult]] = []
+    found: list[tuple[Topic, DeleteTopicState, DeletableTopicResult]] = []
     for one in {(one.name, one.topic_id): one for one in asked}.values():
         result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
         response.responses.append(result)
@@ -49,12 +49,17 @@ async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopics
             result.name, result.topic_id = topic.name, topic.id
             if is_internal(topic.name):
                 raise InvalidError(Reason.POLICY_VIOLATION, f"an internal topic cannot be deleted. topic=`{topic.name}`")
-            found.append((topic, result))
+            found.append((topic, one, result))
         except InvalidError as error:
             _refuse(result, error)
-    for (_, result), refused in zip(found, await context.engine.delete_topics([topic for topic, _ in found]), strict=True):
-        if refused is not None:
-            _refuse(result, refused)
+    errors = await context.engine.delete_topics([topic for topic, _, _ in found])
+    for (topic, one, result), refused in zip(found, errors, strict=True):
+        if refused is None:
+            continue
+        if refused.reason is Reason.UNKNOWN_TOPIC_ID and one.name is not None:
+            # Somebody else was faster, and who asked by name does not know of ids.
+            refused = InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{topic.name}`")
+        _refuse(result, refused)
     return response
 
 
