@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from broker.client.backoff import Backoff
-from broker.client.cluster import ClusterClient, Link
+from broker.client.cluster import ATTEMPT_S, ClusterClient, Link
 from broker.client.types import DEFAULT_CLUSTER
 from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
@@ -184,7 +184,7 @@ class Control(ClusterClient):
         Args:
             retry: the call may be made twice. Otherwise it is repeated only where it was not begun.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._cluster.own_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
         while True:
@@ -192,7 +192,11 @@ class Control(ClusterClient):
             for address in list(self._addresses):
                 link = self._links.setdefault(address, Link(address))
                 try:
-                    answer = await link.call(method, request, max(deadline - loop.time(), 0.01))
+                    left_s = max(deadline - loop.time(), 0.01)
+                    # One that hangs takes the call and does not answer, and another one may lead by now.
+                    answer = await link.call(
+                        method, request, min(left_s, ATTEMPT_S) if retry and len(self._addresses) > 1 else left_s
+                    )
                 except RetryError as error:
                     if not retry and error.reason not in (Reason.NOT_LEADER, Reason.NOT_READY):
                         raise

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
 
 from broker.client import Admin, Consumer, GroupAdmin, Producer, TopicPartition
@@ -235,3 +236,26 @@ async def test_changes_whose_answers_are_lost_are_made_once(world: World, monkey
             with pytest.raises(HeadgateError) as caught:
                 await work
             assert isinstance(caught.value, InvalidError) and caught.value.reason is reason
+
+
+async def test_a_broker_that_hangs_does_not_hide_the_leader(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.client.control.ATTEMPT_S", 0.5)
+    hanging = grpc.aio.server()
+    never = asyncio.Event()
+
+    async def hang(request: bytes, context: object) -> bytes:
+        await never.wait()
+        return b""
+
+    handlers = {"Describe": grpc.unary_unary_rpc_method_handler(hang)}
+    hanging.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("headgate.v1.Control", handlers),))
+    port = hanging.add_insecure_port("127.0.0.1:0")
+    await hanging.start()
+    try:
+        async with Control(f"127.0.0.1:{port},{world.bootstrap}") as control:
+            assert (await control.describe()).leader_broker_id == world.leader.number
+            with pytest.raises(InvalidError, match="the client belongs to another event loop"):
+                await asyncio.to_thread(asyncio.run, control.describe())
+    finally:
+        never.set()
+        await hanging.stop(None)
