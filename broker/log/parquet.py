@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.log.column_schema import HEADERS_TYPE, SCHEMA, check_columns, lengths, take_apart
+from broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, check_columns, lengths, take_apart
 from broker.log.crc import crc32c
 from broker.runtime.errors import InvalidError, Reason
 
@@ -32,13 +33,17 @@ ROW_GROUP_ROWS_MAX = 1 << 16
 ROW_GROUP_BYTES_MAX = 256 << 20
 """Of a file that somebody else wrote: a row group is what a reader holds in memory."""
 
-READ_ROWS = 512
-"""Rows that are taken at a time out of a row group that may hold more than its bytes say: what may be in memory beyond a limit."""
+READ_BYTES = 32 << 20
+"""What is taken at a time out of a row group that may hold more than its bytes say, and so may be in memory beyond a limit."""
+READ_ROWS_MAX = 1 << 12
+READ_ROWS = 1 << 9
+"""The same, where not even the longest value is known."""
 
 _LENGTH = struct.Struct("<I")
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _NUMBERS = ("offset", "timestamp")
-_WRITTEN_ONCE = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"))
+_DICTIONARIES = frozenset(("PLAIN_DICTIONARY", "RLE_DICTIONARY"))
+_PREFIXES = frozenset(("DELTA_BYTE_ARRAY",))
 """Encodings that write what values have in common only once."""
 
 
@@ -233,7 +238,7 @@ def read_footer(footer: bytes | memoryview, size_bytes: int) -> ExtentFile:
             begin = _begin(chunk)
             start, end = min(start, begin), max(end, begin + chunk.total_compressed_size)
             data_bytes += chunk.total_uncompressed_size
-            repeats |= paths[index] not in _NUMBERS and not _WRITTEN_ONCE.isdisjoint(chunk.encodings)
+            repeats |= paths[index] not in _NUMBERS and not (_DICTIONARIES | _PREFIXES).isdisjoint(chunk.encodings)
             statistics = chunk.statistics if index == timestamp else None
             if statistics is not None and statistics.null_count:
                 raise InvalidError(Reason.INVALID_RECORD, "a timestamp is null: every record has a time")
@@ -296,7 +301,7 @@ def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, colu
 def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first: int, bytes_max: int) -> pa.Table:
     """Rows of a row group from its row number `first` on: all that follow, or those with which `bytes_max` are reached.
 
-    What stands before them is read, and forgotten. Never more than `READ_ROWS` beyond the limit are in memory.
+    What stands before them is read, and forgotten. What is in memory beyond the limit is bounded, too.
 
     Raises:
         InvalidError: as `read_group`.
@@ -306,9 +311,7 @@ def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first
     found: list[pa.RecordBatch] = []
     row = size_bytes = 0
     try:
-        for batch in _parquet(file, group, data).iter_batches(
-            READ_ROWS, row_groups=[group.number], columns=list(file.columns), use_threads=False
-        ):
+        for batch in _batches(file, group, data, _rows_at_a_time(file, group, data)):
             row += batch.num_rows
             if row <= first:
                 continue
@@ -324,9 +327,38 @@ def read_some(file: ExtentFile, group: RowGroup, data: bytes | memoryview, first
     return pa.Table.from_batches(found)
 
 
-def _parquet(file: ExtentFile, group: RowGroup, data: bytes | memoryview) -> pq.ParquetFile:
+def _rows_at_a_time(file: ExtentFile, group: RowGroup, data: bytes | memoryview) -> int:
+    """By the longest values that are written once: each row may have them. Of others there are no more than the footer says."""
+    chunks = [file.metadata.row_group(group.number).column(index) for index in range(file.metadata.num_columns)]
+    if any(not _PREFIXES.isdisjoint(chunk.encodings) for chunk in chunks):
+        return READ_ROWS
+    paths = [chunk.path_in_schema for chunk in chunks if not _DICTIONARIES.isdisjoint(chunk.encodings)]
+    longest = 1
+    # With its first row a column gives its whole dictionary.
+    for batch in _batches(file, group, data, 1, paths):
+        columns: list[ArrowArray] = [batch.column(name) for name in file.columns if name not in _NUMBERS]
+        if "headers" in file.columns:
+            columns += cast(ArrowArray, batch.column("headers")).flatten().flatten()
+        for column in columns:
+            if pa.types.is_dictionary(column.type):
+                longest += int(lengths(column.dictionary.cast(pa.binary())).max(initial=0))
+        break
+    return min(max(READ_BYTES // longest, 1), READ_ROWS_MAX)
+
+
+def _batches(
+    file: ExtentFile, group: RowGroup, data: bytes | memoryview, rows: int, dictionaries: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Its rows, so many at a time. `dictionaries`: paths of columns that stay encoded."""
+    parquet = _parquet(file, group, data, dictionaries)
+    return parquet.iter_batches(rows, row_groups=[group.number], columns=list(file.columns), use_threads=False)
+
+
+def _parquet(file: ExtentFile, group: RowGroup, data: bytes | memoryview, dictionaries: list[str] | None = None) -> pq.ParquetFile:
     source = pa.PythonFile(cast(Any, _Part(memoryview(data), group.start)), mode="r")
-    return pq.ParquetFile(source, metadata=file.metadata, pre_buffer=False, page_checksum_verification=True)
+    return pq.ParquetFile(
+        source, metadata=file.metadata, read_dictionary=dictionaries, pre_buffer=False, page_checksum_verification=True
+    )
 
 
 def _without_dictionaries(schema: pa.Schema) -> pa.Schema:

@@ -221,9 +221,12 @@ async def test_readers_of_the_same_rows_share_the_work(store: CountedStore, make
     assert len({(key, start) for key, start, _ in store.ranges}) == len(store.ranges), "nothing is fetched twice"
 
 
-async def test_a_row_group_that_holds_far_more_than_its_bytes_say(store: CountedStore, make_reader: MakeReader) -> None:
-    """Writers write a value that repeats once: 2.4 GB of rows in 5 MB. What is made of them at a time is bounded."""
-    count, value = 800_000, bytes(range(250)) * 12
+@pytest.mark.parametrize(("count", "value_bytes", "read"), [(800_000, 3_000, 40_000), (600, 5_000_000, 8)])
+async def test_a_row_group_that_holds_far_more_than_its_bytes_say(
+    store: CountedStore, make_reader: MakeReader, count: int, value_bytes: int, read: int
+) -> None:
+    """Writers write a value that repeats once: gigabytes of rows in 5 MB. What is made of them at a time is bounded."""
+    value = random.Random(1).randbytes(value_bytes)
     times = pa.array(range(T0, T0 + count), pa.timestamp("ms", tz="UTC"))
     values = pa.DictionaryArray.from_arrays(pa.nulls(count, pa.int32()).fill_null(0), pa.array([value]))
     made = io.BytesIO()
@@ -234,11 +237,10 @@ async def test_a_row_group_that_holds_far_more_than_its_bytes_say(store: Counted
     extent = extent_of(data, ends)
     await store.put(extent.path, data)
     reader = make_reader(cache_bytes_max=32 << 20)
-    offset = BASE
-    for at in (offset, offset + 7_777):
-        # Through several parts, and from a place within one that nobody has read before.
-        offset = at + 40_000
-        while at < offset:
+    # Through several parts, and from a place within one that nobody has read before.
+    for at in (BASE, BASE + read // 2 + 1):
+        end = at + read
+        while at < end:
             found = shown(await reader.read(extent, at, 1 << 20))
             assert next(record for record in found if record.offset >= at) == Record(at, T0 + at - BASE, None, value)
             assert {record.value for record in found} == {value}
@@ -252,18 +254,19 @@ async def test_readers_of_a_row_group_in_parts(
     store: CountedStore, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.engine.history.PART_BYTES_MIN", 50_000)
-    records = rows()
+    count = 15_000
+    records = rows(count)
     extent = await put(store, records, group_bytes=1 << 30)
     reader = make_reader(cache_bytes_max=100_000)
     assert await read_all(reader, extent) == records
     assert reader.misses > 2, "parts"
-    for offset in (BASE + 2999, BASE + 1, BASE + 1500, BASE + 700, BASE):
+    for offset in (BASE + count - 1, BASE + 1, BASE + 9000, BASE + 5000, BASE):
         found = shown(await reader.read(extent, offset, 1))
         assert offset in {record.offset for record in found}
         assert found == records[found[0].offset - BASE : found[-1].offset - BASE + 1]
     fresh = make_reader(cache_bytes_max=1 << 20)
-    answers = await asyncio.gather(*(fresh.read(extent, BASE + at, 1 << 20) for at in range(0, ROWS, 100)))
-    for at, answer in zip(range(0, ROWS, 100), answers, strict=True):
+    answers = await asyncio.gather(*(fresh.read(extent, BASE + at, 1 << 20) for at in range(0, count, 500)))
+    for at, answer in zip(range(0, count, 500), answers, strict=True):
         found = shown(answer)
         assert found[0].offset <= BASE + at <= found[-1].offset
         assert found == records[found[0].offset - BASE : found[-1].offset - BASE + 1]
