@@ -90,7 +90,7 @@ class Holes:
 @pytest.fixture(scope="module")
 def holes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Holes]:
     home = tmp_path_factory.mktemp("holes")
-    with BrokerProcess(home / "store", home / "broker.log", env=QUICK) as broker:
+    with BrokerProcess(home / "store", home / "broker.log", env={**QUICK, "HEADGATE_FETCH_WAIT_MAX_MS": "300000"}) as broker:
         broker.start()
         yield Holes(broker)
         broker.check_alive()
@@ -107,6 +107,20 @@ def test_every_record_to_the_end(holes: Holes, reader: str) -> None:
         loaded = Path(f"/proc/{holes.broker.pid}/maps").read_text()
         assert "/pyarrow/" in loaded
         assert "/pandas/" not in loaded, "pyarrow imports it with what it is first asked for, and live producers wait half a second"
+
+
+def test_nobody_waits_for_more_where_there_is_more(holes: Holes) -> None:
+    """A consumer that asks for many bytes at a time is given what stands before a hole, or in one file, without them."""
+    options = {"fetch.min.bytes": 1_000_000, "fetch.wait.max.ms": 300_000, "socket.timeout.ms": 300_000}
+    consumer = Consumer({"bootstrap.servers": holes.broker.bootstrap, "group.id": "unused", **options})
+    consumer.assign([TopicPartition(holes.topic, MIDDLE, OFFSET_BEGINNING)])
+    shown: list[int | None] = []
+    deadline = Deadline("reading past the holes")
+    while len(shown) < len(holes.wanted[MIDDLE]):
+        deadline.check()
+        shown += [message.offset() for message in consumer.consume(100, 0.1)]
+    consumer.close()
+    assert shown == holes.wanted[MIDDLE]
 
 
 @pytest.mark.parametrize("start", ["earliest", "inside"])

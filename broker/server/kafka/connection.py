@@ -521,7 +521,7 @@ class Connection(asyncio.BufferedProtocol):
                     slot.in_pieces = True
                     total, cold_failed = await self._collect_cold(cold, total, max_bytes)
                     failed = failed or cold_failed
-                if failed or total >= request.min_bytes:
+                if failed or total >= request.min_bytes or (total > 0 and fetch.ends_early(request, cold)):
                     break
             left = deadline - server.now()
             if left <= 0:

@@ -230,6 +230,18 @@ async def collect_cold(engine: Engine, cold: list[Wanted], total: int, max_bytes
     return total, failed
 
 
+def ends_early(request: FetchRequest, cold: list[Wanted]) -> bool:
+    """Whether there may be more behind what was found: a read from the store ends with a file, each read before a window.
+
+    Then nobody waits for `min_bytes`: the rest is there, and the next request asks for it.
+    """
+    return bool(cold) or any(
+        wanted.bytes and wanted.log is not None and wanted.offset < wanted.log.windows_end
+        for _, partitions in request.topics
+        for wanted in partitions
+    )
+
+
 def note_waiting(request: FetchRequest, reader: int, now_s: float) -> None:
     """The reader waits: remember where it has come to the end."""
     for _, partitions in request.topics:
