@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
@@ -96,6 +96,8 @@ class LeaderGates:
         """Of open gates: (renewals, when it expires on the monotonic clock). A new leader gives each one its whole time again."""
         self._filling: dict[tuple[uuid.UUID, str], int] = {}
         """Gates whose files are being judged: they do not expire meanwhile."""
+        self._under_way: dict[tuple[object, ...], asyncio.Task[Gate]] = {}
+        """By what was asked for."""
 
     # -- what clients ask for
 
@@ -131,25 +133,36 @@ class LeaderGates:
             raise InvalidError(Reason.INVALID_TOPIC, f"the topic is the cluster's own. topic=`{topic.name}`")
         if files and place != "end":
             raise InvalidError(Reason.INVALID_REQUEST, f"only a gate at the end is filled when it is opened. place=`{place}`")
-        if self._known(topic, gate_id) is None:
-            check_rows(topic, rows_of(files, topic.partitions) if files else rows, topic.partitions)
-            await self._judge_new(topic, gate_id, files)
-        # A caller who goes away must not leave half of it: what is held is either opened or dropped.
         wanted = Gate(
             id=gate_id, topic_id=topic.id, place=place, windows=[], ttl_ms=ttl_ms, opened_ms=0, definition=definition, owner=owner
         )
-        opening = asyncio.create_task(self._open(topic, wanted, list(rows), list(files)), name="open-gate")
-        return await outlast(opening)
+        digest = digest_of(files) if files else ""
+        request = (topic.id, gate_id, "open", place, tuple(rows), ttl_ms, digest, definition, owner)
+        return await self._once(request, lambda: self._open(topic, wanted, list(rows), list(files), digest))
+
+    def _once(self, request: tuple[object, ...], work: Callable[[], Coroutine[Any, Any, Gate]]) -> Coroutine[Any, Any, Gate]:
+        """What becomes of a request, for all who make the same while it is under way.
+
+        It goes on where its caller goes away: what is held must be either opened or dropped. And a client asks another broker where
+        one does not answer in seconds, which many files take: it finds the work as far as it has come.
+        """
+        task = self._under_way.get(request)
+        if task is None:
+            task = self._under_way[request] = asyncio.create_task(work(), name="gate")
+            task.add_done_callback(lambda _: self._under_way.pop(request))
+        return outlast(task)
 
     async def _judge_new(self, topic: Topic, gate_id: str, files: Sequence[ParquetExtent]) -> None:
         if files:
             bounds = {one: GateWindow(one, 0, end, -1) for one, end in enumerate(rows_of(files, topic.partitions))}
             await self._engine.references.check(topic.id, check_extents(gate_id, files, bounds), absolute=False)
 
-    async def _open(self, topic: Topic, wanted: Gate, asked: list[int], files: list[ParquetExtent]) -> Gate:
+    async def _open(self, topic: Topic, wanted: Gate, asked: list[int], files: list[ParquetExtent], digest: str) -> Gate:
         gate_id = wanted.id
+        if self._known(topic, gate_id) is None:
+            check_rows(topic, rows_of(files, topic.partitions) if files else asked, topic.partitions)
+            await self._judge_new(topic, gate_id, files)
         deadline_s = self._owner.clock.monotonic() + OPEN_TIMEOUT_S
-        digest = digest_of(files) if files else ""
         async with self._opening:
             while True:
                 known = self._known(topic, gate_id)
@@ -258,10 +271,14 @@ class LeaderGates:
         digest = digest_of(files)
         if self._is_filled(gate, digest):
             return gate
+        return await self._once((topic.id, gate_id, "fill", digest), lambda: self._fill(topic, gate, files, digest))
+
+    async def _fill(self, topic: Topic, gate: Gate, files: Sequence[ParquetExtent], digest: str) -> Gate:
+        gate_id = gate.id
         key = (topic.id, gate_id)
         self._filling[key] = self._filling.get(key, 0) + 1
         try:
-            extents = check_extents(gate_id, files, windows)
+            extents = check_extents(gate_id, files, {one.partition: one for one in gate.windows})
             await self._engine.references.check(topic.id, extents, absolute=True)
             filled_ms = self._owner.clock.now_ms()
 

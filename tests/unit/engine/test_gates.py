@@ -7,6 +7,7 @@ filled with good files. Files that nobody names are swept after their time and o
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from collections.abc import Awaitable, Callable
@@ -322,6 +323,44 @@ async def test_an_id_that_is_used_again_for_other_partitions(make_machine: MakeM
         assert states == [[(0, "g~1", "released")], [(0, "g", "open")]]
         await machine.crash(broker)
         broker = await machine.start()
+
+
+@pytest.mark.parametrize("how", ["fill", "publish"])
+async def test_who_asks_again_finds_the_work_under_way(
+    make_machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A client asks another broker where one has not answered for seconds. Many files take longer: it would never be done."""
+    machine = make_machine("memory")
+    broker = await machine.start()
+    case = await _open(broker, tmp_path)
+    gates = gates_of(broker.engine)
+    judge = broker.engine.references.check
+    begun, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def judge_slowly(*arguments: Any, **options: Any) -> None:
+        begun.release()
+        await go_on.wait()
+        await judge(*arguments, **options)
+
+    monkeypatch.setattr(broker.engine.references, "check", judge_slowly)
+
+    def ask() -> asyncio.Task[Gate]:
+        if how == "fill":
+            return asyncio.create_task(gates.fill("t", "g", [case.ref]))
+        return asyncio.create_task(gates.open("t", "p", "end", [], HOUR_MS, [replace(case.ref, base_offset=0, end_offset=ROWS)]))
+
+    impatient = ask()
+    await begun.acquire()
+    impatient.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+    again, other = ask(), ask()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert begun.locked(), "files are judged once"
+    go_on.set()
+    gate = await again
+    assert gate.state == "filled" and gate == await other == await ask()
 
 
 async def test_partitions_that_a_topic_gets_while_files_are_judged(
