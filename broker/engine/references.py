@@ -1,8 +1,8 @@
 """Files that gates are filled with: where they are, and whether they are what their references say.
 
-A file is judged by its footer, which is read whole; of its rows only the times are looked at, and only where no statistics say that
-all have one: a single row without would keep a whole partition from being read. What else the footer cannot show, as the order of
-rows within one row group, is taken on trust: it is the business of who uploaded them.
+A file is judged by its footer, which is read whole; of its rows only the times are looked at, and only where no statistics say
+what they are: a single one that is missing, or out of range, would keep a whole partition from being read. What else the footer
+cannot show, as the order of rows within one row group, is taken on trust: it is the business of who uploaded them.
 """
 
 from __future__ import annotations
@@ -112,10 +112,15 @@ class References:
         footer = await self._footer(one)
         loop = asyncio.get_running_loop()
         file, unproven = await loop.run_in_executor(None, _judge, one, footer, absolute)
+        times: list[tuple[int, int]] = []
+        for known in file.groups:
+            if known.timestamp_min_ms is not None and known.timestamp_max_ms is not None:
+                times.append((known.timestamp_min_ms, known.timestamp_max_ms))
         store, key = self.locate(one.path)
         for group in unproven:
             data = await store.get_range(key, group.start, group.end - group.start)
-            await loop.run_in_executor(None, _judge_rows, one, file, group, data)
+            times.append(await loop.run_in_executor(None, _times_of, one, file, group, data))
+        _judge_times(one, times)
 
     async def _footer(self, one: ParquetExtent) -> bytes:
         """The file's metadata and what is behind it; checks size and checksum."""
@@ -161,20 +166,19 @@ def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> tuple[ExtentFil
     if file.rows != one.rows:
         raise _bad(one, f"the file has another number of rows than stated: {file.rows} instead of {one.rows}")
     _judge_offsets(one, file, absolute)
-    _judge_times(one, file)
     return file, unproven_times(file)
 
 
-def _judge_rows(one: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes) -> None:
-    """Refuse rows without a time. Heavy: in a thread."""
+def _times_of(one: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes) -> tuple[int, int]:
+    """The first and the last time of a row group in ms; refuses rows without one. Heavy: in a thread."""
+    from broker.log.column_schema import timestamps_ms
     from broker.log.parquet import read_group
 
     try:
-        nulls = read_group(file, group, data, ("timestamp",)).column("timestamp").null_count
+        times = timestamps_ms(read_group(file, group, data, ("timestamp",)).column("timestamp"))
     except InvalidError as error:
-        raise _bad(one, error.message) from error
-    if nulls:
-        raise _bad(one, f"a timestamp is null: every record has a time. row_group=`{group.number}` rows=`{nulls}`")
+        raise _bad(one, f"{error.message} row_group=`{group.number}`") from error
+    return int(times.min()), int(times.max())
 
 
 def _judge_offsets(one: ParquetExtent, file: ExtentFile, absolute: bool) -> None:
@@ -198,11 +202,8 @@ def _judge_offsets(one: ParquetExtent, file: ExtentFile, absolute: bool) -> None
         next_offset = end_offset
 
 
-def _judge_times(one: ParquetExtent, file: ExtentFile) -> None:
-    """Where the file does not say its times, what was said of it is taken on trust: only look-ups by time depend on it."""
-    found = file.times
-    if found is not None and found != (one.timestamp_min_ms, one.timestamp_max_ms):
-        raise _bad(
-            one,
-            f"the file's times are {found[0]}..{found[1]} instead of {one.timestamp_min_ms}..{one.timestamp_max_ms} as stated",
-        )
+def _judge_times(one: ParquetExtent, times: list[tuple[int, int]]) -> None:
+    """By the first and the last time of each row group: look-ups by time go by what was said of the file."""
+    first, last = min(low for low, _ in times), max(high for _, high in times)
+    if (first, last) != (one.timestamp_min_ms, one.timestamp_max_ms):
+        raise _bad(one, f"the file's times are {first}..{last} instead of {one.timestamp_min_ms}..{one.timestamp_max_ms} as stated")

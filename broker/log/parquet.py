@@ -93,13 +93,6 @@ class ExtentFile:
     def rows(self) -> int:
         return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
 
-    @property
-    def times(self) -> tuple[int, int] | None:
-        """The first and the last time in ms; None where the file does not say, or has no rows."""
-        lows = [group.timestamp_min_ms for group in self.groups if group.timestamp_min_ms is not None]
-        highs = [group.timestamp_max_ms for group in self.groups if group.timestamp_max_ms is not None]
-        return (min(lows), max(highs)) if lows and len(lows) == len(highs) == len(self.groups) else None
-
     def index_of(self, column: str) -> int:
         """The number of a column without parts among those of the file; it must be there."""
         schema = self.metadata.schema
@@ -266,14 +259,17 @@ def _begin(chunk: Any) -> int:
 
 
 def unproven_times(file: ExtentFile) -> list[RowGroup]:
-    """The row groups whose rows may lack a time, for all that the footer says; each with the bytes of that column alone."""
+    """The row groups of which the footer does not say the first and the last time, or that every row has one.
+
+    Each with the bytes of that column alone.
+    """
     index = file.index_of("timestamp")
-    if file.metadata.schema.column(index).max_definition_level == 0:
-        return []
+    nullable = file.metadata.schema.column(index).max_definition_level > 0
     found = []
     for group in file.groups:
         chunk = file.metadata.row_group(group.number).column(index)
-        if chunk.statistics is None or not chunk.statistics.has_null_count:
+        counted = not nullable or (chunk.statistics is not None and chunk.statistics.has_null_count)
+        if not counted or group.timestamp_min_ms is None:
             begin = _begin(chunk)
             found.append(replace(group, start=begin, end=begin + chunk.total_compressed_size))
     return found

@@ -187,6 +187,23 @@ BAD: dict[str, tuple[Spoil, str]] = {
         ),
         "timestamp is null",
     ),
+    "other times than stated, and no statistics": (
+        _columns(
+            lambda rows: rows.set_column(0, "timestamp", pa.array(range(ROWS), pa.timestamp("ms", tz="UTC"))),
+            write_statistics=False,
+            row_group_size=3,
+        ),
+        "the file's times are 0..39",
+    ),
+    "a time out of range, and no statistics": (
+        _columns(
+            lambda rows: rows.set_column(0, "timestamp", pa.array([1 << 60] * ROWS)).cast(
+                pa.schema([pa.field("timestamp", pa.int64(), nullable=False), *(rows.schema.field(at) for at in (1, 2))])
+            ),
+            write_statistics=False,
+        ),
+        "out of range",
+    ),
     "unsorted": (_unsorted, "not sorted by offset"),
     "offsets of another place": (
         _columns(lambda rows: rows.append_column("offset", pa.array(range(7, ROWS + 7), pa.int64()))),
