@@ -22,8 +22,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from broker.client import Admin, FileRef, Gate, GateAdmin
 from broker.client import Consumer as OwnConsumer
-from broker.client import FileRef, Gate, GateAdmin
 from broker.client import TopicPartition as OwnPartition
 from broker.client.upload import Uploader
 from broker.log.columns import HEADERS_TYPE, checksum
@@ -279,6 +279,11 @@ def test_a_table_published_by_reference(tmp_path: Path) -> None:
                     await producer.publish_table(topic, table(records[:5]), publish_id="load-1")
                 with pytest.raises(HeadgateError):
                     await producer.publish_table(topic, table(records[::-1]), publish_id="load-1")
+                async with Admin(f"{HOST}:{broker.grpc_port}") as admin:
+                    await admin.create_partitions(topic, PARTITIONS + 1)
+                assert await producer.publish_table(topic, table(records), publish_id="load-1") == again
+                with pytest.raises(HeadgateError):
+                    await producer.publish_table(topic, table(records[:5]), publish_id="load-1")
                 return [first, again]
 
         first, again = asyncio.run(publish())
