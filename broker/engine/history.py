@@ -33,7 +33,7 @@ from broker.store.interface import Files, Readable
 
 if TYPE_CHECKING:
     from broker.log.column_schema import Int64s
-    from broker.log.parquet import ExtentFile
+    from broker.log.parquet import ExtentFile, RowGroup
 
 log = get_logger("history")
 
@@ -173,9 +173,9 @@ class HistoryReader:
                 group = file.groups[index]
                 if group.timestamp_max_ms is not None and group.timestamp_max_ms < timestamp_ms:
                     continue
-                data = await self._group_bytes(extent, file, index)
+                times, data = await self._times_bytes(extent, file, group)
                 first = max(row - group.first_row, 0)
-                found = await self._run(partial(_first_at, extent, file, index, data, timestamp_ms, first))
+                found = await self._run(partial(_first_at, extent, file, times, data, timestamp_ms, first))
                 if found is not None:
                     return found[0], extent.base_offset + group.first_row + found[1]
         except HeadgateError as error:
@@ -197,8 +197,8 @@ class HistoryReader:
                 if index > first and group.timestamp_max_ms is not None:
                     highest = group.timestamp_max_ms
                 else:
-                    data = await self._group_bytes(extent, file, index)
-                    highest = await self._run(partial(_greatest, extent, file, index, data, max(row - group.first_row, 0)))
+                    times, data = await self._times_bytes(extent, file, group)
+                    highest = await self._run(partial(_greatest, extent, file, times, data, max(row - group.first_row, 0)))
                 best = highest if best is None else max(best, highest)
             assert best is not None, "the offset is within the extent"
             return best
@@ -270,8 +270,14 @@ class HistoryReader:
         except InvalidError as error:
             raise _corrupt(extent, error.message) from error
 
-    async def _group_bytes(self, extent: ParquetExtent, file: ExtentFile, index: int) -> bytes:
-        group = file.groups[index]
+    async def _times_bytes(self, extent: ParquetExtent, file: ExtentFile, group: RowGroup) -> tuple[RowGroup, bytes]:
+        """The times of a row group, and their bytes: hundreds may look up a time at once, and need no more of it."""
+        from broker.log.parquet import times_of
+
+        times = times_of(file, group)
+        return times, await self._group_bytes(extent, times)
+
+    async def _group_bytes(self, extent: ParquetExtent, group: RowGroup) -> bytes:
         store, key = self._place(extent)
         data = await store.get_range(key, group.start, group.end - group.start)
         if len(data) != group.end - group.start:
@@ -354,7 +360,7 @@ class HistoryReader:
     async def _encode_part(self, extent: ParquetExtent, file: ExtentFile, part: _GroupKey) -> EncodedGroup:
         store, key = self._place(extent)
         descriptor = await store.open_file(key) if self._encoders is not None and isinstance(store, Files) else None
-        source = await self._group_bytes(extent, file, part.number) if descriptor is None else descriptor
+        source = await self._group_bytes(extent, file.groups[part.number]) if descriptor is None else descriptor
         base_offset = extent.base_offset + file.groups[part.number].first_row
         group = RowGroupBytes(
             file, extent.size_bytes, part.number, source, base_offset, extent.leader_epoch, self._codec,
@@ -464,26 +470,26 @@ def _parse_footer(extent: ParquetExtent, tail: bytes, size: int) -> ExtentFile:
         raise _corrupt(extent, error.message) from error
 
 
-def _times(extent: ParquetExtent, file: ExtentFile, index: int, data: bytes, first: int) -> Int64s:
+def _times(extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, first: int) -> Int64s:
     from broker.log.column_schema import timestamps_ms
     from broker.log.parquet import read_group
 
     try:
-        return timestamps_ms(read_group(file, file.groups[index], data, ("timestamp",)).column("timestamp"))[first:]
+        return timestamps_ms(read_group(file, group, data, ("timestamp",)).column("timestamp"))[first:]
     except InvalidError as error:
         raise _corrupt(extent, error.message) from error
 
 
 def _first_at(
-    extent: ParquetExtent, file: ExtentFile, index: int, data: bytes, timestamp_ms: int, first: int
+    extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, timestamp_ms: int, first: int
 ) -> tuple[int, int] | None:
-    times = _times(extent, file, index, data, first)
+    times = _times(extent, file, group, data, first)
     rows = (times >= timestamp_ms).nonzero()[0]
     return (int(times[rows[0]]), first + int(rows[0])) if len(rows) else None
 
 
-def _greatest(extent: ParquetExtent, file: ExtentFile, index: int, data: bytes, first: int) -> int:
-    return int(_times(extent, file, index, data, first).max())
+def _greatest(extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, first: int) -> int:
+    return int(_times(extent, file, group, data, first).max())
 
 
 def _agree(extent: ParquetExtent, file: ExtentFile) -> None:

@@ -270,9 +270,15 @@ def unproven_times(file: ExtentFile) -> list[RowGroup]:
         chunk = file.metadata.row_group(group.number).column(index)
         counted = not nullable or (chunk.statistics is not None and chunk.statistics.has_null_count)
         if not counted or group.timestamp_min_ms is None:
-            begin = _begin(chunk)
-            found.append(replace(group, start=begin, end=begin + chunk.total_compressed_size))
+            found.append(times_of(file, group))
     return found
+
+
+def times_of(file: ExtentFile, group: RowGroup) -> RowGroup:
+    """A row group with the bytes of its times alone."""
+    chunk = file.metadata.row_group(group.number).column(file.index_of("timestamp"))
+    begin = _begin(chunk)
+    return replace(group, start=begin, end=begin + chunk.total_compressed_size)
 
 
 def read_group(file: ExtentFile, group: RowGroup, data: bytes | memoryview, columns: tuple[str, ...] | None = None) -> pa.Table:

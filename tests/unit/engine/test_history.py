@@ -381,6 +381,18 @@ async def test_a_look_up_by_time_reads_one_row_group(store: CountedStore, make_r
     assert len(store.ranges) == 3, "the footer, one byte behind the end, one row group"
 
 
+async def test_a_look_up_by_time_reads_times_alone(store: CountedStore, make_reader: MakeReader) -> None:
+    """Of a row group of many megabytes, at which consumers look by the hundred."""
+    records = [Record(BASE + at, T0 + at, None, random.Random(at).randbytes(10_000)) for at in range(100)]
+    extent = await put(store, records, group_bytes=1 << 30)
+    reader = make_reader()
+    await reader.check(extent)
+    store.ranges.clear()
+    assert await reader.first_at(extent, T0 + 50, BASE) == (T0 + 50, BASE + 50)
+    assert await reader.greatest(extent, BASE + 50) == T0 + 99
+    assert sum(length for _, _, length in store.ranges) < 10_000, "not the values"
+
+
 @pytest.mark.parametrize("timestamp_ms", [-315_619_200_000, -1, 0, 7_258_118_400_000])
 async def test_times_of_other_centuries(store: CountedStore, make_reader: MakeReader, timestamp_ms: int) -> None:
     records = [Record(BASE + at, timestamp_ms + at, None, b"x") for at in range(5)]
