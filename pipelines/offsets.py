@@ -86,7 +86,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One end of what is read: `every` for all partitions, but for those in `some`, which stood in the option `some_option`.
+    """One end of what is read: `every` for all partitions; or, where there is a `some_option`, what that says of each in `some`.
 
     `strict`: where no record has a given time or a later one, that is an error; otherwise it is the end.
     """
@@ -132,14 +132,22 @@ class Place:
         return self.some.get(topic, {}).get(partition, self.every)
 
     def check(self, chosen: Mapping[str, Collection[int]]) -> None:
-        """Raise InvalidError where a partition is named that is not among those that are read."""
-        for topic, rows in self.some.items():
-            for number in rows:
-                if number not in chosen.get(topic, ()):
-                    raise InvalidError(
-                        Reason.INVALID_REQUEST,
-                        f"{self.some_option} names a partition that is not read. topic=`{topic}` partition=`{number}`",
-                    )
+        """Raise InvalidError where partitions are named, but not just those that are read: as in Spark's Kafka source."""
+        if not self.some_option:
+            return
+        named = {(topic, number) for topic, rows in self.some.items() for number in rows}
+        read = {(topic, number) for topic, numbers in chosen.items() for number in numbers}
+        for topic, number in sorted(named - read):
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"{self.some_option} names a partition that is not read. topic=`{topic}` partition=`{number}`",
+            )
+        for topic, number in sorted(read - named):
+            hint = "" if self.some_option.endswith("ByTimestamp") else ": -2 is the earliest offset, -1 the latest"
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"{self.some_option} leaves out a partition that is read{hint}. topic=`{topic}` partition=`{number}`",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,8 +217,8 @@ class _Reading:
         if self._fail_on_loss:
             raise InvalidError(
                 Reason.UNKNOWN_TOPIC,
-                "topic was deleted since the checkpoint, with what was not read: failOnDataLoss=false goes on, and reads one that "
-                f"was made again from its beginning. topic=`{topic}`",
+                "topic of the checkpoint was deleted, or is no longer asked for, with what was not read: failOnDataLoss=false goes "
+                f"on, and reads one that was made again from its beginning. topic=`{topic}`",
             )
 
     def _read(self, partition: InputPartition) -> Iterator[Any]:

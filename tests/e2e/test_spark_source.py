@@ -180,6 +180,7 @@ def test_times_before_1970(broker: BrokerProcess, spark: SparkSession) -> None:
         ({"subscribe": "mixed", "cluster": "nonsense"}, "nonsense"),
         ({"subscribe": "mixed", "startingOffsets": '{"mixt": {"0": 40}}'}, "startingOffsets names a partition that is not read"),
         ({"subscribe": "mixed", "endingOffsets": '{"mixed": {"7": 40}}'}, "endingOffsets names a partition that is not read"),
+        ({"subscribe": "mixed", "startingOffsets": '{"mixed": {"1": 40}}'}, "startingOffsets leaves out a partition that is read"),
         ({"subscribe": "mixed", "minOffsetsPerTrigger": "5"}, "a batch read has no such option"),
         ({"subscribe": "mixed", "kafka.group.id": "g"}, "a batch read has no such option"),
     ],

@@ -87,12 +87,17 @@ def test_places_that_cannot_be(options: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("name", ["Offsets", "OffsetsByTimestamp"])
 @pytest.mark.parametrize("end", ["starting", "ending"])
-def test_a_place_in_what_is_not_read(end: str, name: str) -> None:
+def test_a_place_names_just_what_is_read(end: str, name: str) -> None:
     chosen = {"a": (0, 1)}
-    Place.of({f"{end}{name}": '{"a": {"1": 5}}'}, end, "earliest").check(chosen)
-    for text, where in (('{"aa": {"0": 5}}', "topic=`aa` partition=`0`"), ('{"a": {"0": 5, "2": 5}}', "topic=`a` partition=`2`")):
+    Place.of({f"{end}{name}": '{"a": {"0": 5, "1": 5}}'}, end, "earliest").check(chosen)
+    for text, where in (
+        ('{"aa": {"0": 5}}', "topic=`aa` partition=`0`"),
+        ('{"a": {"0": 5, "1": 5, "2": 5}}', "topic=`a` partition=`2`"),
+    ):
         with pytest.raises(InvalidError, match=f"{end}{name} names a partition that is not read. {where}"):
             Place.of({f"{end}{name}": text}, end, "earliest").check(chosen)
+    with pytest.raises(InvalidError, match=f"{end}{name} leaves out a partition that is read.*topic=`a` partition=`1`"):
+        Place.of({f"{end}{name}": '{"a": {"0": 5}}'}, end, "earliest").check(chosen)
 
 
 def test_options_that_nobody_has() -> None:
