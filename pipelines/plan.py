@@ -63,7 +63,13 @@ def load(spark: SparkSession, source: str | DataFrame, format: str, options: Map
     with spark_errors(f"source cannot be read. source=`{source[:200]}` format=`{format}`"):
         if format == QUERY:
             return spark.sql(source)
-        return spark.read.format(format).options(**dict(options)).load(source)
+        frame = spark.read.format(format).options(**dict(options)).load(source)
+        if frame.columns == [spark.conf.get("spark.sql.columnNameOfCorruptRecord")]:
+            way_out = "JSON whose rows, or lists of rows, go over several lines needs the option multiLine=true"
+            raise InvalidError(
+                Reason.INVALID_REQUEST, f"no row of the source can be parsed: {way_out}. source=`{source[:200]}` format=`{format}`"
+            )
+        return frame
 
 
 def records(
@@ -288,6 +294,7 @@ _LACKING = re.compile(
 )
 """Spark's words where the class that would read the source is in a package that this Spark has not."""
 _NANOSECONDS = "[PARQUET_TYPE_ILLEGAL] Illegal Parquet type: INT64 (TIMESTAMP(NANOS"
+_NO_FILES = "[UNABLE_TO_INFER_SCHEMA]"
 _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*$", re.MULTILINE)
 """What a traceback of Python ends with: the exception of a user's own function."""
 
@@ -327,6 +334,8 @@ class spark_errors:
                 "numbers, and timestamp_micros(COLUMN div 1000) makes times of these."
             )
             raise InvalidError(Reason.UNSUPPORTED, f"{self._what} {way_out} spark=`{line}`") from error
+        if _NO_FILES in str(error):
+            raise InvalidError(Reason.INVALID_REQUEST, f"{self._what} There are no files of this format. spark=`{line}`") from error
         if isinstance(error, AnalysisException | ParseException | IllegalArgumentException) or _FAILS_AGAIN.search(str(error)):
             raise InvalidError(Reason.INVALID_REQUEST, f"{self._what} spark=`{line}`") from error
         raise RetryError(Reason.INTERNAL, f"{self._what} spark=`{line}`") from error

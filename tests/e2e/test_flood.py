@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -425,6 +426,21 @@ def test_malformed_rows_that_the_reader_drops_are_not_counted(
     assert run(whole_rows, spark).verified
     found = sorted(read_json(row.value or b"")["user"] for some in read(broker, name).values() for row in some)
     assert found == ["a", "c"]
+
+
+def test_json_over_several_lines_and_a_directory_without_files(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
+    """What Spark says of these is cut off in the middle, or about schemas."""
+    create_once(broker, "wrong")
+    path = tmp_path / "rows.json"
+    path.write_text('[\n{\n"user": "a",\n"payload": "1"\n},\n{\n"user": "b",\n"payload": "2"\n}\n]')
+    for key in ("user", None):
+        rows = flood(broker, "wrong", path, format="json", key=key, value="to_json(struct(*))", event_time=None)
+        with pytest.raises(InvalidError, match=r"no row of the source can be parsed.*multiLine=true"):
+            run(rows, spark)
+    assert run(replace(rows, options={"multiLine": "true"}), spark).added_rows == 2
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidError, match="There are no files of this format"):
+        run(flood(broker, "wrong", tmp_path / "empty"), spark)
 
 
 def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong_in_it(
