@@ -168,11 +168,20 @@ class _Reading:
         return chosen, {topic.name: str(topic.id) for topic in topics if topic.name in chosen}
 
     def _offsets(self, connection: Connection, chosen: Mapping[str, tuple[int, ...]], place: Place) -> Offsets:
-        """A place as offsets. Raises InvalidError where it is not one in what was chosen."""
+        """A place as offsets. Raises InvalidError where it is not one in what was chosen.
+
+        Where lost records do not matter, an offset that was removed, or is not there yet, stands for the one that is next to it.
+        """
         place.check(chosen)
         starts: dict[TopicPartition, Start] = {
             TopicPartition(topic, number): place.at(topic, number) for topic, numbers in chosen.items() for number in numbers
         }
+        given = {at: start for at, start in starts.items() if isinstance(start, int) and start >= 0}
+        if given and not self._fail_on_loss:
+            firsts, ends = (
+                connection.call(connection.admin.offsets(dict.fromkeys(given, word))) for word in ("earliest", "latest")
+            )
+            starts |= {at: min(max(start, firsts[at].offset), ends[at].offset) for at, start in given.items()}
         found = connection.call(connection.admin.offsets(starts)) if starts else {}
         offsets: Offsets = {topic: {} for topic in chosen}
         for at, answer in found.items():

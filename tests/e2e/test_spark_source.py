@@ -133,6 +133,25 @@ def test_where_a_batch_begins_and_ends(broker: BrokerProcess, spark: SparkSessio
     assert count(subscribe="mixed", endingOffsets='{"mixed": {"0": 0, "1": 0}}') == 0
 
 
+def test_offsets_that_were_removed(broker: BrokerProcess, spark: SparkSession) -> None:
+    """They are an error, unless who reads says that lost records do not matter."""
+    from pyspark.errors import PySparkException
+
+    create(broker, "cut", 1)
+    JUDGE.produce(broker.bootstrap, "cut", [Record(partition=0, key=None, value=b"%d" % number) for number in range(10)])
+
+    async def cut() -> None:
+        async with Admin(cluster(broker)) as admin:
+            await admin.delete_records("cut", {0: 4})
+
+    asyncio.run(cut())
+    span = {"subscribe": "cut", "columns": "offset", "startingOffsets": '{"cut": {"0": 2}}', "endingOffsets": '{"cut": {"0": 20}}'}
+    with pytest.raises(PySparkException, match="offset is out of range"):
+        load(spark, broker, **span).count()
+    found = load(spark, broker, failOnDataLoss=False, **span).collect()
+    assert sorted(row.offset for row in found) == list(range(4, 10))
+
+
 def test_who_set_the_time_of_a_record(broker: BrokerProcess, spark: SparkSession) -> None:
     """Live records of a topic whose setting changed between them, and history behind them."""
 
