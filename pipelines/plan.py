@@ -320,6 +320,9 @@ class spark_errors:
         if is_gone(error):
             why = "Spark's JVM ended. Was it killed for want of memory? How much it takes is set with spark.driver.memory."
             raise RetryError(Reason.INTERNAL, f"{self._what} {why} spark=`{type(error).__name__}`") from error
+        if "java.lang.OutOfMemoryError" in str(error):
+            way_out = "Spark needs more memory: --conf spark.driver.memory=8g, with executors elsewhere spark.executor.memory."
+            raise RetryError(Reason.INTERNAL, f"{self._what} {way_out} spark=`{first_line(error)}`") from error
         if not isinstance(error, PySparkException) and type(error).__module__.split(".")[0] != "py4j":
             return
         line = first_line(error)

@@ -148,7 +148,7 @@ def _memory_bytes() -> int:
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip(" :\t") for line in str(error).splitlines() if line.strip(" :\t")]
     # py4j says "An error occurred while calling ..." first, and then what was thrown.
     told = next((line for line in lines if "Exception" in line or "Error" in line), lines[0] if lines else type(error).__name__)
     return told[:300]

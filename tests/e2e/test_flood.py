@@ -753,6 +753,14 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
     assert "with the source's side of the one before it" in wrong_again.stdout
 
 
+def test_too_little_memory_is_told_with_what_to_do(broker: BrokerProcess, spark: SparkSession) -> None:
+    """The words are the JVM's, raised by hand: a heap that is really full would not leave the session to other tests."""
+    create_once(broker, "wrong")
+    query = "SELECT id AS user, timestamp'2024-01-01' AS at, raise_error('java.lang.OutOfMemoryError: Java heap space') AS payload "
+    with pytest.raises(RetryError, match=r"needs more memory: --conf spark\.driver\.memory.*Java heap space"):
+        run(flood(broker, "wrong", f"{query} FROM range(4)", format="query", flood_id="large"), spark)
+
+
 def test_what_a_function_of_the_user_s_raises_is_said(
     broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
 ) -> None:
