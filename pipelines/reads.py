@@ -8,7 +8,8 @@ column-wise.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 64 << 20
 """About what one task reads of extents."""
+PIECES_MAX = 64
+"""Pieces that one task reads, however small they are: a file costs two requests to the store before its first row."""
 ROWS_MAX = 1 << 16
 """Rows of one batch that goes to Spark."""
 FETCH_ROWS = 1 << 20
 """Records that one task fetches from a broker."""
+FETCH_ROWS_SHARED = 1 << 16
+"""Fewer of them share a task with others: to begin one takes as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ def plan(
             position = high
         if position < end:
             pieces.extend(fetched(part.partition, position, end))
-    return _grouped(layout.store_url, pieces, piece_bytes, tasks_min)
+    return _grouped(layout.store_url, pieces, piece_bytes, min(rows_max, FETCH_ROWS_SHARED), tasks_min)
 
 
 def _in_time(file: FileRef, narrowed: Narrowed) -> bool:
@@ -134,24 +139,22 @@ def _in_time(file: FileRef, narrowed: Narrowed) -> bool:
     return (first is None or file.timestamp_max_ms * 1000 + 999 >= first) and (last is None or file.timestamp_min_ms * 1000 <= last)
 
 
-def _grouped(store_url: str, pieces: Sequence[Piece], piece_bytes: int, tasks_min: int) -> list[Work]:
-    """Small pieces together, large ones apart."""
+def _grouped(store_url: str, pieces: Sequence[Piece], piece_bytes: int, fetch_rows: int, tasks_min: int) -> list[Work]:
+    """Small pieces together, large ones apart. A task is full with `piece_bytes` of files, or `fetch_rows` records of a broker."""
     if tasks_min > 1:
         total = sum(piece.size_bytes for piece in pieces)
         piece_bytes = max(min(piece_bytes, total // tasks_min), 1)
     work: list[Work] = []
     waiting: list[Piece] = []
-    size = 0
+    full = 0.0
     for whole in pieces:
-        if whole.file is None:
-            work.append(Work(store_url, (whole,)))
-            continue
         for piece in _split(whole, piece_bytes):
-            if waiting and size + piece.size_bytes > piece_bytes:
+            part = (piece.end - piece.start) / fetch_rows if piece.file is None else piece.size_bytes / piece_bytes
+            if waiting and (full + part > 1 or len(waiting) == PIECES_MAX):
                 work.append(Work(store_url, tuple(waiting)))
-                waiting, size = [], 0
+                waiting, full = [], 0.0
             waiting.append(piece)
-            size += piece.size_bytes
+            full += part
     if waiting:
         work.append(Work(store_url, tuple(waiting)))
     return work
@@ -176,19 +179,19 @@ def read(work: Work, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     with asyncio.Runner() as runner:
         # Not `Runner.run`: around each call it swaps signal handlers, and that spells out the result, megabytes of bytes.
         loop = runner.get_loop()
-        files = ExtentReader(loop, work.store_url) if any(piece.file is not None for piece in work.pieces) else None
-        try:
+        with ExitStack() as opened:
+            files: ExtentReader | None = None
+            broker: RecordReader | None = None
             for piece in work.pieces:
-                if piece.file is not None and files is not None:
+                if piece.file is not None:
+                    files = files or opened.enter_context(closing(ExtentReader(loop, work.store_url)))
                     batches = files.read(piece, wanted)
                 else:
-                    batches = fetched(loop, piece, wanted)
+                    broker = broker or opened.enter_context(closing(RecordReader(loop, wanted.cluster)))
+                    batches = broker.read(piece, wanted)
                 for offsets, rows in batches:
                     for part in range(0, rows.num_rows, ROWS_MAX):
                         yield shaped(piece, offsets + part, rows.slice(part, ROWS_MAX), wanted.columns, repeated)
-        finally:
-            if files is not None:
-                files.close()
 
 
 class ExtentReader:
@@ -236,9 +239,9 @@ class ExtentReader:
         return data
 
 
-async def _opened(open_store: Any, url: str) -> Any:
-    """Open a store where a loop runs, as the stores expect it."""
-    return open_store(url)
+async def _opened(what: Callable[[str], Any], where: str) -> Any:
+    """Open a store or a client where a loop runs, as they expect it."""
+    return what(where)
 
 
 def _group_in_time(group: Any, narrowed: Narrowed) -> bool:
@@ -255,26 +258,33 @@ def _rows_only(count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(count)], names=["_"])
 
 
-def fetched(loop: asyncio.AbstractEventLoop, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Records from the brokers, with the column `offset`: they may have gaps."""
-    from broker.client.fetcher import Fetcher
+class RecordReader:
+    """Reads pieces that are in no extent from the brokers."""
 
-    async def opened() -> Fetcher:
-        return Fetcher(wanted.cluster)
+    def __init__(self, loop: asyncio.AbstractEventLoop, cluster: str) -> None:
+        from broker.client.fetcher import Fetcher
 
-    async def following(batches: Any) -> Any:
-        return await anext(batches, None)
+        self._loop = loop
+        self._fetcher = loop.run_until_complete(_opened(Fetcher, cluster))
 
-    fetcher = loop.run_until_complete(opened())
-    typed = "timestampType" in wanted.columns
-    batches: Any = fetcher.read(piece.topic, piece.partition, piece.start, piece.end, with_timestamp_type=typed)
-    try:
-        while (rows := loop.run_until_complete(following(batches))) is not None:
-            if rows.num_rows:
-                yield 0, rows
-    finally:
-        loop.run_until_complete(batches.aclose())
-        loop.run_until_complete(fetcher.close())
+    def close(self) -> None:
+        """Give back threads and sockets."""
+        self._loop.run_until_complete(self._fetcher.close())
+
+    def read(self, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Records with the column `offset`: they may have gaps."""
+
+        async def following(batches: Any) -> Any:
+            return await anext(batches, None)
+
+        typed = "timestampType" in wanted.columns
+        batches: Any = self._fetcher.read(piece.topic, piece.partition, piece.start, piece.end, with_timestamp_type=typed)
+        try:
+            while (rows := self._loop.run_until_complete(following(batches))) is not None:
+                if rows.num_rows:
+                    yield 0, rows
+        finally:
+            self._loop.run_until_complete(batches.aclose())
 
 
 class Repeated:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from broker.client.gates import FileRef, Hole, Layout, PartitionLayout
 from broker.runtime.errors import Reason, RetryError
 from pipelines.offsets import Narrowed
-from pipelines.reads import Work, plan
+from pipelines.reads import FETCH_ROWS_SHARED, PIECES_MAX, Work, plan
 
 
 def file(base: int, rows: int, *, size: int = 1000, first_ms: int = 0, last_ms: int = 0, partition: int = 0) -> FileRef:
@@ -88,8 +88,17 @@ def test_an_open_gate() -> None:
 def test_small_files_share_a_task_and_large_ones_are_split() -> None:
     small = [file(10 * number, 10, size=10) for number in range(10)]
     assert len(plan(layout(small, []), {0: (0, 100)}, Narrowed(), piece_bytes=50)) == 2
+    many = [file(number, 1, size=1) for number in range(3 * PIECES_MAX)]
+    assert len(plan(layout(many, []), {0: (0, len(many))}, Narrowed())) == 3, "opening files takes time, too"
     assert len(plan(layout([file(0, 100, size=1000)], []), {0: (0, 100)}, Narrowed(), piece_bytes=100)) == 10
     assert len(plan(layout([file(0, 100, size=1000)], []), {0: (0, 100)}, Narrowed(), tasks_min=4)) == 4
+
+
+def test_a_few_live_records_between_files_are_no_task_of_their_own() -> None:
+    between = [file(10 * number, 5) for number in range(1000)]
+    assert len(plan(layout(between, [], end=10_000), {0: (0, 10_000)}, Narrowed())) <= 2000 // PIECES_MAX + 1
+    many = layout([file(FETCH_ROWS_SHARED, 5)], [], end=3 * FETCH_ROWS_SHARED)
+    assert len(plan(many, {0: (0, 3 * FETCH_ROWS_SHARED)}, Narrowed())) == 3, "many are fetched in parallel"
 
 
 def test_live_records_too_are_divided_among_as_many_tasks_as_are_wanted() -> None:
