@@ -171,6 +171,8 @@ def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = 
             Reason.INVALID_REQUEST,
             f"files are of {FILE_BYTES_MIN} to {FILE_BYTES_MAX} bytes. file_bytes=`{backfill.file_bytes}`",
         )
+    if backfill.place not in list(Place):
+        raise InvalidError(Reason.INVALID_REQUEST, f"place is {', '.join(Place)}. place=`{backfill.place}`")
     if backfill.partitions is not None and backfill.partitions < 1:
         raise InvalidError(Reason.INVALID_PARTITIONS, f"a topic has at least one partition. partitions=`{backfill.partitions}`")
     flood_id = backfill.id()
@@ -209,7 +211,7 @@ class _Run:
         if counts.total == 0:
             self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
             return self._certificate(partitions=_empty(partitions))
-        if self._backfill.place is Place.END:
+        if self._backfill.place == Place.END:
             return self._verified(self._at_the_end(rows, counts))
         with self._phase(Phase.OPENING, counts.total):
             gate = self._open(counts)

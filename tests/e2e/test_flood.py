@@ -269,9 +269,10 @@ def test_at_the_end(broker: BrokerProcess, source: tuple[Path, list[Event]], spa
     path, rows = source
     create(broker, "end")
     JUDGE.produce(broker.bootstrap, "end", [Record(partition=0, key=b"live", value=b"first", timestamp_ms=5)])
-    backfill = flood(broker, "end", path, place=Place.END, verify=True)
-    assert run(backfill, spark).verified
-    assert run(backfill, spark).added_rows == 0
+    seen: list[Progress] = []
+    assert run(flood(broker, "end", path, place="end", verify=True), spark, progress=seen.append).verified
+    assert Phase.OPENING not in {one.phase for one in seen}, "nobody waits for it"
+    assert run(flood(broker, "end", path, place=Place.END), spark).added_rows == 0
     found = content(read(broker, "end"))
     assert found[0] == [(5, b"live", b"first"), *expected(rows, PARTITIONS)[0]]
     assert found[2] == expected(rows, PARTITIONS)[2]
@@ -303,6 +304,7 @@ def test_at_the_end(broker: BrokerProcess, source: tuple[Path, list[Event]], spa
         ({"key": "cast(user as int)"}, ["source cannot be counted", "CAST_INVALID_INPUT", "try_cast"]),
         ({"value": "assert_true(number < 77)"}, ["the job failed", "(number < 77)"]),
         ({"partitions": 4}, ["another number of partitions", "3"]),
+        ({"place": "middle"}, ["place is now, front, end"]),
         ({"partitions": 0}, ["at least one partition", "0"]),
     ],
 )
