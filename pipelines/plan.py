@@ -102,7 +102,7 @@ def records(
     columns: list[Column] = []
     with spark_errors(f"event time is no expression of this source. event_time=`{event_time}` columns=`{', '.join(names)}`"):
         if event_time is None:
-            columns.append((F.lit(now_ms) / 1000).cast("timestamp").alias("timestamp"))
+            columns.append((F.lit(now_ms) / 1000).cast(T.TimestampType()).alias("timestamp"))
         else:
             found = column_type(frame, event_time)
             if not isinstance(found, T.TimestampType | T.TimestampNTZType | T.DateType):
@@ -111,7 +111,7 @@ def records(
                     "event time must be timestamp or date: to_timestamp(...) makes one of text, timestamp_millis(...) of numbers. "
                     f"event_time=`{event_time}` type=`{found.simpleString()}`",
                 )
-            columns.append(expression(frame, event_time).cast("timestamp").alias("timestamp"))
+            columns.append(expression(frame, event_time).cast(T.TimestampType()).alias("timestamp"))
     with spark_errors(f"key is no expression of this source. key=`{key}` columns=`{', '.join(names)}`"):
         columns.append((F.lit(None).cast("binary") if key is None else as_bytes(frame, key, "key")).alias("key"))
     with spark_errors(f"value is no expression of this source. value=`{value}` columns=`{', '.join(names)}`"):

@@ -50,7 +50,7 @@ _TYPES = {
     "topic": "string",
     "partition": "int",
     "offset": "bigint",
-    "timestamp": "timestamp",
+    "timestamp": "timestamp_ltz",
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
 }

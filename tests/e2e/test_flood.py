@@ -415,6 +415,24 @@ def test_times_in_nanoseconds_are_refused_with_the_way_to_read_them(
     assert found == [(5, b"b", b"2"), (1_700_000_000_123, b"a", b"1")]
 
 
+def test_times_do_not_depend_on_the_session(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
+    """Where `timestamp` is a time without a zone, an hour of the session's zone was taken for one of UTC."""
+    settings = {"spark.sql.timestampType": "TIMESTAMP_NTZ", "spark.sql.session.timeZone": "America/New_York"}
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        assert run(flood(broker, "zones", source[0], verify=True), spark).verified
+        assert run(flood(broker, "zones-now", source[0], event_time=None), spark).added_rows == len(source[1])
+        topic = spark.read.format("headgate").option("cluster", cluster(broker)).option("subscribe", "zones").load()
+        earliest = topic.selectExpr("min(unix_millis(timestamp))").collect()[0][0]
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, str(value))
+    assert content(read(broker, "zones")) == expected(source[1], PARTITIONS)
+    assert earliest == min(row.at_ms for row in source[1])
+
+
 @pytest.mark.parametrize(("name", "key"), [("malformed", "user"), ("malformed-keyless", None)])
 def test_malformed_rows_that_the_reader_drops_are_not_counted(
     broker: BrokerProcess, spark: SparkSession, tmp_path: Path, name: str, key: str | None
