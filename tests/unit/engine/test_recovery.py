@@ -348,13 +348,19 @@ async def test_records_that_were_stored_but_not_acked_may_come_back_whole(make_m
     await machine.check(broker, exact=True)
 
 
-async def test_damage_in_the_middle_of_the_wal_is_not_passed_over(make_machine: MakeMachine) -> None:
-    machine = make_machine("memory")
+async def crashed(machine: Machine, records: int) -> Incarnation:
+    """A broker that was killed when it had acked so many records, each in a group of its own."""
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
-    for number in range(5):
+    for number in range(records):
         await machine.send(broker, [b"record-%d" % number])
     await machine.crash(broker)
+    return broker
+
+
+async def test_damage_in_the_middle_of_the_wal_is_not_passed_over(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await crashed(machine, 5)
     key = keys.chunk(broker.engine.incarnation_id, 0)
     data = bytearray(await broker.faults.get(key))
     data[data.index(b"record-2")] ^= 1
@@ -370,11 +376,7 @@ async def test_damage_in_the_middle_of_the_wal_is_not_passed_over(make_machine: 
 async def test_a_file_of_the_wal_that_somebody_cut_does_not_pass_for_a_torn_end(make_machine: MakeMachine) -> None:
     """A broker that dies while it writes leaves zeros behind what it wrote, never a shorter file."""
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
-    for number in range(3):
-        await machine.send(broker, [b"record-%d" % number])
-    await machine.crash(broker)
+    broker = await crashed(machine, 3)
     key = keys.chunk(broker.engine.incarnation_id, 0)
     data = await broker.faults.get(key)
     within = data.index(b"record-2")
@@ -389,11 +391,7 @@ async def test_a_file_of_the_wal_that_somebody_cut_does_not_pass_for_a_torn_end(
 
 async def test_a_torn_end_is_cut(make_machine: MakeMachine) -> None:
     machine = make_machine("local")
-    broker = await machine.start()
-    await broker.engine.create_topic("t", 1, {})
-    for number in range(3):
-        await machine.send(broker, [b"record-%d" % number])
-    await machine.crash(broker)
+    broker = await crashed(machine, 3)
     key = keys.chunk(broker.engine.incarnation_id, 0)
     data = await broker.faults.get(key)
     within = data.index(b"record-2")
