@@ -62,7 +62,13 @@ def load(spark: SparkSession, source: str | DataFrame, format: str, options: Map
         return source
     with spark_errors(f"source cannot be read. source=`{source[:200]}` format=`{format}`"):
         if format == QUERY:
-            return spark.sql(source)
+            frame = spark.sql(source)
+            if not frame.columns:
+                raise InvalidError(
+                    Reason.INVALID_REQUEST,
+                    f"the source is a statement without rows: write a query, as `SELECT ...`. source=`{source[:200]}`",
+                )
+            return frame
         frame = spark.read.format(format).options(**dict(options)).load(source)
         if frame.columns == [spark.conf.get("spark.sql.columnNameOfCorruptRecord")]:
             way_out = "JSON whose rows, or lists of rows, go over several lines needs the option multiLine=true"

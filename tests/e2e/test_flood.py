@@ -298,6 +298,7 @@ def test_at_the_end(broker: BrokerProcess, source: tuple[Path, list[Event]], spa
         ({"value": "struct(user)"}, ["to_json"]),
         ({"flood_id": "a/b"}, ["flood id"]),
         ({"file_bytes": 1}, ["file_bytes"]),
+        ({"format": "query", "source": "DROP VIEW IF EXISTS nothing"}, ["a statement without rows", "SELECT"]),
         ({"format": "nope"}, ["source cannot be read", "nope", "spark.jars.packages"]),
         ({"source": "s3://lake/x"}, ["source cannot be read", "s3://lake/x", "org.apache.hadoop:hadoop-aws"]),
         ({"format": "orc"}, ["source cannot be read", "CANNOT_READ_FILE_FOOTER"]),
