@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.floods.model import ROOM, ROOM_OFFSETS, Flood
-from assets.floods.plan import PartitionSize, PastRun, Plan, forecast, too_late
+from assets.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, forecast, too_late
 from assets.floods.spread import Part, next_merge, next_split
 from assets.floods.windows import Window, deadline_at, gate_id, gates_of, source_path, windows
 from assets.lease import LEASES
@@ -39,8 +39,6 @@ LEAVE_WAIT_S = 90.0
 """How long a run watches the brokers go. They go without it too."""
 PAST_EVENTS = 200
 RESHARDS_MAX = 64
-PARTITIONS_SAID = 20
-"""Partitions that one message names: it is read by a person."""
 _MAX_RUN_S = 24 * 3600.0
 
 
@@ -140,7 +138,7 @@ def changed_since(loaded: Sequence[tuple[Window, Gate]], counted: Mapping[str, P
         if size is not None and size.rows != gate.rows:
             what = _LATE if size.rows > gate.rows else _GONE
             changed.setdefault(what, []).append(f"{span.key}: {abs(size.rows - gate.rows)}")
-    return [f"{what} rows=`{', '.join(each[:PARTITIONS_SAID])}` partitions=`{len(each)}`" for what, each in changed.items()]
+    return [f"{what} rows=`{', '.join(each[:SAID_MAX])}` partitions=`{len(each)}`" for what, each in changed.items()]
 
 
 _LATE = (

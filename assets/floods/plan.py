@@ -20,8 +20,8 @@ SETUP_S = 15.0
 ROWS_PER_S = 100_000.0
 """Rows that one Spark machine moves per second, where nothing was measured yet."""
 PAST_RUNS_MAX = 20
-PATHS_SAID = 20
-"""Paths that one message names: it is read by a person."""
+SAID_MAX = 20
+"""Paths, or partitions, that one message names: it is read by a person."""
 TOLERANCE = 0.5
 """An estimate of rows may be off by this share before the check of plan against actual says so; an exact count not at all."""
 
@@ -120,7 +120,7 @@ def covered(flood: Flood, sizes: Sequence[PartitionSize]) -> tuple[bool, str]:
     """Whether partitions take all rows at their paths, as far as that is known; and what to say of it."""
     outside = {source_path(flood, window(flood.partitions, one.key)): one.elsewhere for one in sizes if one.elsewhere}
     if outside:
-        each = ", ".join(f"{path}: {rows}" for path, rows in sorted(outside.items())[:PATHS_SAID])
+        each = ", ".join(f"{path}: {rows}" for path, rows in sorted(outside.items())[:SAID_MAX])
         return False, (
             "rows are of another time than the path at which they are, and no partition takes them. A `source` without the time in "
             f"its path has all rows for each partition; or `timezone` is another. rows=`{each}` paths=`{len(outside)}`"

@@ -30,9 +30,7 @@ BATCH_BYTES_MAX = 1 << 20
 BATCH_ROWS_MAX = 1 << 13
 """So that the number of a row in its batch is a varint of two bytes; more rows would save nothing."""
 GROUP_ROWS = 32 << 10
-"""Rows that are encoded in one go: as many as keep numpy busy and its arrays within the cache of a core."""
-GROUP_BYTES = GROUP_ROWS << 10
-"""The same of rows that are larger than a kilobyte: bounds what is copied together."""
+"""Rows that are laid out in one go: as many as keep numpy busy and its arrays within the cache of a core."""
 RECORD_BYTES_MAX = 1 << 30
 """A record's own bytes at the most. Arrow's positions are 31 bits."""
 
@@ -79,8 +77,7 @@ def encode_batches(
         _check_offsets(columns.offsets, base_offset)
     record = _Records(columns)
     bounds = _split(record.bytes_max(), batch_bytes_max - HEADER_BYTES, min(batch_rows_max, len(columns)))
-    groups = _groups(bounds, record.payload)
-    return chain.from_iterable(_encode_group(record, group, base_offset, leader_epoch, codec) for group in groups)
+    return chain.from_iterable(_encode_group(record, group, base_offset, leader_epoch, codec) for group in _groups(bounds))
 
 
 def _check_offsets(offsets: Int64s, base_offset: int) -> None:
@@ -237,19 +234,11 @@ def _split(sizes: Int64s, bytes_max: int, rows_max: int) -> list[int]:
     return bounds
 
 
-def _groups(bounds: list[int], payload: Int64s) -> Iterator[list[int]]:
-    """Runs of whole batches that are encoded in one go; each a list of bounds."""
-    if len(payload) <= GROUP_ROWS and int(payload.sum()) <= GROUP_BYTES:
-        yield bounds
-        return
-    total = np.zeros(len(payload) + 1, np.int64)
-    np.cumsum(payload, out=total[1:])
+def _groups(bounds: list[int]) -> Iterator[list[int]]:
+    """Runs of whole batches that are laid out in one go; each a list of bounds."""
     first = 0
     for index in range(1, len(bounds)):
-        last = index == len(bounds) - 1
-        if last or (
-            bounds[index + 1] - bounds[first] > GROUP_ROWS or total[bounds[index + 1]] - total[bounds[first]] > GROUP_BYTES
-        ):
+        if index == len(bounds) - 1 or bounds[index + 1] - bounds[first] > GROUP_ROWS:
             yield bounds[first : index + 1]
             first = index
 
