@@ -7,7 +7,17 @@ from dataclasses import asdict
 
 from broker.cli import gate as gate_commands
 from broker.cli import output
-from broker.cli.top import DECISION_COLUMNS, SEGMENT_COLUMNS, SEGMENT_NUMERIC, decision_rows, headline, look, segment_rows, state
+from broker.cli.top import (
+    DECISION_COLUMNS,
+    SEGMENT_COLUMNS,
+    SEGMENT_NUMERIC,
+    decision_rows,
+    headline,
+    look,
+    segment_rows,
+    starvation,
+    state,
+)
 from broker.client import Admin, Broker, Gate, GateAdmin, GateState
 from broker.client.control import ClusterView, Control
 from broker.runtime.config import SECOND_MS
@@ -48,6 +58,8 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
         output.print_line(f"no leader answers: {trouble}")
     if found is not None:
         output.print_line(headline(found))
+        if starved := starvation(found.view):
+            output.print_line(starved)
         if found.desired is not None:
             for reason in found.desired.reasons:
                 output.print_line(f"  {reason}")

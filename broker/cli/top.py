@@ -81,7 +81,7 @@ async def watch(cluster: str, interval_ms: int, count: int | None) -> None:
                     if found is None:
                         raise InvalidError(Reason.UNSUPPORTED, f"brokers are too old to tell about segments. cluster=`{cluster}`")
                     if live is not None:
-                        live.show(headline(found), tables(found))
+                        live.show("\n".join(filter(None, (headline(found), starvation(found.view)))), tables(found))
                     else:
                         _print(found, first=number == 1)
                 if count is not None and number >= count:
@@ -167,7 +167,20 @@ def state(member: Member, segments: int, leader_broker_id: int) -> str:
     word = "serves" if not member.draining else "drains" if segments else "drained"
     if member.broker_id == leader_broker_id:
         word += ", leader"
+    if member.starved:
+        word += ", starved"
     return word if member.follower_broker_id is None else f"{word}, copied to broker {member.follower_broker_id}"
+
+
+def starvation(view: ClusterView) -> str:
+    """What a person is told where a machine gives brokers too little time; empty where none does."""
+    starved = [one for one in view.members if one.starved]
+    if not starved:
+        return ""
+    late = ", ".join(f"broker {one.broker_id} runs up to {one.late_ms / 1000:.1f} s late" for one in starved)
+    longest_ms = max(one.silence_ms_max for one in view.members)
+    patience = f"; a silent broker is replaced after up to {longest_ms / 1000:.1f} s" if longest_ms else ""
+    return f"machine starved: {late}{patience}"
 
 
 def _topics(one: Decision) -> str:
@@ -187,6 +200,8 @@ def _print(found: Look, *, first: bool) -> None:
     if not first:
         output.print_line()
     output.print_line(headline(found))
+    if starved := starvation(found.view):
+        output.print_line(starved)
     for table in tables(found):
         output.print_table(table.columns, table.rows, numeric=table.numeric)
     sys.stdout.flush()

@@ -39,6 +39,12 @@ class Member:
     trouble: str
     follower_broker_id: int | None = None
     """Who holds copies of what it acks for topics with `ack=replicated`."""
+    late_ms: int = 0
+    """How late its timers and its reports were at most in the last half minute."""
+    starved: bool = False
+    """Its machine gives it too little time."""
+    silence_ms_max: int = 0
+    """The leader replaces it after this much silence; 0: it is the leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +293,9 @@ def _member(row: control_pb2.MemberState) -> Member:
         draining=row.draining,
         trouble=row.trouble,
         follower_broker_id=row.follower_broker_id if row.HasField("follower_broker_id") else None,
+        late_ms=row.late_ms,
+        starved=row.starved,
+        silence_ms_max=row.silence_ms_max,
     )
 
 

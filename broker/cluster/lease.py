@@ -6,8 +6,9 @@ takes it by writing the next version
 - when there is none, or the newest one was given up;
 - when its own newest version is from an earlier run at the same address: two processes cannot listen there;
 - when the holder once served, and now its address refuses connections: the process is gone;
-- when it has seen the same version for a whole `ttl_ms` on its own monotonic clock, and for some looks: where the store takes long
-  to answer, the holder's renewals take long too.
+- when it has seen the same version for a whole `ttl_ms` of its own attention (`liveness.Attention`), and for some looks: where the
+  store takes long to answer, the holder's renewals take long too. Where the contender's own timers are late, the holder's renewals
+  are late too: the `ttl_ms` is stretched (`liveness.stretched`).
 
 Where the newest version cannot be read that is so with a time of our own: whoever holds it writes the next one soon.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import msgspec
 
+from broker.cluster.liveness import stretched
 from broker.runtime.errors import CorruptError, FatalError, Reason
 
 FORMAT_VERSION = 1
@@ -85,13 +87,14 @@ class Contender:
         """A look at the lease took so long. The average of the last few counts."""
         self._look_s = (self._look_s + took_s) / 2
 
-    def may_take(self, version: int, lease: Lease | None, now_s: float, *, refused: bool = False) -> bool:
+    def may_take(self, version: int, lease: Lease | None, now_s: float, *, refused: bool = False, late_s: float = 0.0) -> bool:
         """Whether the version after `version` may be written now.
 
         Args:
             version: the newest; 0 and None for `lease` where there is none.
-            now_s: the monotonic clock.
+            now_s: this process's attention.
             refused: the holder's address has just refused a connection.
+            late_s: how late this process's timers were lately.
         """
         if lease is None or not lease.holder or lease.address == self._address:
             return True
@@ -99,7 +102,11 @@ class Contender:
             self._version, self._since_s = version, now_s
         if refused and lease.serving:
             return True
-        return (now_s - self._since_s) * 1000 >= lease.ttl_ms + LOOKS * self._look_s * 1000
+        return now_s - self._since_s >= stretched(lease.ttl_ms / 1000, late_s) + LOOKS * self._look_s
+
+    def silent_s(self, now_s: float) -> float:
+        """For how long the newest version has stood, as far as this contender saw."""
+        return 0.0 if self._version < 0 else now_s - self._since_s
 
     def blind(self) -> None:
         """The store did not answer: what the holder did meanwhile is not known, so the waiting begins again."""

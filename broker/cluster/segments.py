@@ -109,6 +109,7 @@ class OrderKind(StrEnum):
     MOVE = "move"
     DRAIN = "drain"
     FAILOVER = "failover"
+    WAIT = "wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

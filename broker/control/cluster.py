@@ -18,11 +18,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from broker.cluster.lease import Contender, Lease
+from broker.cluster.liveness import Answer, Attention, Evidence
 from broker.cluster.manifest import Follower, Incarnation
 from broker.control.capacity import ClusterCapacity
 from broker.control.catalog import ClusterCatalog
-from broker.control.leader import Leader, refuses
+from broker.control.leader import Leader
 from broker.control.lease import LeaseRegister
+from broker.control.probe import ask, attend
 from broker.engine.catalog import DeposedError
 from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.runtime.logging import get_logger
@@ -77,6 +79,10 @@ class Cluster:
         self._timeout_ms = member_timeout_ms
         self._fail = fail
         self._catalog = ClusterCatalog(mine.id)
+        self.attention = Attention(engine.clock.monotonic())
+        """Of this process: how late it runs."""
+        self.replaced: dict[Evidence, int] = dict.fromkeys(Evidence, 0)
+        """Brokers that this one replaced while it led, by evidence."""
         self._register = LeaseRegister(engine.store)
         self._contender = Contender(self._address)
         self._stands_back_until_s = -YIELD_AGAIN_S
@@ -89,6 +95,7 @@ class Cluster:
         self._started = asyncio.Event()
         self._term_ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._attending: asyncio.Task[None] | None = None
         self._replicating: asyncio.Task[None] | None = None
         self._surrenders: Surrenders | None = None
 
@@ -96,9 +103,15 @@ class Cluster:
     def role(self) -> Literal["looking", "following", "leading"]:
         return "leading" if self.leader is not None else "following" if self.membership is not None else "looking"
 
+    def late_s(self) -> float:
+        """How late this process's timers were lately."""
+        return self.attention.late_s(self.engine.clock.monotonic())
+
     async def start(self) -> None:
         """Become part of the cluster; the engine is open afterwards. Raises what makes that impossible."""
         await self.engine.identify()
+        self.attention = Attention(self.engine.clock.monotonic())
+        self._attending = asyncio.create_task(attend(self.attention, self.engine.clock), name="attend")
         self._task = asyncio.create_task(self._run(), name="cluster")
         self._task.add_done_callback(self._run_ended)
         self._replicating = asyncio.create_task(self._replicate(), name="replication")
@@ -116,6 +129,8 @@ class Cluster:
         self._serving = True
         if self.leader is not None:
             await self.leader.serving()
+        if self.membership is not None:
+            self.membership.opened()
 
     def leader_address(self) -> str | None:
         """``host:port`` of the leader's gRPC door; None where this broker leads. Raises RetryError where nobody is known to."""
@@ -144,9 +159,10 @@ class Cluster:
     async def close(self) -> None:
         """Leave. The engine is closed: where it could, its incarnation is sealed."""
         task, self._task = self._task, None
-        if self._replicating is not None:
-            self._replicating.cancel()
-            await asyncio.wait((self._replicating,))
+        for beside in (self._attending, self._replicating):
+            if beside is not None:
+                beside.cancel()
+                await asyncio.wait((beside,))
         if self.leader is not None:
             # Before the streams end: the members then find a lease that they may take at once.
             try:
@@ -190,15 +206,18 @@ class Cluster:
         return found
 
     async def _may_take(self, version: int, lease: Lease | None) -> bool:
-        now_s = self.engine.clock.monotonic()
-        if self._contender.may_take(version, lease, now_s):
+        if self._has_run_out(version, lease):
             return True
         assert lease is not None
         if not lease.serving:
             return False
         host, _, port = lease.address.rpartition(":")
-        refused = await refuses(host, int(port), PROBE_S)
-        return self._contender.may_take(version, lease, self.engine.clock.monotonic(), refused=refused)
+        answer = await ask(host, int(port), PROBE_S, self.engine.clock)
+        return self._has_run_out(version, lease, refused=answer is Answer.REFUSED)
+
+    def _has_run_out(self, version: int, lease: Lease | None, *, refused: bool = False) -> bool:
+        at_s = self.attention.at(self.engine.clock.monotonic())
+        return self._contender.may_take(version, lease, at_s, refused=refused, late_s=self.late_s())
 
     async def _lead(self, version: int, before: Lease | None) -> None:
         lease = Lease(
@@ -208,6 +227,7 @@ class Cluster:
             ttl_ms=self._ttl_ms,
             serving=self._serving,
         )
+        silent_s = self._contender.silent_s(self.attention.at(self.engine.clock.monotonic()))
         try:
             if not await self._register.write(version + 1, lease):
                 return
@@ -230,7 +250,9 @@ class Cluster:
             mine=self._mine,
             lease=lease,
             version=version + 1,
-            predecessor="" if before is None else before.holder,
+            predecessor=("" if before is None else before.holder, silent_s),
+            attention=self.attention,
+            replaced=self.replaced,
             member_timeout_ms=self._timeout_ms,
             draining=self._draining,
             planner=reshard.LoadPlanner(targets),
@@ -274,8 +296,10 @@ class Cluster:
             catalog=self._catalog,
             mine=self._mine,
             silence_ms=self._timeout_ms,
+            attention=self.attention,
             draining=self._draining,
             connections=lambda: self.connections(),
+            serves=lambda: self._serving,
         )
         try:
             await self._join(membership, lease)
@@ -326,7 +350,7 @@ class Cluster:
                 version, now = await self._look()
                 if now is None or now.holder != lease.holder:
                     return
-                if self._contender.may_take(version, now, self.engine.clock.monotonic()):
+                if self._has_run_out(version, now):
                     return
 
     async def _replicate(self) -> None:

@@ -6,9 +6,9 @@ dies, the next one loads the journal and waits `member_timeout_ms` for the membe
 Where all members, two or more, fall silent together, it is this broker that is cut off, more likely than all of them are lost: it
 gives the lease back and stands back for a while, and one of them finds out who can be reached. Otherwise it would fence them all.
 
-A member is lost when its stream ends or is silent. Its incarnation is *condemned*: nothing is committed for it any more. Then it is
-fenced and recovered (`engine/recovery.py`), and in one commit its last chunks are listed, its segments and itself sealed, and their
-successors opened elsewhere. If it was alive after all, it finds the fence and stops.
+`cluster/liveness.py` decides which members are lost. The incarnation of a lost member is *condemned*: nothing is committed for it
+any more. Then it is fenced and recovered (`engine/recovery.py`), and in one commit its last chunks are listed, its segments and
+itself sealed, and their successors opened elsewhere. If it was alive after all, it finds the fence and stops.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from msgspec import structs
 
 from broker.cluster.admission import taken_over
 from broker.cluster.lease import Lease
+from broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Detector, Evidence, Judgement, Lost
 from broker.cluster.manifest import (
     Edit,
     Follower,
@@ -44,6 +45,7 @@ from broker.control.catalog import ClusterCatalog
 from broker.control.gates import LeaderGates
 from broker.control.lease import LeaseRegister
 from broker.control.orders import OrderBook
+from broker.control.probe import ask
 from broker.engine import keys
 from broker.engine.catalog import DeposedError, LocalCatalog
 from broker.engine.recovery import recover
@@ -66,11 +68,8 @@ DRAIN_S = 60.0
 """How long a broker may take to hand all its segments over."""
 DRAIN_TOGETHER_S = 0.2
 """Brokers that are to go at once say so one after the other: none shall inherit from another."""
-REPORT_S = 1.0
-PAUSED_S = 1.0
-"""If no tick came for so long, this process did not run: the silence of others was not theirs."""
 PROBE_S = 0.5
-"""How long a broker that has not joined may take to refuse a connection."""
+"""Time for the address of a suspect to accept or refuse a connection."""
 DAMAGED_RETRY_S = 10.0
 """Pause before a damaged log is read again: somebody may have restored it."""
 TROUBLE_S = 60.0
@@ -87,8 +86,6 @@ class Session(Protocol):
     """A member's stream, as the leader sees it."""
 
     incarnation: Incarnation
-    seen_s: float
-    """The monotonic time of its last word."""
     load: BrokerLoad
     """Its last report."""
     trouble: str
@@ -125,7 +122,9 @@ class Leader:
         mine: this broker, as it is or will be in the manifest.
         draining: set when this broker is to lose its segments and get no others.
         version: of the lease, which this broker has just written.
-        predecessor: the incarnation that let the lease run out; "" where it was given up.
+        predecessor: the incarnation that let the lease run out, and for how long it was silent; "" where the lease was given up.
+        attention: of this process.
+        replaced: counts the brokers that are replaced.
         surrender: asks the follower of a lost lead for its copies (`Surrenders.ask`).
         yields: whether to give the lease back when all members fall silent together.
     """
@@ -139,7 +138,9 @@ class Leader:
         mine: Incarnation,
         lease: Lease,
         version: int,
-        predecessor: str,
+        predecessor: tuple[str, float],
+        attention: Attention,
+        replaced: dict[Evidence, int],
         member_timeout_ms: int,
         draining: asyncio.Event,
         planner: LoadPlanner,
@@ -161,7 +162,6 @@ class Leader:
         self._register = register
         self._mine = mine
         self._version = version
-        self._timeout_s = member_timeout_ms / 1000
         self._draining = draining
         self._ended = ended
         self._fail = fail
@@ -170,12 +170,13 @@ class Leader:
         self._condemned: set[str] = set()
         self._damaged: dict[str, float] = {}
         """Incarnations whose log cannot be read, and until when that is not tried again."""
-        self._gone: set[str] = {predecessor}
-        """Incarnations that are known to be lost, whatever the time."""
-        self._admitted: dict[str, float] = {}
-        """Until when incarnations that were let in may take to begin their stream."""
-        self._expected_until_s = 0.0
-        """So long, incarnations without a stream may still come."""
+        now_s = self.clock.monotonic()
+        self.attention = attention
+        self.detector = Detector(attention, member_timeout_ms / 1000, MEMBER_REPORT_S, now_s)
+        """Of all others."""
+        if predecessor[0]:
+            self.detector.silent_since(*predecessor, now_s)
+        self._replaced = replaced
         self._failing_over: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._meter: LoadMeter | None = None
@@ -233,7 +234,7 @@ class Leader:
         self._check_term()
         now_s = self.clock.monotonic()
         # Where the store takes its time, the others need theirs to find out who leads: who was slow to begin waits for them.
-        self._expected_until_s = now_s + self._timeout_s + PATIENCE * (now_s - began_s)
+        self.detector.begins(now_s, PATIENCE * (now_s - began_s))
         self._catalog.manifest, self._catalog.version = self._local.manifest, self.version
         self._catalog.use(self)
         self.capacity.follow()
@@ -244,8 +245,7 @@ class Leader:
             await self._engine.start(self._catalog, records)
             self._check_term()
         log.info("leads", broker=self._mine.broker_id, incarnation=self._mine.id, version=self.version)
-        for incarnation in self._others():
-            self._spawn(self._probe(incarnation), "probe")
+        self._ask_suspects()
         self._spawn(self._run(), "leader")
         self._spawn(self.gates.run(), "gates")
 
@@ -454,6 +454,13 @@ class Leader:
         session = self.sessions.get(incarnation_id)
         return "it is not connected" if session is None else session.trouble
 
+    def lateness_of(self, incarnation_id: str) -> tuple[float, float]:
+        """How late a broker is, and after how much silence it is replaced, in seconds; this broker is not."""
+        now_s = self.clock.monotonic()
+        if incarnation_id == self._mine.id:
+            return self.attention.late_s(now_s), 0.0
+        return self.detector.late_s(incarnation_id, now_s), self.detector.allowed_s(incarnation_id, now_s)
+
     def since(self, version: int) -> list[tuple[int, bytes]] | None:
         """As `LocalCatalog.since`."""
         return self._local.since(version)
@@ -500,8 +507,8 @@ class Leader:
             raise FencedError(Reason.FENCED, f"another broker took over from this one. incarnation=`{incarnation.id}`")
         for other in self._others():
             if other.id != incarnation.id and (other.broker_id == incarnation.broker_id or _same_place(other, incarnation)):
-                self._gone.add(other.id)
-        self._admitted[incarnation.id] = float("inf")
+                self.detector.over(other.id, "another process runs in its place")
+        self.detector.admitting(incarnation.id)
         # Either commit proves that this broker still leads: one that was replaced while it slept must not keep members.
         try:
             if known is None:
@@ -511,7 +518,7 @@ class Leader:
         except DeposedError as error:
             raise _not_leader() from error
         finally:
-            self._admitted[incarnation.id] = self.clock.monotonic() + self._timeout_s
+            self.detector.admitted(incarnation.id, self.clock.monotonic())
 
     def joined(self, session: Session) -> None:
         """A member's stream begins with what the manifest is now. Raises RetryError(NOT_LEADER) where the term is over."""
@@ -521,8 +528,7 @@ class Leader:
         if before is not None:
             before.end(RetryError(Reason.NOT_LEADER, "the broker joined again"))
         self.sessions[session.incarnation.id] = session
-        self._admitted.pop(session.incarnation.id, None)
-        self._gone.discard(session.incarnation.id)
+        self.detector.joined(session.incarnation.id, self.clock.monotonic())
         self.capacity.tick(self.clock.monotonic())
         log.info("member_joined", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
 
@@ -531,8 +537,9 @@ class Leader:
         if self.sessions.get(session.incarnation.id) is session:
             del self.sessions[session.incarnation.id]
             if not self._stopped:
-                self._gone.add(session.incarnation.id)
+                self.detector.left(session.incarnation.id, self.clock.monotonic())
                 log.info("member_left", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
+                self._ask_suspects()
 
     def awaits_members(self) -> bool:
         """Whether there are brokers of which it is not known yet if they come or are lost."""
@@ -541,39 +548,45 @@ class Leader:
     def _others(self) -> list[Incarnation]:
         return [one for one in self.manifest.incarnations.values() if not one.sealed and one.id != self._mine.id]
 
-    async def _probe(self, incarnation: Incarnation) -> None:
-        """A broker whose address refuses connections does not come any more."""
-        if await refuses(incarnation.host, incarnation.grpc_port, PROBE_S):
-            self._gone.add(incarnation.id)
+    def _ask_suspects(self) -> None:
+        """Ask the addresses of brokers that may be lost."""
+        others = {one.id: one for one in self._others()}
+        for incarnation_id in self.detector.asking(others, self.clock.monotonic()):
+            self._spawn(self._ask(others[incarnation_id]), "ask")
+
+    async def _ask(self, incarnation: Incarnation) -> None:
+        answer = await ask(incarnation.host, incarnation.grpc_port, PROBE_S, self.clock)
+        self.detector.answered(incarnation.id, answer, self.clock.monotonic())
+        self._replace_lost()
 
     async def _run(self) -> None:
-        seen_s = self.clock.monotonic()
-        report_s = seen_s
+        report_s = self.clock.monotonic()
         while True:
             await asyncio.sleep(TICK_S if self.sessions or self._others() else ALONE_S)
             now_s = self.clock.monotonic()
-            if now_s - seen_s > PAUSED_S:
-                self._expected_until_s = now_s + self._timeout_s
-                for session in self.sessions.values():
-                    session.seen_s = now_s
-            seen_s = now_s
             self.capacity.tick(now_s)
-            if self._yields and self._failing_over is None and self._is_cut_off(now_s):
-                self._yields = False
-                self._failing_over = self._spawn(self._yield(), "yield")
-            lost = self._find_lost(now_s) if self._failing_over is None else []
-            if lost and self._failing_over is None:
-                self._failing_over = self._spawn(self._fail_over(lost), "failover")
-            if now_s - report_s >= REPORT_S:
+            self._ask_suspects()
+            self._replace_lost()
+            if now_s - report_s >= LEADER_REPORT_S:
                 report_s = now_s
                 for session in list(self.sessions.values()):
                     session.alive()
+                self.detector.forget({one.id for one in self._others()} | self.sessions.keys())
                 self._measure(now_s)
                 self._plan()
 
-    def _is_cut_off(self, now_s: float) -> bool:
-        silences_s = [now_s - session.seen_s for session in self.sessions.values()]
-        return len(silences_s) > 1 and max(silences_s) > self._timeout_s and min(silences_s) > self._timeout_s / 2
+    def _replace_lost(self) -> None:
+        """Begin the failover of those that are lost, or give the lease back where this broker is cut off."""
+        if self._failing_over is not None:
+            return
+        now_s = self.clock.monotonic()
+        if self._yields and self.detector.is_cut_off(now_s):
+            self._yields = False
+            self._failing_over = self._spawn(self._yield(), "yield")
+            return
+        lost = self._find_lost(now_s)
+        if lost:
+            self._failing_over = self._spawn(self._fail_over(lost), "failover")
 
     async def _yield(self) -> None:
         try:
@@ -587,24 +600,25 @@ class Leader:
         self.yielded = True
         self._failed(DeposedError(Reason.NOT_LEADER, "all brokers fell silent at once: one of them shall lead"))
 
-    def _find_lost(self, now_s: float) -> list[Incarnation]:
-        lost: list[Incarnation] = []
-        for incarnation in self._others():
-            if now_s < self._damaged.get(incarnation.id, 0.0):
-                continue
-            session = self.sessions.get(incarnation.id)
-            if session is None:
-                if incarnation.id in self._gone or now_s > max(self._expected_until_s, self._admitted.get(incarnation.id, 0.0)):
-                    lost.append(incarnation)
-            elif now_s - session.seen_s > self._timeout_s:
-                log.warning("member_silent", broker=incarnation.broker_id, seconds=round(now_s - session.seen_s, 3))
-                session.end(RetryError(Reason.TIMED_OUT, "the broker was silent for too long"))
-                lost.append(incarnation)
-            elif self._is_cut_from_store(session, now_s):
-                log.warning("member_cannot_store", broker=incarnation.broker_id, trouble=session.trouble)
-                session.end(RetryError(Reason.STORE_UNAVAILABLE, "the broker could not store records for too long"))
-                lost.append(incarnation)
-        return lost
+    def _find_lost(self, now_s: float) -> list[Lost]:
+        others = {one.id: one for one in self._others() if now_s >= self._damaged.get(one.id, 0.0)}
+        for incarnation_id in others:
+            session = self.sessions.get(incarnation_id)
+            if session is not None and self._is_cut_from_store(session, now_s):
+                self.detector.over(incarnation_id, f"it could not store records for {TROUBLE_S:g} s: {session.trouble}")
+        found: Judgement = self.detector.judge(others, now_s)
+        for one in found.waited_for:
+            incarnation = others[one.incarnation_id]
+            log.warning("member_starved", broker=incarnation.broker_id, why=one.why)
+            order = Order(kind=OrderKind.WAIT, seal=(), open=(), why=f"broker {incarnation.broker_id} is waited for: {one.why}")
+            self.orders.note(order, topic_ids=(), began_s=now_s)
+        for one in found.lost:
+            self._replaced[one.evidence] += 1
+            log.warning("member_lost", broker=others[one.incarnation_id].broker_id, evidence=one.evidence.name.lower(), why=one.why)
+            session = self.sessions.get(one.incarnation_id)
+            if session is not None:
+                session.end(RetryError(Reason.TIMED_OUT, f"the broker was replaced: {one.why}"))
+        return list(found.lost)
 
     def _is_cut_from_store(self, session: Session, now_s: float) -> bool:
         """Whether a broker alone has trouble with the store. This broker's own renewals must have worked meanwhile: where the store
@@ -612,9 +626,10 @@ class Leader:
         since_s = session.trouble_since_s
         return since_s is not None and now_s - max(since_s, self._store_well_since_s) > TROUBLE_S
 
-    async def _fail_over(self, lost: list[Incarnation]) -> None:
+    async def _fail_over(self, judged: list[Lost]) -> None:
         started_s = self.clock.monotonic()
-        self._condemned.update(incarnation.id for incarnation in lost)
+        why = {one.incarnation_id: one.why for one in judged}
+        self._condemned.update(why)
         try:
             while True:
                 try:
@@ -647,7 +662,7 @@ class Leader:
             seconds=round(self.clock.monotonic() - started_s, 3),
         )
         for incarnation in lost:
-            self._note_failover(incarnation, recovered.edits, started_s)
+            self._note_failover(incarnation, recovered.edits, started_s, why.get(incarnation.id, "its log was damaged"))
         self._engine.sweep_sealed()
 
     def _note_damage(self, incarnation: Incarnation, error: CorruptError) -> None:
@@ -663,7 +678,7 @@ class Leader:
             self.orders.note(order, topic_ids=topics, began_s=now_s, error=error)
         self._damaged[incarnation.id] = now_s + DAMAGED_RETRY_S
 
-    def _note_failover(self, incarnation: Incarnation, edits: Sequence[Edit], began_s: float) -> None:
+    def _note_failover(self, incarnation: Incarnation, edits: Sequence[Edit], began_s: float, evidence: str) -> None:
         """For people."""
         chain = self.manifest.sealed_segments
         sealed = [chain[edit.segment_id] for edit in edits if isinstance(edit, SealSegment) and edit.segment_id in chain]
@@ -681,7 +696,7 @@ class Leader:
             kind=OrderKind.FAILOVER,
             seal=tuple(segment.id for segment in sealed),
             open=(),
-            why=f"broker {incarnation.broker_id} was lost: {took}",
+            why=f"broker {incarnation.broker_id} was lost: {evidence}; {took}",
         )
         self.orders.note(order, topic_ids=(segment.topic_id for segment in sealed), began_s=began_s)
 
@@ -714,8 +729,14 @@ class Leader:
             self._drained.add(self._mine.id)
             self._spawn(self._drain_soon(), "drain")
 
-    def reported(self, session: Session) -> None:
-        """A member has sent a report."""
+    def reported(self, session: Session, late_s: float, *, serves: bool) -> None:
+        """A member has sent a report.
+
+        Args:
+            late_s: how late its timers are.
+            serves: its door is open.
+        """
+        self.detector.heard(session.incarnation.id, self.clock.monotonic(), late_s=late_s, serves=serves)
         if session.load.draining and session.incarnation.id not in self._drained:
             self._drained.add(session.incarnation.id)
             self._spawn(self._drain_soon(), "drain")
@@ -799,21 +820,6 @@ class Leader:
 def _not_leader() -> RetryError:
     """For others: this broker was replaced, not they."""
     return RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
-
-
-async def refuses(host: str, port: int, timeout_s: float) -> bool:
-    """Whether nobody listens at an address; False where that cannot be known."""
-    if not host or not port:
-        return False
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(host, port)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return False
 
 
 def _same_place(one: Incarnation, other: Incarnation) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
 
+from broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Heard, stretched
 from broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
 from broker.control.catalog import ClusterCatalog
 from broker.control.load import LoadMeter
@@ -23,8 +25,6 @@ from broker.wire.grpc.methods import methods
 log = get_logger("member")
 
 METHODS = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
-REPORT_S = 0.5
-"""Pause between two words to the leader. It waits for four of them."""
 JOIN_TIMEOUT_S = 15.0
 """The leader commits before it welcomes anybody, which takes as long as the store takes."""
 CONNECT_TIMEOUT_S = 5.0
@@ -38,9 +38,11 @@ class Membership:
 
     Args:
         address: the leader's, ``host:port``.
-        silence_ms: after so long without a word the leader is lost.
+        silence_ms: after so long without a word the leader is lost, on a quiet machine.
+        attention: of this process.
         draining: set, by whomever, when this broker is to lose its segments and get no others: it reports so at once.
         connections: how many clients are connected now.
+        serves: whether this broker's gRPC door is open.
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class Membership:
         catalog: ClusterCatalog,
         mine: Incarnation,
         silence_ms: int,
+        attention: Attention,
         draining: asyncio.Event,
         connections: Callable[[], int],
+        serves: Callable[[], bool],
     ) -> None:
         self.address = address
         self.leader_broker_id = -1
@@ -61,7 +65,11 @@ class Membership:
         self._catalog = catalog
         self._mine = mine
         self._silence_s = silence_ms / 1000
+        self._attention = attention
+        self._meter = LoadMeter(engine)
         self._connections = connections
+        self._serves = serves
+        self._leader = Heard(LEADER_REPORT_S, 0.0)
         self._channel = connect(address)
         self._stream: Stream | None = None
         self._moved: asyncio.Event = asyncio.Event()
@@ -97,10 +105,16 @@ class Membership:
 
     async def run(self) -> None:
         """Follow the leader. Returns never; raises what ended the stream, as `join`."""
+        clock = self._engine.clock
+        now_s = clock.monotonic()
+        self._leader.at_s = self._attention.at(now_s)
+        self._meter = LoadMeter(self._engine)
         reporting = asyncio.create_task(self._report(), name="report")
         try:
             while True:
-                message = await self._read(self._silence_s)
+                message = await self._read(None)
+                now_s = clock.monotonic()
+                self._leader.spoke(self._attention.at(now_s), now_s)
                 kind = message.WhichOneof("message")
                 if kind == "edits":
                     self._apply(message.edits)
@@ -130,7 +144,7 @@ class Membership:
         assert self._stream is not None
         await self._stream.write(message.SerializeToString(), timeout_s)
 
-    async def _read(self, timeout_s: float) -> control_pb2.JoinResponse:
+    async def _read(self, timeout_s: float | None) -> control_pb2.JoinResponse:
         assert self._stream is not None
         return control_pb2.JoinResponse.FromString(await self._stream.read(timeout_s))
 
@@ -143,22 +157,45 @@ class Membership:
         moved.set()
 
     async def _report(self) -> None:
-        meter = LoadMeter(self._engine)
-        while True:
-            meter.draining = self._draining.is_set()
-            report = meter.report(self.version, self._connections())
+        """Tell the leader what happens here, and end the stream where the leader is silent for too long."""
+        while not self._leader_is_lost():
+            is_draining = self._draining.is_set()
             try:
-                await self._send(control_pb2.JoinRequest(report=report))
+                await self._tell()
             except RetryError:
                 return  # who reads the stream is told why
-            if meter.draining:
-                await asyncio.sleep(REPORT_S)
-                continue
             try:
-                async with asyncio.timeout(REPORT_S):
-                    await self._draining.wait()
+                async with asyncio.timeout(MEMBER_REPORT_S):
+                    await (asyncio.sleep(MEMBER_REPORT_S) if is_draining else self._draining.wait())
             except TimeoutError:
                 pass
+
+    async def _tell(self) -> None:
+        """Send a report. Raises RetryError where the stream is over."""
+        self._meter.draining = self._draining.is_set()
+        report = self._meter.report(self.version, self._connections())
+        report.late_ms = round(self._attention.late_s(self._engine.clock.monotonic()) * 1000)
+        report.serving = self._serves()
+        await self._send(control_pb2.JoinRequest(report=report))
+
+    async def _tell_door(self) -> None:
+        with suppress(RetryError):
+            await self._tell()
+
+    def opened(self) -> None:
+        """This broker's gRPC door is open: the leader is told at once."""
+        self._spawn(self._tell_door())
+
+    def _leader_is_lost(self) -> bool:
+        """Whether the leader was silent for too long, in which case the stream is ended."""
+        assert self._stream is not None
+        now_s = self._engine.clock.monotonic()
+        silent_s = self._leader.silent_s(self._attention.at(now_s))
+        late_s = max(self._attention.late_s(now_s), self._leader.late.peak_s(now_s))
+        is_lost = silent_s > stretched(self._silence_s, late_s)
+        if is_lost:
+            self._stream.give_up(f"the leader is silent. seconds=`{silent_s:.1f}` late_s=`{late_s:.1f}`")
+        return is_lost
 
     # -- orders
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from broker.cluster.liveness import Answer
 from broker.cluster.manifest import Follower, Incarnation
-from broker.control.leader import refuses
+from broker.control.probe import ask
 from broker.control.stream import Stream, connect
 from broker.engine.engine import Engine
 from broker.engine.replicas import Copy
@@ -139,7 +140,7 @@ class Surrenders:
             now_s = self._engine.clock.monotonic()
             waited_s = now_s - self._asked_s.setdefault(lead.id, now_s)
             # Another run of the process says so itself.
-            is_gone = isinstance(error, InvalidError) or await refuses(follower.host, follower.grpc_port, PROBE_S)
+            is_gone = isinstance(error, InvalidError) or await self._refuses(follower)
             if not is_gone and waited_s < PATIENCE_S:
                 raise RetryError(
                     Reason.NOT_READY,
@@ -149,6 +150,9 @@ class Surrenders:
             copies = []
         self._asked_s.pop(lead.id, None)
         return copies
+
+    async def _refuses(self, follower: Follower) -> bool:
+        return await ask(follower.host, follower.grpc_port, PROBE_S, self._engine.clock) is Answer.REFUSED
 
     async def _ask(self, lead: str, follower: Follower) -> list[Copy]:
         address = f"{follower.host}:{follower.grpc_port}"

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from broker.control.wire import error_of
-from broker.runtime.errors import Reason, RetryError
+from broker.runtime.errors import HeadgateError, Reason, RetryError
 
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -38,6 +38,7 @@ class Stream:
         self._address = address
         self._call: Any = channel.stream_stream(path)()
         self._sending = asyncio.Lock()
+        self._given_up = ""
 
     async def write(self, message: bytes, timeout_s: float | None = None) -> None:
         """Send a message; returns when the transport took it. The first one waits for the connection, which may never come."""
@@ -52,8 +53,16 @@ class Stream:
             except grpc.aio.AioRpcError as error:
                 raise error_of(error, self._address) from error
 
-    async def read(self, timeout_s: float) -> bytes:
+    async def read(self, timeout_s: float | None) -> bytes:
         """The next message."""
+        try:
+            return await self._read(timeout_s)
+        except HeadgateError as error:
+            if self._given_up:
+                raise RetryError(Reason.TIMED_OUT, f"{self._given_up} address=`{self._address}`") from error
+            raise
+
+    async def _read(self, timeout_s: float | None) -> bytes:
         try:
             async with asyncio.timeout(timeout_s):
                 data = await self._call.read()
@@ -83,6 +92,11 @@ class Stream:
                 self._address,
             )
         raise RetryError(Reason.NOT_LEADER, f"the other broker ended the stream. address=`{self._address}`")
+
+    def give_up(self, why: str) -> None:
+        """End it: `read` raises RetryError(TIMED_OUT) with this text."""
+        self._given_up = why
+        self._call.cancel()
 
     def cancel(self) -> None:
         """End it."""

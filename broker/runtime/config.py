@@ -100,7 +100,10 @@ class Settings:
         3 * SECOND_MS, 300, 600 * SECOND_MS, "another broker leads when the leader has not renewed its lease for this long"
     )
     cluster_member_timeout_ms: int = _duration(
-        2 * SECOND_MS, 200, 600 * SECOND_MS, "a broker that the leader has not heard for this long is replaced"
+        2 * SECOND_MS,
+        200,
+        600 * SECOND_MS,
+        "a broker that the leader has not heard for this long is replaced; on a starved machine after up to five times this long",
     )
     cluster_broker_bytes_per_second: int = _size(
         100 * MIB, 64 * KIB, 1024 * GIB, "traffic that one broker is to serve, in and out; a segment with a quarter of it is split"

@@ -11,6 +11,7 @@ from broker import __version__
 from broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics
 
 if TYPE_CHECKING:
+    from broker.control.cluster import Cluster
     from broker.engine.coordinator import Coordinator
     from broker.engine.engine import Engine
     from broker.engine.partition import PartitionLog
@@ -96,6 +97,20 @@ class Observer:
         _register_engine(self.metrics, engine)
         _register_cluster(self.metrics, engine)
         _register_groups(self.metrics, groups)
+
+    def cluster_joined(self, cluster: Cluster) -> None:
+        """The control plane is there."""
+        self.metrics.gauge(
+            "headgate_cluster_late_seconds",
+            "how late this broker's timers were at most in the last half minute; above 0.2 its machine is starved",
+            cluster.late_s,
+        )
+        self.metrics.counter(
+            "headgate_cluster_replaced_brokers",
+            "brokers that this one replaced as the leader, by evidence: dead, unreached, silent",
+            lambda: {(evidence.name.lower(),): count for evidence, count in cluster.replaced.items()},
+            ("evidence",),
+        )
 
     def close(self) -> None:
         """Stop measuring."""

@@ -234,6 +234,7 @@ class Process:
         self._grpc_port = await server.start()
         self._grpc = server
         assert self._cluster is not None
+        self._observer.cluster_joined(self._cluster)
         await self._cluster.serving()
 
     async def _start_http(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from broker.cluster.liveness import is_starved
 from broker.cluster.manifest import Incarnation, decode_edits
 from broker.cluster.segments import BrokerLoad, Order, SegmentInfo
 from broker.control.cluster import Cluster
@@ -32,9 +33,8 @@ INCARNATION_ID = re.compile("[0-9a-f]{32}")
 class MemberSession:
     """One member's stream."""
 
-    def __init__(self, leader: Leader, incarnation: Incarnation, now_s: float) -> None:
+    def __init__(self, leader: Leader, incarnation: Incarnation) -> None:
         self.incarnation = incarnation
-        self.seen_s = now_s
         self.load = BrokerLoad(incarnation_id=incarnation.id, broker_id=incarnation.broker_id)
         self.trouble = ""
         self.trouble_since_s: float | None = None
@@ -133,17 +133,17 @@ class MemberSession:
         clock = self._leader.clock
         while (data := await call.read()) is not grpc.aio.EOF:
             message = decode(control_pb2.JoinRequest, data)
-            self.seen_s = clock.monotonic()
             kind = message.WhichOneof("message")
             if kind == "report":
                 self.trouble = message.report.trouble
                 if not self.trouble:
                     self.trouble_since_s = None
                 elif self.trouble_since_s is None:
-                    self.trouble_since_s = self.seen_s
+                    self.trouble_since_s = clock.monotonic()
                 self.load = broker_load(self.incarnation, message.report)
-                self._leader.reported(self)
+                self._leader.reported(self, message.report.late_ms / 1000, serves=message.report.serving)
             elif kind == "result":
+                self._leader.detector.heard(self.incarnation.id, clock.monotonic())
                 done = self._orders.pop(message.result.order_id, None)
                 if done is not None and not done.done():
                     done.set_result(message.result)
@@ -174,7 +174,7 @@ class ControlService:
             )
         incarnation = incarnation_of(hello, leader.clock.now_ms())
         await leader.admit(incarnation, hello.version)
-        session = MemberSession(leader, incarnation, leader.clock.monotonic())
+        session = MemberSession(leader, incarnation)
         # From here to `joined` nothing is awaited: every commit after the snapshot goes into the queue behind it.
         missed = leader.since(hello.version) if hello.version else None
         welcome = control_pb2.Welcome(
@@ -293,6 +293,8 @@ class ControlService:
                 follower = leader.manifest.incarnations.get(followers[key].incarnation_id) if key in followers else None
                 if follower is not None:
                     row.follower_broker_id = follower.broker_id
+                late_s, silence_s = leader.lateness_of(key)
+                row.late_ms, row.starved, row.silence_ms_max = round(late_s * 1000), is_starved(late_s), round(silence_s * 1000)
                 load = loads.get(key)
                 if load is not None:
                     row.cpu_share, row.memory_bytes, row.connections = load.cpu_share, load.memory_bytes, load.connections

@@ -230,7 +230,7 @@ class Connection:
         """The caller is not interested any more: what serves the call is cancelled."""
         self.network._connections.pop(self, None)
         if not self.near.ended:
-            self.near.ended = True
+            self.near.end()
             self.deliver(True, lambda far: self._cancel())
 
     def _cancel(self) -> None:
@@ -279,6 +279,11 @@ class End:
         if self.status is None:
             self.status = (code, details, trailing)
             self._wake()
+
+    def end(self) -> None:
+        """No more is read or written at this end."""
+        self.ended = True
+        self._wake()
 
     async def write(self, data: bytes) -> None:
         if self.status is not None or self.ended:

@@ -68,8 +68,10 @@ class PaperLeader:
             leader_broker_id=1,
             version=7,
             members=[
-                control_pb2.MemberState(member=other, cpu_share=0.1, draining=True),
-                control_pb2.MemberState(member=member, cpu_share=0.52, memory_bytes=3 << 20, connections=4),
+                control_pb2.MemberState(member=other, cpu_share=0.1, draining=True, silence_ms_max=6400),
+                control_pb2.MemberState(
+                    member=member, cpu_share=0.52, memory_bytes=3 << 20, connections=4, late_ms=1340, starved=True
+                ),
             ],
             segments=[
                 control_pb2.SegmentState(
@@ -231,8 +233,9 @@ async def test_top_prints_every_look_where_nobody_watches(brokers: tuple[Broker,
     assert first.splitlines() == second.splitlines()
     lines = first.splitlines()
     assert lines[0] == "2 brokers of 1 desired, leader 1, 2 segments, 2.0 KiB/s in, 0 B/s out"
+    assert lines[1] == "machine starved: broker 1 runs up to 1.3 s late; a silent broker is replaced after up to 6.4 s"
     rows = [line.split("\t") for line in lines]
-    assert ["1", "h1:9092", "52%", "3.0 MiB", "4", "1", "0 B", "0 B", "serves, leader"] in rows
+    assert ["1", "h1:9092", "52%", "3.0 MiB", "4", "1", "0 B", "0 B", "serves, leader, starved"] in rows
     assert ["2", "h2:9192", "10%", "0 B", "0", "1", "2.0 KiB", "0 B", "drains"] in rows
     assert ["4.2 s", "split", "orders", "done, writers waited 120 ms", "segment 9 took 0.40 of a broker"] in rows
     assert ["9.0 s", "move", "", "failed: member is lost", "brokers were apart"] in rows
@@ -246,7 +249,9 @@ async def test_status_shows_segments_and_decisions(brokers: tuple[Broker, Broker
     code, out, _ = await headgate(other, "status", "--window", "0")
     assert code == 0 and "cluster c1: 2 brokers, 1 topic" in out and "2 brokers of 1 desired, leader 1, 2 segments" in out
     assert "segment 9 took 0.40 of a broker" in out and "\norders\t8\t" in out
+    assert "\nmachine starved: broker 1 runs up to 1.3 s late; a silent broker is replaced after up to 6.4 s\n" in out
     value = json.loads((await headgate(leader, "status", "--window", "0", "--json"))[1])
+    assert [one["starved"] for one in value["control"]["view"]["members"]] == [True, False]
     assert value["control"]["view"]["segments"][0]["id"] == 11 and value["control"]["desired"]["brokers"] == 1
 
 

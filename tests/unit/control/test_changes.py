@@ -79,7 +79,7 @@ async def test_a_broker_is_drained_by_hand(world: World, victim: int) -> None:
 async def test_brokers_that_go_together_inherit_nothing_from_each_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "DRAIN_TOGETHER_S", 1.0)
     # Only what a broker says of itself makes the leader plan.
-    monkeypatch.setattr(leader, "REPORT_S", WAIT_S)
+    monkeypatch.setattr(leader, "LEADER_REPORT_S", WAIT_S)
     await create(world, "t", 6)
     await asyncio.gather(world.brokers[1].stop(), world.brokers[2].stop())
     await until(lambda: len(world.brokers[0].leads().get("t", ())) == 6)
@@ -157,7 +157,8 @@ async def test_a_failover_is_told(world: World) -> None:
     await until(lambda: all_led_once(world, "t", 6))
     decision = (await describe(world)).decisions[0]
     assert (decision.kind, decision.error, decision.under_way) == ("failover", "", False)
-    assert decision.why.startswith("broker 3 was lost: its 1 segment went to broker ")
+    evidence = "its stream ended and its address refuses connections"
+    assert decision.why.startswith(f"broker 3 was lost: {evidence}; its 1 segment went to broker ")
     await victim.start()
     await until(lambda: len(world.leader.engine.brokers()) == 3)
 

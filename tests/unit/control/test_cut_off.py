@@ -6,35 +6,34 @@ well, or that a silent broker is never replaced.
 
 from __future__ import annotations
 
+from typing import Any
+
 from broker.control.leader import Leader, Session
 from broker.runtime.errors import FencedError
-from broker.server.grpc.control_service import MemberSession
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.world import Broker, World, until
 
 VERY_LONG_S = 100.0
 
 
-class Silent(MemberSession):
-    """One that was last heard long ago, whatever comes."""
+def silence(term: Leader, *sessions: Session, seconds: float = VERY_LONG_S) -> None:
+    """They were last heard so long ago, and whatever comes of them is not heard."""
+    silent = {session.incarnation.id for session in sessions}
+    heard = term.detector.heard
+    for incarnation_id in silent:
+        term.detector.silent_since(incarnation_id, seconds, term.clock.monotonic())
 
-    @property
-    def seen_s(self) -> float:
-        return -1000.0
+    def deaf(incarnation_id: str, now_s: float, **report: Any) -> None:
+        if incarnation_id not in silent:
+            heard(incarnation_id, now_s, **report)
 
-    @seen_s.setter
-    def seen_s(self, now_s: float) -> None: ...
-
-
-def silence(*sessions: Session) -> None:
-    for session in sessions:
-        session.__class__ = Silent
+    term.detector.heard = deaf  # type: ignore[method-assign]
 
 
 async def hears_nobody(term: Leader) -> None:
     """As soon as it has members: their last words are long ago."""
     await until(lambda: len(term.sessions) == 2)
-    silence(*term.sessions.values())
+    silence(term, *term.sessions.values())
 
 
 def incarnations(world: World) -> set[str]:
@@ -81,7 +80,7 @@ async def test_who_hears_some_replaces_the_others(world: World) -> None:
     term = leader.cluster.leader
     assert term is not None
     silent = next(iter(term.sessions.values()))
-    silence(silent)
+    silence(term, silent)
     await until(lambda: silent.incarnation.id not in incarnations(world))
     assert leader.cluster.leader is term
     await fails_alone(world, silent.incarnation.id)
@@ -93,7 +92,7 @@ async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
     assert term is not None
     term._store_well_since_s -= VERY_LONG_S
     cut, other = term.sessions.values()
-    cut.trouble, cut.trouble_since_s = "the store does not answer", cut.seen_s - VERY_LONG_S
+    cut.trouble, cut.trouble_since_s = "the store does not answer", term.clock.monotonic() - VERY_LONG_S
     await until(lambda: cut.incarnation.id not in incarnations(world))
     assert other.incarnation.id in incarnations(world) and leader.cluster.leader is term
     await fails_alone(world, cut.incarnation.id)
@@ -108,7 +107,7 @@ async def test_nobody_is_replaced_because_the_store_was_away(world: World) -> No
     now_s = term.clock.monotonic()
     for session in term.sessions.values():
         # Only now: what the others say of themselves meanwhile is that they are well.
-        session.trouble, session.trouble_since_s = "the store does not answer", session.seen_s - VERY_LONG_S
+        session.trouble, session.trouble_since_s = "the store does not answer", now_s - VERY_LONG_S
     assert not any(term._is_cut_from_store(session, now_s) for session in term.sessions.values())
     assert all(term._is_cut_from_store(session, now_s + VERY_LONG_S) for session in term.sessions.values())
 

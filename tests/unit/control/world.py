@@ -129,7 +129,8 @@ class Broker:
         # First its doors: nobody hears of it any more.
         await self.server.close(0)
         self.store.kill()
-        tasks = [task for task in (self.cluster._task, self.cluster._replicating) if task is not None]
+        beside = (self.cluster._task, self.cluster._attending, self.cluster._replicating)
+        tasks = [task for task in beside if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)

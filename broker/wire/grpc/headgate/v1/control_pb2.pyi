@@ -45,7 +45,7 @@ class BrokerMember(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining")
+    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving")
     WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,8 @@ class LoadReport(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LATE_MS_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
     window_ms: int
     segments: _containers.RepeatedCompositeFieldContainer[SegmentReport]
     cpu_share: float
@@ -62,7 +64,9 @@ class LoadReport(_message.Message):
     version: int
     trouble: str
     draining: bool
-    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
+    late_ms: int
+    serving: bool
+    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ..., late_ms: _Optional[int] = ..., serving: _Optional[bool] = ...) -> None: ...
 
 class SegmentReport(_message.Message):
     __slots__ = ("segment_id", "partitions", "bytes_in", "bytes_out", "requests")
@@ -303,7 +307,7 @@ class DescribeResponse(_message.Message):
     def __init__(self, leader_broker_id: _Optional[int] = ..., version: _Optional[int] = ..., members: _Optional[_Iterable[MemberState]] = ..., segments: _Optional[_Iterable[SegmentState]] = ..., decisions: _Optional[_Iterable[Decision]] = ...) -> None: ...
 
 class MemberState(_message.Message):
-    __slots__ = ("member", "incarnation_id", "cpu_share", "memory_bytes", "connections", "draining", "trouble", "follower_broker_id")
+    __slots__ = ("member", "incarnation_id", "cpu_share", "memory_bytes", "connections", "draining", "trouble", "follower_broker_id", "late_ms", "starved", "silence_ms_max")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -312,6 +316,9 @@ class MemberState(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     FOLLOWER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    LATE_MS_FIELD_NUMBER: _ClassVar[int]
+    STARVED_FIELD_NUMBER: _ClassVar[int]
+    SILENCE_MS_MAX_FIELD_NUMBER: _ClassVar[int]
     member: BrokerMember
     incarnation_id: str
     cpu_share: float
@@ -320,7 +327,10 @@ class MemberState(_message.Message):
     draining: bool
     trouble: str
     follower_broker_id: int
-    def __init__(self, member: _Optional[BrokerMember] = ..., incarnation_id: _Optional[str] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., draining: _Optional[bool] = ..., trouble: _Optional[str] = ..., follower_broker_id: _Optional[int] = ...) -> None: ...
+    late_ms: int
+    starved: bool
+    silence_ms_max: int
+    def __init__(self, member: _Optional[BrokerMember] = ..., incarnation_id: _Optional[str] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., draining: _Optional[bool] = ..., trouble: _Optional[str] = ..., follower_broker_id: _Optional[int] = ..., late_ms: _Optional[int] = ..., starved: _Optional[bool] = ..., silence_ms_max: _Optional[int] = ...) -> None: ...
 
 class SegmentState(_message.Message):
     __slots__ = ("id", "topic", "first_partition", "end_partition", "broker_id", "leader_epoch", "bytes_in_per_second", "bytes_out_per_second", "requests_per_second")

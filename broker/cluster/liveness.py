@@ -1,0 +1,400 @@
+"""Which brokers are dead, which are cut off, and which are only starved. No I/O; time is an argument.
+
+Theory of operation. A broker on a machine with too many runnable processes is silent, and so is a dead one. Three things tell them
+apart:
+
+- *The address.* The kernel of a starved or stopped process accepts connections at its listening sockets. The kernel of a dead
+  process refuses them, and a machine that is gone or cut off does not answer. The leader asks the addresses of all *suspects*
+  (`Detector.suspects`) again and again: brokers without a stream, and brokers that are silent for half of the time-out.
+- *Lateness.* Each broker measures how late its own timers are, and tells the leader; the leader also measures how late the broker's
+  reports arrive. `Lateness` keeps the peak of the last minute. A time-out is stretched by it (`stretched`), five times at most.
+- *Attention.* Time in which the measuring process did not run itself says nothing about others. `Attention` counts a gap between
+  two of its own ticks as one second at most.
+
+So a broker is lost (`Detector.lost`)
+
+====================  =========================  ====================================================================
+its stream            its address                it is lost
+====================  =========================  ====================================================================
+ended                 refuses, or is unreached   at once
+never began           refuses                    at once
+open and silent       refuses                    at once
+never began, silent   unreached                  after the time-out
+ended, silent         accepts, or not known      after the stretched time-out; one at a time with growing pauses (`Pace`)
+====================  =========================  ====================================================================
+
+A refusal of a broker that reported that its door is not open yet counts as not known.
+
+On a quiet machine the stretched time-out is the time-out: a broker that hangs is replaced after `cluster_member_timeout_ms`. On a
+starved machine it is replaced after `STRETCHED_MAX` times that, of the leader's attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from enum import Enum
+
+MEMBER_REPORT_S = 0.5
+"""Pause between two reports of a member to the leader."""
+LEADER_REPORT_S = 1.0
+"""Longest pause between two words of the leader to a member, on a quiet machine."""
+TICK_S = 0.25
+"""Pause between two wake-ups by which a process measures how late its timers are. A broker that rests is woken seldom."""
+LATE_S_MIN = 0.2
+"""Lateness below this does not count: garbage collection and the largest requests make a timer of a quiet machine so late."""
+STRETCH = 4.0
+"""Seconds by which a time-out grows for each second of lateness above `LATE_S_MIN`. A report passes through four processes'
+turns at most: the member's timer and writing thread, the leader's reading thread and loop, each of which may be late."""
+STRETCHED_MAX = 5.0
+"""The longest stretched time-out, in multiples of the time-out."""
+PEAK_S = 30.0
+"""The peak of lateness is remembered for this long at least, and for twice as long at most."""
+GAP_S_MAX = 1.0
+"""A gap between two ticks counts as this much at most: for the rest of it this process did not run either."""
+ASK_AGAIN_S = 0.2
+"""Pause between two questions to the address of one suspect."""
+PAUSE_S_MAX = 60.0
+"""Longest pause between two replacements for silence."""
+CALM_PAUSES = 4.0
+"""After this many pauses without a replacement for silence, the next pause is the shortest again."""
+
+
+class Lateness:
+    """The peak of how late something was lately, in seconds."""
+
+    __slots__ = ("_before_s", "_now_s", "_since_s")
+
+    def __init__(self) -> None:
+        self._since_s = 0.0
+        """When the current period of `PEAK_S` began, on the monotonic clock."""
+        self._now_s = 0.0
+        """Peak of the current period."""
+        self._before_s = 0.0
+        """Peak of the period before it."""
+
+    def observe(self, late_s: float, at_s: float) -> None:
+        """Note one observation; a negative one counts as 0."""
+        self._turn(at_s)
+        self._now_s = max(self._now_s, late_s)
+
+    def peak_s(self, at_s: float) -> float:
+        """The largest observation of the last `PEAK_S` to twice `PEAK_S`."""
+        self._turn(at_s)
+        return max(self._now_s, self._before_s)
+
+    def _turn(self, at_s: float) -> None:
+        periods = (at_s - self._since_s) // PEAK_S
+        if periods >= 1:
+            self._before_s = self._now_s if periods == 1 else 0.0
+            self._now_s = 0.0
+            self._since_s += periods * PEAK_S
+
+
+def is_starved(late_s: float) -> bool:
+    """Whether a process of this lateness gets too little time."""
+    return late_s > LATE_S_MIN
+
+
+def stretched(timeout_s: float, late_s: float) -> float:
+    """A time-out for silence where timers and answers have been this late: `timeout_s` to `STRETCHED_MAX` times that."""
+    return min(timeout_s + STRETCH * max(late_s - LATE_S_MIN, 0.0), STRETCHED_MAX * timeout_s)
+
+
+class Attention:
+    """The time in which this process could have heard others, and how late its own timers are.
+
+    A task tells it of every wake-up, `TICK_S` after the one before on a quiet machine. Silences are measured on its clock, `at`.
+    """
+
+    __slots__ = ("_counted_s", "_late", "_woke_s")
+
+    def __init__(self, now_s: float) -> None:
+        self._woke_s = now_s
+        self._counted_s = 0.0
+        self._late = Lateness()
+
+    def woke(self, now_s: float) -> None:
+        self._counted_s = self.at(now_s)
+        self._late.observe(now_s - self._woke_s - TICK_S, now_s)
+        self._woke_s = now_s
+
+    def at(self, now_s: float) -> float:
+        """Attention so far, in seconds: the clock that silences are measured on."""
+        return self._counted_s + min(now_s - self._woke_s, GAP_S_MAX)
+
+    def late_s(self, now_s: float) -> float:
+        """How late this process's timers were lately; a timer that is due now and has not fired yet counts too."""
+        return max(self._late.peak_s(now_s), now_s - self._woke_s - TICK_S)
+
+
+class Heard:
+    """The other end of a stream: when it spoke last, and how late its words came.
+
+    Args:
+        interval_s: the pause between two of its words on a quiet machine.
+        at_s: attention when it spoke last; later than now where it is given time to begin.
+    """
+
+    __slots__ = ("_interval_s", "at_s", "late")
+
+    def __init__(self, interval_s: float, at_s: float) -> None:
+        self._interval_s = interval_s
+        self.at_s = at_s
+        self.late = Lateness()
+
+    def spoke(self, at_s: float, now_s: float) -> None:
+        self.late.observe(at_s - self.at_s - self._interval_s, now_s)
+        self.at_s = at_s
+
+    def silent_s(self, at_s: float) -> float:
+        return max(at_s - self.at_s, 0.0)
+
+
+class Answer(Enum):
+    """What an address said to a connection."""
+
+    ACCEPTED = "accepts connections"
+    REFUSED = "refuses connections"
+    UNREACHED = "is not reached"
+    UNKNOWN = "could not be asked"
+
+
+class Evidence(Enum):
+    """Why a broker is taken for lost."""
+
+    DEAD = "its process is gone"
+    UNREACHED = "its machine is not reached"
+    SILENT = "it does not answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A broker that is to be replaced. `why`: the numbers that decided it, for people."""
+
+    incarnation_id: str
+    evidence: Evidence
+    why: str
+
+
+@dataclass(slots=True)
+class Pace:
+    """Replacements for silence: one at a time, with pauses that double.
+
+    Args:
+        pause_s_min: the shortest pause.
+    """
+
+    pause_s_min: float
+    pause_s: float = 0.0
+    """After the last replacement; 0: there was none yet."""
+    last_s: float = float("-inf")
+
+    def allows(self, now_s: float) -> bool:
+        return now_s - self.last_s >= self.pause_s
+
+    def took(self, now_s: float) -> None:
+        """One broker is replaced for its silence."""
+        is_calm = now_s - self.last_s > CALM_PAUSES * max(self.pause_s, self.pause_s_min)
+        self.pause_s = self.pause_s_min if is_calm else min(2 * self.pause_s, max(PAUSE_S_MAX, self.pause_s_min))
+        self.last_s = now_s
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One other broker, as the leader sees it."""
+
+    heard: Heard
+    told_late_s: float = 0.0
+    """How late its own timers are, as it reported last."""
+    is_connected: bool = False
+    has_left: bool = False
+    """Its stream ended in this term, and no other has begun."""
+    serves: bool | None = None
+    """Whether its door is open, as it reported last; None: it did not report in this term."""
+    answer: Answer | None = None
+    """Of its address since it is a suspect; None: not known yet."""
+    asked_s: float = field(default=float("-inf"))
+    gone: str = ""
+    """How it is known to be over; empty: it is not."""
+    is_waited_for: bool = False
+    """Silent for longer than the time-out, and not lost yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Which brokers are lost now, and which are silent for longer than the time-out and are waited for since now."""
+
+    lost: tuple[Lost, ...] = ()
+    waited_for: tuple[Lost, ...] = ()
+
+
+class Detector:
+    """All other brokers of one term. Ids are incarnations.
+
+    Args:
+        timeout_s: silence after which a broker is lost, on a quiet machine.
+        interval_s: pause between two reports of a broker.
+    """
+
+    def __init__(self, attention: Attention, timeout_s: float, interval_s: float, now_s: float) -> None:
+        self._attention = attention
+        self._timeout_s = timeout_s
+        self._interval_s = interval_s
+        self._begin_s = attention.at(now_s)
+        """Attention from which brokers that never joined are silent."""
+        self._peers: dict[str, _Peer] = {}
+        self._pace = Pace(timeout_s)
+
+    # -- what happens
+
+    def begins(self, now_s: float, patience_s: float) -> None:
+        """The term has begun: all others have this much longer than the time-out to join."""
+        self._begin_s = self._attention.at(now_s) + patience_s
+
+    def silent_since(self, incarnation_id: str, silent_s: float, now_s: float) -> None:
+        """A broker is known to be silent for so long already."""
+        self._peer(incarnation_id).heard.at_s = self._attention.at(now_s) - silent_s
+
+    def admitting(self, incarnation_id: str) -> None:
+        """A broker asked to join, and waits for this one."""
+        self._peer(incarnation_id).heard.at_s = float("inf")
+
+    def admitted(self, incarnation_id: str, now_s: float) -> None:
+        """A broker may begin its stream: from now on it is waited for."""
+        self._peer(incarnation_id).heard.at_s = self._attention.at(now_s)
+
+    def joined(self, incarnation_id: str, now_s: float) -> None:
+        """A broker's stream begins."""
+        peer = self._peer(incarnation_id)
+        peer.is_connected, peer.has_left, peer.gone = True, False, ""
+        self._lives(peer, now_s)
+
+    def heard(self, incarnation_id: str, now_s: float, *, late_s: float | None = None, serves: bool | None = None) -> None:
+        """A broker's word. With a report: how late its own timers are, and whether its door is open."""
+        peer = self._peer(incarnation_id)
+        peer.heard.spoke(self._attention.at(now_s), now_s)
+        if late_s is not None:
+            peer.told_late_s = late_s
+        if serves is not None:
+            peer.serves = serves
+        peer.answer, peer.is_waited_for = None, False
+
+    def left(self, incarnation_id: str, now_s: float) -> None:
+        """A broker's stream has ended: its process has, or it gave this one up. Its address tells."""
+        peer = self._peer(incarnation_id)
+        peer.is_connected, peer.has_left = False, True
+        self._lives(peer, now_s)
+
+    def over(self, incarnation_id: str, why: str) -> None:
+        """A broker is known to be over: another process is in its place."""
+        self._peer(incarnation_id).gone = why
+
+    def asking(self, incarnation_ids: Iterable[str], now_s: float) -> list[str]:
+        """The suspects whose addresses are to be asked now. Each of them is given to `answered` afterwards."""
+        found = []
+        for incarnation_id in incarnation_ids:
+            peer = self._peer(incarnation_id)
+            if self._is_suspect(peer, now_s) and now_s - peer.asked_s >= ASK_AGAIN_S:
+                peer.asked_s = float("inf")
+                found.append(incarnation_id)
+        return found
+
+    def answered(self, incarnation_id: str, answer: Answer, now_s: float) -> None:
+        """What a suspect's address said."""
+        peer = self._peer(incarnation_id)
+        peer.asked_s = now_s
+        peer.answer = answer if self._is_suspect(peer, now_s) else None
+
+    # -- what follows from it
+
+    def judge(self, incarnation_ids: Iterable[str], now_s: float) -> Judgement:
+        """Who is lost. At most one of them is so for its silence alone, and it is taken as replaced."""
+        at_s = self._attention.at(now_s)
+        lost: list[Lost] = []
+        silent: list[tuple[float, str]] = []
+        waited_for: list[Lost] = []
+        for incarnation_id in incarnation_ids:
+            peer = self._peer(incarnation_id)
+            found = self._certain(peer, now_s)
+            if found is not None:
+                peer.gone = found[1]
+                lost.append(Lost(incarnation_id, *found))
+            elif peer.answer is not None and peer.heard.silent_s(at_s) > self._timeout_s:
+                over_s = peer.heard.silent_s(at_s) - self._allowed_s(peer, now_s)
+                if over_s > 0 and self._pace.allows(at_s):
+                    silent.append((over_s, incarnation_id))
+                elif not peer.is_waited_for:
+                    peer.is_waited_for = True
+                    waited_for.append(Lost(incarnation_id, Evidence.SILENT, self._numbers(peer, now_s)))
+        if silent:
+            incarnation_id = max(silent)[1]
+            peer = self._peers[incarnation_id]
+            self._pace.took(at_s)
+            peer.gone = self._numbers(peer, now_s)
+            lost.append(Lost(incarnation_id, Evidence.SILENT, peer.gone))
+        return Judgement(tuple(lost), tuple(waited_for))
+
+    def is_cut_off(self, now_s: float) -> bool:
+        """Whether all brokers with a stream, two or more, fell silent together: then it is this broker that is cut off."""
+        at_s = self._attention.at(now_s)
+        parts = [peer.heard.silent_s(at_s) / self._limit_s(peer, now_s) for peer in self._peers.values() if peer.is_connected]
+        return len(parts) > 1 and max(parts) > 1 and min(parts) > 0.5
+
+    def late_s(self, incarnation_id: str, now_s: float) -> float:
+        """How late a broker's timers and answers were lately."""
+        peer = self._peers.get(incarnation_id)
+        return 0.0 if peer is None else max(peer.heard.late.peak_s(now_s), peer.told_late_s)
+
+    def allowed_s(self, incarnation_id: str, now_s: float) -> float:
+        """Silence after which a broker is replaced."""
+        return self._allowed_s(self._peer(incarnation_id), now_s)
+
+    def forget(self, but: Set[str]) -> None:
+        """Drop all brokers but these."""
+        for incarnation_id in self._peers.keys() - but:
+            del self._peers[incarnation_id]
+
+    # -- rules
+
+    def _certain(self, peer: _Peer, now_s: float) -> tuple[Evidence, str] | None:
+        """Evidence that no lateness explains."""
+        if peer.gone:
+            return Evidence.DEAD, peer.gone
+        if peer.answer is Answer.REFUSED and peer.serves is not False:
+            return Evidence.DEAD, f"{'its stream ended and ' if peer.has_left else ''}its address refuses connections"
+        if peer.answer is Answer.UNREACHED:
+            if peer.has_left:
+                return Evidence.UNREACHED, "its stream ended and its address is not reached"
+            silent_s = peer.heard.silent_s(self._attention.at(now_s))
+            if silent_s > self._timeout_s:
+                return Evidence.UNREACHED, f"it was silent for {silent_s:.1f} s and its address is not reached"
+        return None
+
+    def _is_suspect(self, peer: _Peer, now_s: float) -> bool:
+        return not peer.is_connected or peer.heard.silent_s(self._attention.at(now_s)) > self._timeout_s / 2
+
+    def _lives(self, peer: _Peer, now_s: float) -> None:
+        peer.heard.at_s = self._attention.at(now_s)
+        peer.answer, peer.is_waited_for, peer.asked_s = None, False, float("-inf")
+
+    def _limit_s(self, peer: _Peer, now_s: float) -> float:
+        return self._timeout_s if peer.answer is Answer.UNREACHED else self._allowed_s(peer, now_s)
+
+    def _allowed_s(self, peer: _Peer, now_s: float) -> float:
+        late_s = max(self._attention.late_s(now_s), peer.heard.late.peak_s(now_s), peer.told_late_s)
+        return stretched(self._timeout_s, late_s)
+
+    def _numbers(self, peer: _Peer, now_s: float) -> str:
+        silent_s = peer.heard.silent_s(self._attention.at(now_s))
+        late_s = max(peer.heard.late.peak_s(now_s), peer.told_late_s)
+        return (
+            f"it was silent for {silent_s:.1f} s of {self._allowed_s(peer, now_s):.1f} s allowed (time-out {self._timeout_s:g} s; "
+            f"it ran {late_s:.1f} s late, the leader {self._attention.late_s(now_s):.1f} s)"
+        )
+
+    def _peer(self, incarnation_id: str) -> _Peer:
+        peer = self._peers.get(incarnation_id)
+        if peer is None:
+            peer = self._peers[incarnation_id] = _Peer(Heard(self._interval_s, self._begin_s))
+        return peer

@@ -1,0 +1,56 @@
+"""Brokers on a machine that gives them too little time.
+
+Runs: three broker processes that are stopped together (SIGSTOP) for longer than `cluster_member_timeout_ms` and go on for a moment
+between two stops, as on a machine with far more runnable processes than cores; then one that is stopped for good.
+Compared: the processes that still run with those that were started. A mismatch means that healthy brokers replace one another, and
+each replacement costs the machine more; or that a broker that hangs is never replaced.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import BrokerFactory
+from tests.support.cluster import EXIT_FENCED, Brokers, eventually
+
+TIMEOUT_S = 1.0
+"""`cluster_member_timeout_ms`: the stops, and so the test, are short with it."""
+STOPS = 4
+GO_ON_S = 0.3
+
+
+@pytest.mark.timeout(180)
+def test_brokers_that_are_starved_together_do_not_replace_one_another(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    timeout_ms = str(round(TIMEOUT_S * 1000))
+    brokers = Brokers(make_broker, tmp_path / "store", env={"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": timeout_ms})
+    brokers.start()
+    for _ in range(STOPS):
+        for broker in brokers.all:
+            broker.signal(signal.SIGSTOP)
+        time.sleep(2 * TIMEOUT_S)
+        for broker in brokers.all:
+            broker.signal(signal.SIGCONT)
+        time.sleep(GO_ON_S)
+
+    def all_are_known() -> bool:
+        # A replaced broker finds its fence when it stores or joins next.
+        assert [broker.exit_code() for broker in brokers.all] == [None] * len(brokers.all)
+        return len(brokers.metadata().brokers) == len(brokers.all)
+
+    eventually(all_are_known, "all brokers are known again")
+    assert len(brokers.describe().members) == len(brokers.all)
+
+    leader = brokers.leader()
+    hung = next(broker for broker in brokers.all if broker is not leader)
+    hung.signal(signal.SIGSTOP)
+    try:
+        eventually(
+            lambda: len(brokers.metadata(leader.bootstrap).brokers) == len(brokers.all) - 1, "the broker that hangs is replaced"
+        )
+    finally:
+        hung.signal(signal.SIGCONT)
+    eventually(lambda: hung.exit_code() == EXIT_FENCED, "the broker that hung finds out")

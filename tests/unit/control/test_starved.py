@@ -1,0 +1,96 @@
+"""A cluster on a machine that gives its brokers too little time.
+
+Runs: whole brokers in one event loop; lateness is told to the parts that measure it, so that nothing depends on how late this
+machine is. Compared: whose incarnations are open, who leads, and what the leader tells of it. A mismatch means that a starved
+broker is replaced, or that nobody is told why a silent one is not.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.cluster.liveness import STRETCHED_MAX
+from broker.control.leader import Leader
+from broker.runtime.errors import Reason, RetryError
+from broker.wire.grpc.headgate.v1 import control_pb2
+from tests.unit.control.conftest import MakeWorld
+from tests.unit.control.test_cut_off import incarnations, silence
+from tests.unit.control.world import World, until
+
+LATE_S = 1.5
+
+
+def term_of(world: World) -> Leader:
+    term = world.leader.cluster.leader
+    assert term is not None
+    return term
+
+
+async def describe(world: World) -> control_pb2.DescribeResponse:
+    answer: control_pb2.DescribeResponse = await world.leader.call("Control.Describe", control_pb2.DescribeRequest())
+    return answer
+
+
+async def test_a_member_that_gives_its_stream_up_joins_again(world: World) -> None:
+    """As a member does that did not hear a starved leader: its process lives, and its address says so."""
+    before, term = incarnations(world), term_of(world)
+    sessions = dict(term.sessions)
+    for broker in world.brokers:
+        if broker.cluster.membership is not None and broker.cluster.membership._stream is not None:
+            broker.cluster.membership._stream.give_up("the leader is silent")
+    await until(lambda: term.sessions.keys() == sessions.keys() and not set(term.sessions.values()) & set(sessions.values()))
+    assert incarnations(world) == before and world.leader.cluster.leader is term
+    assert not any(broker.failures for broker in world.brokers)
+
+
+async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker takes the lease; the one before joins it, and keeps what it leads."""
+    world = await make_world(3, cluster_lease_ttl_ms=500)
+    before, late = incarnations(world), world.leader
+    term = term_of(world)
+
+    async def starved(*request: object) -> None:
+        raise RetryError(Reason.TIMED_OUT, "the leader is starved")
+
+    monkeypatch.setattr(term, "admit", starved)
+    next(task for task in term._tasks if task.get_name() == "lease").cancel()
+    for broker in world.brokers:
+        if broker.cluster.membership is not None and broker.cluster.membership._stream is not None:
+            broker.cluster.membership._stream.give_up("the leader is silent")
+    await until(lambda: any(broker.cluster.leader is not None for broker in world.brokers if broker is not late))
+    await term.write_lease()
+    await until(lambda: late.cluster.membership is not None)
+    assert world.leader is not late and incarnations(world) == before
+    await until(lambda: len(term_of(world).sessions) == 2)
+    assert incarnations(world) == before and not any(broker.failures for broker in world.brokers)
+
+
+async def test_a_silent_broker_on_a_starved_machine_is_waited_for_and_people_are_told(world: World) -> None:
+    before, term = incarnations(world), term_of(world)
+    silent, other = term.sessions.values()
+    term.detector.heard(silent.incarnation.id, term.clock.monotonic(), late_s=LATE_S)
+    timeout_s = term.detector._timeout_s
+    silence(term, silent, seconds=timeout_s + 1.0)
+    await until(lambda: term.orders.decisions)
+    answer = await describe(world)
+    wait = answer.decisions[0]
+    assert (wait.kind, wait.error, wait.under_way) == ("wait", "", False)
+    assert wait.why.startswith(f"broker {silent.incarnation.broker_id} is waited for: it was silent for ")
+    assert f"time-out {timeout_s:g} s; it ran {LATE_S:.1f} s late" in wait.why
+    rows = {row.incarnation_id: row for row in answer.members}
+    row = rows[silent.incarnation.id]
+    assert row.starved and row.late_ms >= LATE_S * 1000
+    assert timeout_s * 1000 < row.silence_ms_max <= STRETCHED_MAX * timeout_s * 1000
+    assert not rows[other.incarnation.id].starved or rows[other.incarnation.id].late_ms > 0
+    assert incarnations(world) == before and term.sessions.keys() == {silent.incarnation.id, other.incarnation.id}
+
+
+async def test_what_a_member_reports_of_itself_reaches_the_leader(make_world: MakeWorld) -> None:
+    world = await make_world(2)
+    term = term_of(world)
+    member = next(broker for broker in world.brokers if broker.cluster.leader is None)
+    now_s = member.engine.clock.monotonic()
+    member.cluster.attention._late.observe(LATE_S, now_s)
+    await until(lambda: term.lateness_of(member.engine.incarnation_id)[0] >= LATE_S)
+    row = next(row for row in (await describe(world)).members if row.incarnation_id == member.engine.incarnation_id)
+    assert row.starved and row.late_ms >= LATE_S * 1000
