@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -60,7 +59,7 @@ from broker.log.batch import CODEC_MAX, CRC_START, HEADER_BYTES, LENGTH_OVERHEAD
 from broker.log.buffers import BufferPool
 from broker.log.compression import Codec
 from broker.log.crc import crc32c
-from broker.log.tail import Segment
+from broker.log.tail import TailMemory
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
 from broker.runtime.errors import (
@@ -145,13 +144,10 @@ class Engine:
         """A slot for every partition of every topic, by topic name; None where this broker does not lead."""
         self.logs_by_id = self.leads.by_id
         """The same slots, by topic id."""
-        self.tail_bytes = 0
-        """Memory in segments that the tails hold."""
         self.pool = BufferPool(settings.tail_bytes // 4)
         """Large buffers: those of tails, and of frames that may become one."""
+        self.tail_memory = TailMemory(self.pool, settings.tail_bytes)
         self._fail_process = fail
-        self._segments: deque[tuple[PartitionLog, Segment]] = deque()
-        self._tail_bytes_max = settings.tail_bytes
         self._catalog: Catalog = LocalCatalog(
             store,
             incarnation_id,
@@ -497,11 +493,6 @@ class Engine:
         self.failed = error
         log.error("engine_failed", reason=error.reason.value, error=error.message)
         self._fail_process(error)
-
-    def leads_lost(self, logs: Sequence[PartitionLog]) -> None:
-        """Called by `leads`: let go of what memory holds of them."""
-        self._segments = deque(pair for pair in self._segments if pair[0].closed is None)
-        self.tail_bytes = sum(len(segment.buffer) for _, segment in self._segments)
 
     def copies_wanted(self) -> None:
         """Called by `leads`: a topic is to have copies from now on. What was written to it before has none: a new stream begins."""
@@ -877,13 +868,12 @@ class Engine:
         tail = partition.tail
         if adopt is not None and size >= ADOPT_BYTES_MIN and size * 2 > len(adopt):
             segment = tail.adopt(adopt, position, size, base_offset, next_offset)
-            self._count_segment(partition, segment)
             kept = segment.view[position : position + size]
         else:
             batch = buffer[position : position + size]
             copied = tail.append_copy(batch, size, base_offset, next_offset)
             if copied is None:
-                self._count_segment(partition, tail.open_segment(size, base_offset))
+                tail.open_segment(size, base_offset)
                 copied = tail.append_copy(batch, size, base_offset, next_offset)
                 assert copied is not None, "a new segment has room"
             kept = copied
@@ -898,12 +888,6 @@ class Engine:
         else:
             self._must_be_durable = True
         return base_offset, appended_ms, partition.log_start
-
-    def _count_segment(self, partition: PartitionLog, segment: Segment) -> None:
-        self._segments.append((partition, segment))
-        self.tail_bytes += len(segment.buffer)
-        if self.tail_bytes > self._tail_bytes_max:
-            self._evict()
 
     def _refuse(self, partition: PartitionLog) -> None:
         if partition.refusal is not None:
@@ -925,14 +909,6 @@ class Engine:
             f"greatest=`{header[8]}` now=`{now_ms}` before_max_ms=`{partition.config.timestamp_before_max_ms}` "
             f"after_max_ms=`{partition.config.timestamp_after_max_ms}`",
         )
-
-    def _evict(self) -> None:
-        """Let go of the oldest segments. Their batches are in the WAL's hands or in the store."""
-        while self.tail_bytes > self._tail_bytes_max and len(self._segments) > 1:
-            partition, segment = self._segments.popleft()
-            partition.tail.evict(segment)
-            self.tail_bytes -= len(segment.buffer)
-            segment.release(self.pool)
 
     def on_acked(self, callback: DurableCallback) -> None:
         """Call back, on the loop, once all that was appended since the last call is acked (None) or never can be (the error).

@@ -38,7 +38,7 @@ from broker.cluster.topic_config import TopicConfig
 from broker.engine.partition import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
 from broker.engine.recovery import Producers, load_producers
 from broker.engine.windows import Window
-from broker.log.buffers import BufferPool
+from broker.log.tail import TailMemory
 from broker.runtime.clock import Clock
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
@@ -56,16 +56,13 @@ class Owner(Protocol):
 
     store: Store
     clock: Clock
-    pool: BufferPool
+    tail_memory: TailMemory
     incarnation_id: str
 
     @property
     def manifest(self) -> Manifest: ...
 
     def parse_config(self, topic: Topic) -> TopicConfig: ...
-
-    def leads_lost(self, logs: Sequence[PartitionLog]) -> None:
-        """These logs are closed."""
 
     def wal_failed(self, error: HeadgateError) -> None:
         """This broker cannot go on."""
@@ -248,7 +245,6 @@ class Leads:
             return
         for log in logs:
             log.close(error)
-        self._owner.leads_lost(logs)
         self._tell(logs)
 
     def _tell(self, logs: Iterable[PartitionLog]) -> None:
@@ -398,7 +394,7 @@ class Leads:
             topic = manifest.topics_by_id[segment.topic_id]
             config = self._owner.parse_config(topic)
             for number, base_offset in zip(segment.partitions, segment.base_offsets, strict=True):
-                log = PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._owner.pool)
+                log = PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._owner.tail_memory)
                 # A gate may have been opened behind the last record.
                 end_offset = max(base_offset, manifest.window_end(topic.id, number))
                 log.next_offset = log.high_watermark = end_offset

@@ -13,11 +13,10 @@ from broker.cluster.manifest import Chunk, Extent, Topic
 from broker.cluster.topic_config import TopicConfig, is_internal
 from broker.engine.windows import NOBODY, Readers, State, Window, Windows
 from broker.log.batch import marker_batch
-from broker.log.buffers import BufferPool
 from broker.log.chunk import stream_key
 from broker.log.index import BatchIndex
 from broker.log.producers import ProducerInfo, ProducerState
-from broker.log.tail import Tail
+from broker.log.tail import Tail, TailMemory
 from broker.runtime.errors import HeadgateError
 
 
@@ -165,7 +164,7 @@ class PartitionLog:
     )
 
     def __init__(
-        self, topic: Topic, number: int, config: TopicConfig, segment_id: int, leader_epoch: int, pool: BufferPool
+        self, topic: Topic, number: int, config: TopicConfig, segment_id: int, leader_epoch: int, memory: TailMemory
     ) -> None:
         self.topic = topic
         self.number = number
@@ -183,7 +182,7 @@ class PartitionLog:
         self.next_offset = 0
         self.high_watermark = 0
         self.size_bytes = 0
-        self.tail = Tail(pool)
+        self.tail = Tail(memory)
         self.sealed = SealedExtents()
         self.open = BatchIndex()
         """Rows of durable batches in chunks that the manifest does not list yet."""
@@ -458,8 +457,9 @@ class PartitionLog:
         self.size_bytes += self.sealed.replace(extent, ref)
 
     def set_log_start(self, offset: int) -> None:
-        """Records below `offset` are gone for readers."""
+        """Records below `offset` are gone for readers, and leave memory."""
         self.log_start = max(self.log_start, offset)
+        self.tail.drop_below(self.log_start)
         self.size_bytes -= self.sealed.drop_below(self.log_start)
         if self.windows_end:
             # Rows that the manifest does not list yet are cut at the windows between them, also where they are gone for readers.

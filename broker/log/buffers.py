@@ -20,6 +20,8 @@ class BufferPool:
 
     def __init__(self, bytes_max: int) -> None:
         self._free: dict[int, list[bytearray]] = {}
+        self._idle: dict[int, int] = {}
+        """By size: the fewest buffers that were free since the last `trim`. No burst needed these."""
         self._bytes_max = bytes_max
         self.free_bytes = 0
 
@@ -29,7 +31,10 @@ class BufferPool:
         free = self._free.get(size)
         if free:
             self.free_bytes -= size
-            return free.pop()
+            buffer = free.pop()
+            if len(free) < self._idle.get(size, 0):
+                self._idle[size] = len(free)
+            return buffer
         return bytearray(size)
 
     def give_back(self, buffer: bytearray) -> None:
@@ -43,3 +48,18 @@ class BufferPool:
             return
         self.free_bytes += size
         self._free.setdefault(size, []).append(buffer)
+
+    def trim(self) -> int:
+        """Let go of the buffers that were free ever since the last call. Returns their bytes."""
+        trimmed_bytes = 0
+        for size, free in list(self._free.items()):
+            idle = self._idle.get(size, 0)
+            del free[:idle]
+            trimmed_bytes += idle * size
+            if free:
+                self._idle[size] = len(free)
+            else:
+                del self._free[size]
+                self._idle.pop(size, None)
+        self.free_bytes -= trimmed_bytes
+        return trimmed_bytes

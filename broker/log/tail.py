@@ -3,12 +3,16 @@
 A segment is one buffer whose batches follow each other without a gap, so that a fetch is one slice of it. Small batches are copied
 behind each other; a large one that was received into a buffer of its own becomes a segment without a copy. Large buffers come from
 a pool and go back to it, unless a slow connection still sends slices of them.
+
+`TailMemory` counts the segments of all tails of a broker. A segment leaves memory when the tails hold too much, when all of its
+records are deleted, or when its partition is closed.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 
 from broker.log.buffers import BufferPool
 
@@ -36,18 +40,50 @@ class Segment:
         self.positions = array("I")
 
     def release(self, pool: BufferPool) -> None:
-        """Nobody will look this segment up again."""
+        """Give the buffer back. No read finds this segment any more."""
         self.view.release()
         pool.give_back(self.buffer)
+
+
+class TailMemory:
+    """The segments of all tails, oldest first.
+
+    Args:
+        pool: lends large buffers.
+        bytes_max: memory in segments; beyond it the oldest ones leave, of whatever partition. The newest one always stays.
+    """
+
+    __slots__ = ("_bytes_max", "_segments", "held_bytes", "pool")
+
+    def __init__(self, pool: BufferPool, bytes_max: int) -> None:
+        self.pool = pool
+        self.held_bytes = 0
+        """Memory in the segments of all tails."""
+        self._bytes_max = bytes_max
+        self._segments: OrderedDict[Segment, Tail] = OrderedDict()
+
+    def add(self, segment: Segment, tail: Tail) -> None:
+        """Count a new segment, and let go of the oldest ones. Their batches are in the WAL's hands or in the store."""
+        self._segments[segment] = tail
+        self.held_bytes += len(segment.buffer)
+        while self.held_bytes > self._bytes_max and len(self._segments) > 1:
+            oldest = next(iter(self._segments.values()))
+            oldest.drop(1)
+
+    def remove(self, segment: Segment) -> None:
+        """Stop counting a segment, and give its buffer back."""
+        del self._segments[segment]
+        self.held_bytes -= len(segment.buffer)
+        segment.release(self.pool)
 
 
 class Tail:
     """The segments of one partition, oldest first; contiguous offsets from `start_offset` on."""
 
-    __slots__ = ("_pool", "_room", "_starts", "segments")
+    __slots__ = ("_memory", "_room", "_starts", "segments")
 
-    def __init__(self, pool: BufferPool) -> None:
-        self._pool = pool
+    def __init__(self, memory: TailMemory) -> None:
+        self._memory = memory
         self.segments: list[Segment] = []
         self._starts: list[int] = []
         """The first offset of each segment."""
@@ -80,13 +116,14 @@ class Tail:
         return kept
 
     def open_segment(self, size: int, base_offset: int) -> Segment:
-        """Begin a segment with room for `size` bytes at least. The owner counts its memory."""
+        """Begin a segment with room for `size` bytes at least."""
         if self.segments:
             self._room = min(self._room * 2, SEGMENT_BYTES_MAX)
         room = max(self._room, size)
-        segment = Segment(self._pool.take(room) if room >= POOLED_BYTES_MIN else bytearray(room), 0, base_offset)
+        segment = Segment(self._memory.pool.take(room) if room >= POOLED_BYTES_MIN else bytearray(room), 0, base_offset)
         self.segments.append(segment)
         self._starts.append(base_offset)
+        self._memory.add(segment, self)
         return segment
 
     def adopt(self, buffer: bytearray, position: int, size: int, base_offset: int, next_offset: int) -> Segment:
@@ -99,20 +136,29 @@ class Tail:
         segment.next_offset = next_offset
         self.segments.append(segment)
         self._starts.append(base_offset)
+        self._memory.add(segment, self)
         return segment
 
-    def evict(self, segment: Segment) -> bool:
-        """Forget the oldest segment, if that is `segment`; False where it was gone already."""
-        if self.segments and self.segments[0] is segment:
-            del self.segments[0], self._starts[0]
-            if not self.segments:
-                self._room = SEGMENT_BYTES_MIN
-            return True
-        return False
+    def drop_below(self, offset: int) -> None:
+        """Forget the segments whose records all lie below `offset`."""
+        count = 0
+        while count < len(self.segments) and self.segments[count].next_offset <= offset:
+            count += 1
+        if count:
+            self.drop(count)
 
     def clear(self) -> None:
-        self.segments.clear()
-        self._starts.clear()
+        """Forget every segment."""
+        self.drop(len(self.segments))
+
+    def drop(self, count: int) -> None:
+        """Forget the oldest `count` segments."""
+        dropped = self.segments[:count]
+        del self.segments[:count], self._starts[:count]
+        if not self.segments:
+            self._room = SEGMENT_BYTES_MIN
+        for segment in dropped:
+            self._memory.remove(segment)
 
     def read(self, offset: int, end_offset: int, max_bytes: int) -> list[memoryview] | None:
         """Whole batches from the one that contains `offset` up to `end_offset` (exclusive, a batch boundary).

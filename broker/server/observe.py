@@ -163,7 +163,7 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
         lambda: history.cache.dropped_in_use,
     )
     gauge("headgate_history_cache_bytes", "encoded row groups in memory", lambda: history.cache.size_bytes)
-    gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_bytes)
+    gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_memory.held_bytes)
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
     counter("headgate_wal_durable_batches", "batches that are in the store", lambda: engine.wal_batches[1])
     gauge("headgate_wal_stalled_bool", "1 while nothing becomes durable", lambda: float(engine.stalled is not None))

@@ -29,6 +29,8 @@ log = get_logger("kafka")
 LANDING_BYTES = 528 << 10
 """The one buffer into which every connection receives; what is in it is handled before the next read."""
 SWEEP_S = 1.0
+TRIM_S = 5.0
+"""Pause between two looks for pooled buffers that no burst needed since."""
 FULL_PATIENCE_S = 1.0
 """Producers wait this long for a full store. Then their connection ends: when they try again they are told why."""
 STALL_PATIENCE_S = 25.0
@@ -68,6 +70,7 @@ class KafkaServer:
         """Connections that were ended since the last sweep."""
         self._out_of_descriptors = False
         """Somebody was refused for that since the last sweep."""
+        self._trimmed_at = clock.monotonic()
         self._advertised = advertised
         self._ready = asyncio.Event()
         self._all_gone = asyncio.Event()
@@ -163,6 +166,9 @@ class KafkaServer:
         self._out_of_descriptors = False
         self._tell_rest()
         now = self.now()
+        if self.engine is not None and now - self._trimmed_at >= TRIM_S:
+            self._trimmed_at = now
+            self.engine.pool.trim()
         idle_s = self.settings.connection_idle_ms / 1000
         frame_s = self.settings.frame_timeout_ms / 1000
         stalled = None if self.engine is None else self.engine.stalled

@@ -397,7 +397,7 @@ async def test_records_of_a_deleted_topic_do_not_come_back(machine: Machine) -> 
     await broker.engine.delete_topic(topic)
     assert woken
     await late
-    assert broker.engine.tail_bytes == 0
+    assert broker.engine.tail_memory.held_bytes == 0
     machine.acked.clear()
     machine.sent.clear()
     await broker.engine.create_topic("t", 1, {})
@@ -416,8 +416,10 @@ async def test_memory_is_bounded_whoever_writes(make_machine: MakeMachine) -> No
     for number in range(400):
         await machine.send(broker, [bytes(number * 37 % 5_000) + b"%d" % number], partition=number % 10)
         # One segment may be larger than the limit; nothing else is beyond it.
-        assert broker.engine.tail_bytes <= 200_000
-    assert broker.engine.tail_bytes == sum(len(segment.buffer) for log in broker.engine.all_logs() for segment in log.tail.segments)
+        assert broker.engine.tail_memory.held_bytes <= 200_000
+    assert broker.engine.tail_memory.held_bytes == sum(
+        len(segment.buffer) for log in broker.engine.all_logs() for segment in log.tail.segments
+    )
     await machine.check(broker, exact=True)
 
 

@@ -28,6 +28,7 @@ from broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp
 from broker.log.buffers import BufferPool
 from broker.log.chunk import CHUNK_HEADER_BYTES, ChunkScan, Frame
 from broker.log.records import Record, encode_batch
+from broker.log.tail import TailMemory
 from broker.runtime.clock import Clock, ManualClock
 from broker.runtime.errors import ClosedError, FatalError, FencedError, HeadgateError, Reason, RetryError
 from broker.store.interface import Appender, AppendFile, Buffer
@@ -40,7 +41,7 @@ INCARNATION = uuid.UUID(int=77).hex
 
 def make_log(number: int = 0) -> PartitionLog:
     topic = Topic(id=uuid.UUID(int=5), name="t", partitions=8)
-    return PartitionLog(topic, number, TopicConfig.parse({}), 1, 0, BufferPool(1 << 20))
+    return PartitionLog(topic, number, TopicConfig.parse({}), 1, 0, TailMemory(BufferPool(1 << 20), 1 << 20))
 
 
 LOGS = [make_log(number) for number in range(3)]

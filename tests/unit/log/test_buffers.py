@@ -70,3 +70,23 @@ def test_what_lies_unused_is_bounded(pool: BufferPool) -> None:
 def test_buffers_of_other_sizes_are_left_to_the_allocator(pool: BufferPool, size: int) -> None:
     pool.give_back(bytearray(size))
     assert pool.free_bytes == 0
+
+
+def test_buffers_that_were_not_needed_are_let_go(pool: BufferPool) -> None:
+    """What a burst needs stays; what lay free between two calls goes."""
+    burst = [pool.take(STEP) for _ in range(5)] + [pool.take(2 * STEP)]
+    for buffer in burst:
+        pool.give_back(buffer)
+    assert pool.trim() == 0, "they were in use since the last call"
+    used = [pool.take(STEP) for _ in range(3)]
+    for buffer in used:
+        pool.give_back(buffer)
+    assert pool.trim() == 2 * STEP + 2 * STEP
+    assert pool.free_bytes == 3 * STEP
+    assert [pool.take(STEP) for _ in range(3)] == used[::-1]
+    assert pool.free_bytes == 0
+    assert pool.trim() == 0
+    pool.give_back(used[0])
+    assert pool.trim() == 0
+    assert pool.trim() == STEP
+    assert pool.free_bytes == 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from broker.log.buffers import SIZE_STEP_BYTES, BufferPool
-from broker.log.tail import POOLED_BYTES_MIN, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Segment, Tail
+from broker.log.tail import POOLED_BYTES_MIN, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Segment, Tail, TailMemory
 
 MANY = 1 << 30
 
@@ -18,7 +18,8 @@ class Log:
 
     def __init__(self) -> None:
         self.pool = BufferPool(64 << 20)
-        self.tail = Tail(self.pool)
+        self.memory = TailMemory(self.pool, MANY)
+        self.tail = Tail(self.memory)
         self.batches: list[tuple[int, bytes]] = []
         self.end = 100
 
@@ -164,23 +165,19 @@ def test_segments_grow_to_a_limit_and_begin_small_again(log: Log) -> None:
     assert sizes[0] == SEGMENT_BYTES_MIN
     assert sizes == sorted(sizes)
     assert max(sizes) == SEGMENT_BYTES_MAX
-    for segment in list(log.tail.segments):
-        assert log.tail.evict(segment)
+    log.tail.clear()
     log.copy()
     assert len(log.tail.segments[0].buffer) == SEGMENT_BYTES_MIN
 
 
-def test_the_oldest_segment_is_evicted_and_no_other(log: Log) -> None:
+def test_the_oldest_segment_is_dropped_and_no_other(log: Log) -> None:
     log.copy(SEGMENT_BYTES_MIN)
     log.copy(SEGMENT_BYTES_MIN)
-    first, second = log.tail.segments
-    assert not log.tail.evict(second)
-    assert log.tail.evict(first)
-    assert not log.tail.evict(first)
+    log.tail.drop(1)
     assert log.tail.start_offset == 101
     assert log.read(100) is None
     assert log.read(101) == [101]
-    assert log.tail.evict(second)
+    log.tail.drop(1)
     assert log.read(101) is None
     assert log.read(102) == []
     log.copy()
@@ -192,8 +189,7 @@ def test_a_segment_that_a_slow_reader_looks_at_keeps_its_bytes(log: Log) -> None
     slices = log.tail.read(100, log.end, MANY)
     assert slices
     before = bytes(slices[0])
-    log.tail.evict(segment)
-    segment.release(log.pool)
+    log.tail.drop(1)
     assert log.pool.free_bytes == 0
     for _ in range(5):
         taken = log.pool.take(300_000)
@@ -205,16 +201,14 @@ def test_a_segment_that_a_slow_reader_looks_at_keeps_its_bytes(log: Log) -> None
 def test_a_segment_that_nobody_looks_at_goes_back_to_the_pool(log: Log) -> None:
     segment = log.adopt(300_000)
     log.read(100)
-    log.tail.evict(segment)
-    segment.release(log.pool)
+    log.tail.drop(1)
     assert log.pool.free_bytes == len(segment.buffer)
     assert log.pool.take(300_000) is segment.buffer
     while len(log.tail.segments) == 0 or len(log.tail.segments[-1].buffer) <= POOLED_BYTES_MIN:
         log.copy(POOLED_BYTES_MIN // 3)
     large = log.tail.segments[-1]
-    for old in list(log.tail.segments):
-        log.tail.evict(old)
-        old.release(log.pool)
+    log.tail.clear()
+    assert log.memory.held_bytes == 0
     assert log.pool.take(len(large.buffer)) is large.buffer
 
 
@@ -223,3 +217,34 @@ def test_a_cleared_tail_is_empty(log: Log) -> None:
     log.tail.clear()
     assert log.tail.start_offset is None
     assert log.read(100) is None
+
+
+def test_segments_whose_records_are_deleted_leave(log: Log) -> None:
+    """A segment stays as long as one of its records is wanted; nothing is read from one that has left."""
+    for _ in range(5):
+        log.copy(SEGMENT_BYTES_MIN // 2, count=2)
+        log.adopt(100_000, count=3)
+    held = log.memory.held_bytes
+    assert held == sum(len(segment.buffer) for segment in log.tail.segments)
+    for offset in range(100, log.end + 1):
+        log.tail.drop_below(offset)
+        left = log.tail.segments
+        assert all(segment.next_offset > offset for segment in left)
+        assert log.memory.held_bytes == sum(len(segment.buffer) for segment in left)
+        first = max((base for base, _ in log.batches if base <= offset), default=offset)
+        assert log.read(offset) == ([base for base, _ in log.batches if base >= first] if offset < log.end else [])
+    assert log.memory.held_bytes == 0
+    assert log.pool.free_bytes > 0
+    log.copy()
+    assert log.read(log.end - 1) == [log.end - 1]
+
+
+def test_the_oldest_segments_of_all_tails_leave_first() -> None:
+    pool = BufferPool(0)
+    memory = TailMemory(pool, 3 * SEGMENT_BYTES_MIN)
+    tails = [Tail(memory) for _ in range(3)]
+    for number in range(7):
+        tails[number % 3].open_segment(SEGMENT_BYTES_MIN, number).next_offset = number + 1
+        tails[number % 3]._room = SEGMENT_BYTES_MIN // 2
+    assert [[segment.next_offset - 1 for segment in tail.segments] for tail in tails] == [[6], [4], [5]]
+    assert memory.held_bytes == 3 * SEGMENT_BYTES_MIN

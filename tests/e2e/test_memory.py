@@ -1,0 +1,143 @@
+"""A broker's memory follows live data, and what clients make it hold is bounded by settings.
+
+Runs: real brokers with small limits; topics whose records retention or a client deletes, frames that are announced and not sent,
+readers that ask and never read.
+Compared: the process's resident memory against the settings that bound it, with generous margins.
+A mismatch means that deleted records, or clients that do nothing, fill a machine's memory.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.compat.topics import create_topic, fresh
+from tests.conftest import BrokerFactory
+from tests.e2e.hostile import MIB, check_raw, connect, fetch_values, fill
+from tests.support import oracle
+from tests.support.batches import batch
+from tests.support.broker_process import BrokerProcess
+from tests.support.wire import RawConnection, framed, request_header
+
+PATIENCE_S = 30.0
+"""Ends a hang; nothing is judged by it."""
+SLACK_BYTES = 24 * MIB
+"""What a broker's memory may grow by for other reasons: modules, the allocator's arenas, answers in the making."""
+TAIL_BYTES = 192 * MIB
+
+
+def eventually_below(broker: BrokerProcess, bound_bytes: int) -> None:
+    """Wait until the broker's resident memory is below a bound."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (resident := broker.resident_bytes()) >= bound_bytes:
+        assert time.monotonic() < deadline, f"memory stays. resident=`{resident:,}` bound=`{bound_bytes:,}`"
+        time.sleep(0.05)
+
+
+def delete_records(broker: BrokerProcess, topic: str) -> None:
+    part = {"partition_index": 0, "offset": -1}
+    with connect(broker) as connection:
+        answer = oracle.call(
+            connection, oracle.DELETE_RECORDS, 2, {"topics": ({"name": topic, "partitions": (part,)},), "timeout": 10_000}
+        )
+    assert answer.topics[0].partitions[0].error_code == 0, answer
+
+
+def delete_topic(broker: BrokerProcess, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+
+
+def expire(broker: BrokerProcess, topic: str) -> None:
+    """Retention by time does it, as the topic's settings say."""
+
+
+@pytest.mark.parametrize("value_bytes", [2_000, 900_000])
+@pytest.mark.parametrize(("config", "delete"), [({"retention_ms": "300"}, expire), ({}, delete_records), ({}, delete_topic)])
+def test_records_that_are_deleted_leave_memory(
+    make_broker: BrokerFactory, value_bytes: int, config: dict[str, str], delete: Callable[[BrokerProcess, str], None]
+) -> None:
+    """Large batches, each in a buffer of its own, and small ones that share buffers."""
+    env = {
+        "HEADGATE_TAIL_BYTES": str(TAIL_BYTES),
+        "HEADGATE_RETENTION_CHECK_INTERVAL_MS": "100",
+        "HEADGATE_WAL_CHUNK_BYTES": str(8 * MIB),
+        "HEADGATE_WAL_CHECKPOINT_INTERVAL_MS": "100",
+    }
+    broker = make_broker(env=env)
+    broker.start()
+    warm = create_topic(broker.bootstrap, fresh("warm"), 1)
+    fill(broker, warm, 2 * MIB)
+    before = broker.resident_bytes()
+    topic = create_topic(broker.bootstrap, fresh("deleted"), 1, **config)
+    fill_with(broker, topic, TAIL_BYTES // 2, value_bytes)
+    if not config:
+        assert broker.resident_bytes() > before + TAIL_BYTES // 3, "the tail holds what was written"
+    delete(broker, topic)
+    eventually_below(broker, before + SLACK_BYTES)
+
+
+def fill_with(broker: BrokerProcess, topic: str, total_bytes: int, value_bytes: int) -> None:
+    """Write batches of one record to partition 0."""
+    data = {"name": topic, "partition_data": ({"index": 0, "records": batch([b"x" * value_bytes])},)}
+    body = oracle.encode(oracle.PRODUCE, 9, {"acks": -1, "timeout": 10_000, "topic_data": (data,)})
+    lot = max(1, MIB // value_bytes)
+    with connect(broker) as connection:
+        frame = framed(request_header(oracle.PRODUCE, 9, 1, flexible=True) + body)
+        for _ in range(total_bytes // (lot * value_bytes)):
+            connection.send(frame * lot)
+            for _ in range(lot):
+                answer = oracle.decode(oracle.PRODUCE, 9, connection.receive_frame()[4:])
+                assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def test_a_frame_takes_memory_as_it_arrives(make_broker: BrokerFactory) -> None:
+    """Frames of 60 MB are announced, and of each 100 KB come. The broker has room for all of what was announced."""
+    broker = make_broker(env={"HEADGATE_INFLIGHT_BYTES_MAX": str(1024 * MIB), "HEADGATE_FRAME_TIMEOUT_MS": "60000"})
+    broker.start()
+    topic = create_topic(broker.bootstrap, fresh("announced"), 1)
+    before = broker.resident_bytes()
+    frames = 12
+    with ExitStack() as open_connections:
+        for _ in range(frames):
+            connection = open_connections.enter_context(connect(broker))
+            connection.send(struct.pack(">i", 60 * MIB) + request_header(oracle.PRODUCE, 9, 1, flexible=True) + bytes(100_000))
+        fill(broker, topic, 2 * MIB)
+        assert broker.resident_bytes() < before + frames * MIB + SLACK_BYTES
+    check_raw(broker)
+
+
+@pytest.mark.parametrize("value_bytes", [2_000, 900_000])
+@pytest.mark.parametrize("tail_bytes", [4 * MIB, 128 * MIB])
+def test_readers_that_do_not_read_are_bounded(make_broker: BrokerFactory, tail_bytes: int, value_bytes: int) -> None:
+    """Thirty ask for all there is and take nothing, of records in memory and in the store."""
+    limit = 16 * MIB
+    env = {
+        "HEADGATE_TAIL_BYTES": str(tail_bytes),
+        "HEADGATE_INFLIGHT_BYTES_MAX": str(limit),
+        "HEADGATE_FRAME_BYTES_MAX": str(limit),
+        "HEADGATE_CONNECTION_INFLIGHT_BYTES_MAX": str(limit),
+        "HEADGATE_FRAME_TIMEOUT_MS": "60000",
+    }
+    broker = make_broker(env=env)
+    broker.start()
+    topic = create_topic(broker.bootstrap, fresh("unread"), 1)
+    fill_with(broker, topic, 64 * MIB, value_bytes)
+    before = broker.resident_bytes()
+    worst = 0
+    with ExitStack() as open_connections:
+        for number in range(30):
+            connection = open_connections.enter_context(RawConnection("127.0.0.1", broker.kafka_port, receive_buffer_bytes=4096))
+            body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, number, max_bytes=50 * MIB))
+            connection.send(framed(request_header(oracle.FETCH, 11, 1) + body) * 3)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            worst = max(worst, broker.resident_bytes() - before)
+            time.sleep(0.02)
+        check_raw(broker)
+    assert worst < 2 * limit + SLACK_BYTES
