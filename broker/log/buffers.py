@@ -37,6 +37,10 @@ class BufferPool:
             return buffer
         return bytearray(size)
 
+    def has_free(self, size_bytes: int) -> bool:
+        """Whether a buffer of this size lies here: one whose memory is there already."""
+        return bool(self._free.get(-(-size_bytes // SIZE_STEP_BYTES) * SIZE_STEP_BYTES))
+
     def give_back(self, buffer: bytearray) -> None:
         """Keep a buffer for later, if nobody looks at it any more and there is room."""
         size = len(buffer)

@@ -2,7 +2,8 @@
 
 Theory of operation. All connections read into one landing buffer, so an idle one owns no memory; whole frames are handled right
 there. A frame that is not whole yet is carried over: a small one as the bytes that came, a large one in a buffer of its own, into
-which the rest is received directly, and which can become a part of the partition's tail as it is.
+which the rest is received directly, and which can become a part of the partition's tail as it is. The buffer grows with the bytes
+that have arrived: the size that a frame claims takes no memory.
 
 Every request that has an answer takes a *slot* in `_slots`; slots are written when all before them are. Produce requests of one
 read share one slot: their responses are known at once and are kept back together until the engine says that they are durable.
@@ -45,6 +46,9 @@ log = get_logger("kafka")
 
 CARRY_BYTES_MAX = 32 << 10
 """A partial frame up to this size is carried as bytes; a larger one gets its own buffer."""
+FRAME_BYTES_FIRST = 2 << 20
+"""First buffer of a frame that is larger than this. A full buffer is copied into one of twice the size, until the frame is whole. A
+frame with one batch of the default size limit (1 MiB) is never copied."""
 LARGE_FRAME_BYTES = 256 << 10
 """Behind a frame of this size another one is expected, and only its beginning is read into the landing buffer: what lands there has
 to be copied."""
@@ -123,6 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         "_filled",
         "_flush_scheduled",
         "_frame",
+        "_frame_size",
         "_frame_view",
         "_held",
         "_inflight",
@@ -154,6 +159,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._frame: bytearray | None = None
         self._frame_view: memoryview | None = None
+        """What has memory of the frame that is being received."""
+        self._frame_size = 0
+        """Bytes that this frame has in all, as it claims."""
         self._filled = 0
         self._carry = b""
         self._behind_large = False
@@ -175,6 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._inflight = 0
         self._waiting = False
+        """Whether a frame waits for room, to begin or to grow."""
         self._reading = True
         self._writable = True
         self._flush_scheduled = False
@@ -211,6 +220,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         inflight, self._inflight = self._inflight, 0
         self._server.inflight_bytes -= inflight
+        if self._waiting and self._frame is not None:
+            self._server.waiting_bytes -= self._filled
+        self._frame = self._frame_view = None
         self._server.forget(self)
         for task in self._tasks:
             task.cancel()
@@ -220,7 +232,6 @@ class Connection(asyncio.BufferedProtocol):
         self._parked.clear()
         self._held = 0
         self.count_outgoing()
-        self._frame = self._frame_view = None
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -254,7 +265,10 @@ class Connection(asyncio.BufferedProtocol):
             if self._frame_view is not None:
                 self._filled += nbytes
                 if self._filled == len(self._frame_view):
-                    self._end_frame()
+                    if self._filled == self._frame_size:
+                        self._end_frame()
+                    else:
+                        self._grow_frame()
             else:
                 self._split(len(self._carry) + nbytes)
         except PARSE_ERRORS as error:
@@ -275,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
             start = position + 4
             if end - start < size:
                 if size > CARRY_BYTES_MAX:
-                    if self._server.has_room(size):
+                    if self._server.has_room(min(size, FRAME_BYTES_FIRST)):
                         self._begin_frame(landing[start:end], size)
                         return
                     self._waiting = True
@@ -297,24 +311,63 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             self._waiting = False
             return True
-        (size,) = _FRAME_SIZE(self._carry, 0)
-        if not self._server.has_room(size):
-            return False
+        if self._frame is not None:
+            more = self._next_size() - self._filled
+            if not self._server.has_room(more, first=True):
+                return False
+            self._server.waiting_bytes -= self._filled
+            self._extend_frame()
+        else:
+            (size,) = _FRAME_SIZE(self._carry, 0)
+            if not self._server.has_room(min(size, FRAME_BYTES_FIRST), first=True):
+                return False
+            self._begin_frame(memoryview(self._carry)[4:], size)
         self._waiting = False
-        self._begin_frame(memoryview(self._carry)[4:], size)
+        self.frame_since = self._server.now()  # the client could not send while the frame waited
         self._resume()
         return True
 
     def _begin_frame(self, received: memoryview, size: int) -> None:
         self._carry = b""
         engine = self._server.engine
-        self._frame = bytearray(size) if engine is None else engine.pool.take(size)
-        self._frame_view = memoryview(self._frame)[:size]
+        self._frame_size = size
+        first = min(size, FRAME_BYTES_FIRST)
+        if first < size and engine is not None and engine.pool.has_free(size) and self._server.has_room(size):
+            first = size
+        self._frame = bytearray(first) if engine is None else engine.pool.take(first)
+        self._frame_view = memoryview(self._frame)[:first]
         self._behind_large = size >= LARGE_FRAME_BYTES
         self._filled = len(received)
         self._frame_view[: self._filled] = received
         self.frame_since = self.active_at
-        self._reserve(size)
+        self._reserve(first)
+
+    def _next_size(self) -> int:
+        return min(self._frame_size, 2 * self._filled)
+
+    def _grow_frame(self) -> None:
+        """The frame's buffer is full, and the frame is not whole."""
+        server = self._server
+        if server.has_room(self._next_size() - self._filled):
+            self._extend_frame()
+            return
+        self._waiting = True
+        server.waiting_bytes += self._filled
+        server.waiting_for_room.append(self)
+        server.room_came()
+
+    def _extend_frame(self) -> None:
+        old, view = self._frame, self._frame_view
+        assert old is not None and view is not None
+        engine = self._server.engine
+        size = self._next_size()
+        self._frame = bytearray(size) if engine is None else engine.pool.take(size)
+        self._frame_view = memoryview(self._frame)[:size]
+        self._frame_view[: self._filled] = view
+        view.release()
+        if engine is not None:
+            engine.pool.give_back(old)
+        self._reserve(size - self._filled)
 
     def _end_frame(self) -> None:
         frame, view = self._frame, self._frame_view
@@ -749,7 +802,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._writable or self._waiting:
             return True
         if self._frame_view is not None:
-            # This frame was admitted: connections that wait for each other's room with a half of a frame each wait for ever.
+            # A frame that has room is received: connections that wait for each other with a half of a frame each wait for ever.
             return False
         return (
             self._inflight > server.settings.connection_inflight_bytes_max

@@ -62,7 +62,9 @@ class KafkaServer:
         self.outgoing_bytes = 0
         """Held for clients: answers to fetches from when they are read, and all answers that were not taken yet."""
         self.waiting_for_room: deque[Connection] = deque()
-        """Connections with a frame that `inflight_bytes_max` does not allow yet, first come first served."""
+        """Connections with a frame that `inflight_bytes_max` does not allow to begin, or to grow, yet. First come first served."""
+        self.waiting_bytes = 0
+        """What the begun frames of `waiting_for_room` hold of `inflight_bytes`."""
         self.connections: set[Connection] = set()
         self.requests: dict[str, int] = {"produce": 0, "fetch": 0, "other": 0}
         self.connections_refused = 0
@@ -146,9 +148,15 @@ class KafkaServer:
         if not self.connections:
             self._all_gone.set()
 
-    def has_room(self, size: int) -> bool:
-        """Whether a frame of `size` bytes may be received now. A frame alone always may."""
-        return self.inflight_bytes == 0 or self.inflight_bytes + size <= self.settings.inflight_bytes_max
+    def has_room(self, size: int, *, first: bool = False) -> bool:
+        """Whether `size` more bytes of a frame may be received now. A frame alone always may.
+
+        Args:
+            first: it is the first that waits. It may also where all that is in flight are frames that wait behind it: else none of
+                them would ever be whole. So at most one frame is beyond the limit.
+        """
+        alone = self.waiting_bytes if first else 0
+        return self.inflight_bytes == alone or self.inflight_bytes + size <= self.settings.inflight_bytes_max
 
     def room_came(self) -> None:
         waiting = self.waiting_for_room
