@@ -54,6 +54,9 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
     output.print_line(f"cluster {status.cluster_id}: {output.plural(len(status.brokers), 'broker')}, "
                       f"{output.plural(len(status.topics), 'topic')}")  # fmt: skip
     output.print_table(BROKER_COLUMNS, broker_rows(status.brokers, None if found is None else found.view), numeric=BROKER_NUMERIC)
+    for broker in status.brokers:
+        if broker.clock_doubt:
+            output.print_line(f"broker {broker.id}: {broker.clock_doubt}")
     if trouble:
         output.print_line(f"no leader answers: {trouble}")
     if found is not None:

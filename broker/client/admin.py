@@ -193,6 +193,7 @@ def _broker(row: admin_pb2.Broker) -> Broker:
         uptime_ms=row.uptime_ms,
         memory_bytes=row.memory_bytes,
         trouble=row.trouble,
+        clock_doubt=row.clock_doubt,
     )
 
 

@@ -109,7 +109,11 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """A live broker. `trouble` says why it cannot store records at the moment; empty: it can."""
+    """A live broker.
+
+    `trouble` says why it cannot store records at the moment; empty: it can. `clock_doubt` says why its clock may be wrong, and then
+    it deletes nothing by age; empty: it agrees with all others.
+    """
 
     id: int
     host: str
@@ -121,6 +125,7 @@ class Broker:
     uptime_ms: int
     memory_bytes: int
     trouble: str
+    clock_doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ takes it by writing the next version
 Where the newest version cannot be read that is so with a time of our own: whoever holds it writes the next one soon.
 
 The last two are guesses. Nothing is lost where one is wrong: of two who believe that they lead only one can write the manifest's
-next version, and the other knows from then on. The wall clock is never asked.
+next version, and the other knows from then on. The wall clock is never asked: `Lease.at_ms` is for retention.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ LOOKS = 2
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """One version. `holder` is an incarnation, "" where the lease was given up; `address` its gRPC door, ``host:port``.
 
-    `serving`: the door is open. `renewal` makes each version of a holder differ from all others of it.
+    `serving`: the door is open. `renewal` makes each version of a holder differ from all others of it. `at_ms`: the holder's time
+    when it wrote this version; 0: not said. It tells a broker that starts for how long none ran, and nothing about the lease.
     """
 
     format: int = FORMAT_VERSION
@@ -43,6 +44,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     ttl_ms: int
     serving: bool = False
     renewal: int = 0
+    at_ms: int = 0
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)

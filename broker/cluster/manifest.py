@@ -38,6 +38,8 @@ FORMAT_VERSION = 2
 """Of the snapshots and edits. A broker refuses any other."""
 CHAIN_SEGMENTS_MAX = 64
 """Sealed segments of one topic that are remembered, beside those whose successors are not open yet."""
+DOWNTIMES_MAX = 64
+"""Downtimes that are remembered, the newest: an older one counts as elapsed again."""
 
 ROOM = "history.room"
 """The topic setting that says how many offsets are kept free in front."""
@@ -121,6 +123,13 @@ class Follower(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     grpc_port: int
     stream: int
+
+
+class NoteDowntime(msgspec.Struct, frozen=True, tag="note_downtime"):
+    """Between these two times, ms, no broker is known to have run: records got no older (`cluster/downtime.py`)."""
+
+    since_ms: int
+    until_ms: int
 
 
 class CreateTopic(msgspec.Struct, frozen=True, tag="create_topic"):
@@ -321,6 +330,7 @@ Edit = (
     | TrimGates
     | CondemnFiles
     | ForgetFiles
+    | NoteDowntime
 )
 
 
@@ -352,6 +362,7 @@ class _Snapshot(msgspec.Struct, kw_only=True):
     cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
     condemned: list[str] = []
     followers: dict[str, Follower] = {}
+    downtimes: list[tuple[int, int]] = []
 
 
 class Manifest:
@@ -386,6 +397,8 @@ class Manifest:
         """Ranges of offsets above the log start that are gone: what was below it when a gate was opened in front."""
         self.condemned: dict[str, None] = {}
         """Files that nothing may name: they are being deleted."""
+        self.downtimes: list[tuple[int, int]] = []
+        """(since, until) of the newest times in which no broker is known to have run, ms, in the order in which they were noted."""
         self.next_segment_id = 0
         self.commits: dict[str, int] = {}
         """The newest commit of incarnations that commit through the leader."""
@@ -502,6 +515,8 @@ class Manifest:
                 case ForgetFiles(paths):
                     for path in paths:
                         self.condemned.pop(path, None)
+                case NoteDowntime(since_ms, until_ms):
+                    self.downtimes = [*self.downtimes, (since_ms, until_ms)][-DOWNTIMES_MAX:]
 
     def _add_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
         incarnation = self.incarnations[incarnation_id]
@@ -697,6 +712,7 @@ class Manifest:
                 cuts=self.cuts,
                 condemned=list(self.condemned),
                 followers=self.followers,
+                downtimes=self.downtimes,
             )
         )
 
@@ -726,6 +742,7 @@ class Manifest:
         manifest.cuts = snapshot.cuts
         manifest.condemned = dict.fromkeys(snapshot.condemned)
         manifest.followers = snapshot.followers
+        manifest.downtimes = snapshot.downtimes
         return manifest
 
     def check_invariants(self) -> None:

@@ -83,7 +83,7 @@ class Cluster:
         """Of this process: how late it runs."""
         self.replaced: dict[Evidence, int] = dict.fromkeys(Evidence, 0)
         """Brokers that this one replaced while it led, by evidence."""
-        self._register = LeaseRegister(engine.store)
+        self._register = LeaseRegister(engine.store, engine.clock)
         self._contender = Contender(self._address)
         self._stands_back_until_s = -YIELD_AGAIN_S
         """So long the lead is left to others."""
@@ -220,12 +220,14 @@ class Cluster:
         return self._contender.may_take(version, lease, at_s, refused=refused, late_s=self.late_s())
 
     async def _lead(self, version: int, before: Lease | None) -> None:
+        noted_ms = 0 if before is None else before.at_ms
         lease = Lease(
             holder=self._mine.id,
             broker_id=self._mine.broker_id,
             address=self._address,
             ttl_ms=self._ttl_ms,
             serving=self._serving,
+            at_ms=self.engine.clock.now_ms() if self.engine.started else noted_ms,
         )
         silent_s = self._contender.silent_s(self.attention.at(self.engine.clock.monotonic()))
         try:
@@ -253,6 +255,7 @@ class Cluster:
             predecessor=("" if before is None else before.holder, silent_s),
             attention=self.attention,
             replaced=self.replaced,
+            noted_ms=noted_ms,
             member_timeout_ms=self._timeout_ms,
             draining=self._draining,
             planner=reshard.LoadPlanner(targets),

@@ -44,7 +44,7 @@ from broker.cluster.manifest import (
     TrimGates,
 )
 from broker.cluster.topic_config import is_internal
-from broker.runtime.clock import Clock
+from broker.runtime.clock import SteadyClock
 from broker.runtime.errors import InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.runtime.tasks import outlast
@@ -69,7 +69,7 @@ SWEEP_PAGE = 1000
 class Owner(Protocol):
     """The leader."""
 
-    clock: Clock
+    clock: SteadyClock
 
     @property
     def manifest(self) -> Manifest: ...
@@ -452,6 +452,8 @@ class LeaderGates:
         named = _named(manifest)
         while objects := await self._engine.store.list("topics/", last, SWEEP_PAGE):
             last = objects[-1].key
+            if self._owner.clock.doubt is not None:
+                return  # the age of a file is known again when the clock is
             oldest_ms = self._owner.clock.now_ms() - grace_ms
             old = [found.key for found in objects if found.modified_ms <= oldest_ms]
             await self._delete([key for key in old if self._is_nobodys(key, named)])

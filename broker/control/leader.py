@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
+from broker.cluster import downtime
 from broker.cluster.admission import taken_over
 from broker.cluster.lease import Lease
 from broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Detector, Evidence, Judgement, Lost
@@ -92,6 +93,8 @@ class Session(Protocol):
     """Why it cannot store records, as it reported last; empty: it can."""
     trouble_since_s: float | None
     """The monotonic time since which it has reported trouble; None: it has none."""
+    clock_ahead_ms: int | None
+    """Milliseconds that the leader's clock was ahead of the member's machine at the last report; None: it did not say."""
 
     def edits(self, version: int, data: bytes) -> None:
         """Tell it of a commit."""
@@ -125,6 +128,7 @@ class Leader:
         predecessor: the incarnation that let the lease run out, and for how long it was silent; "" where the lease was given up.
         attention: of this process.
         replaced: counts the brokers that are replaced.
+        noted_ms: `Lease.at_ms` of the version before; 0: there was none.
         surrender: asks the follower of a lost lead for its copies (`Surrenders.ask`).
         yields: whether to give the lease back when all members fall silent together.
     """
@@ -141,6 +145,7 @@ class Leader:
         predecessor: tuple[str, float],
         attention: Attention,
         replaced: dict[Evidence, int],
+        noted_ms: int,
         member_timeout_ms: int,
         draining: asyncio.Event,
         planner: LoadPlanner,
@@ -162,6 +167,7 @@ class Leader:
         self._register = register
         self._mine = mine
         self._version = version
+        self._noted_ms = noted_ms
         self._draining = draining
         self._ended = ended
         self._fail = fail
@@ -258,6 +264,8 @@ class Leader:
         lost = [incarnation for incarnation in self._others() if _same_place(incarnation, self._mine)]
         recovered = (await recover(self._engine.store, manifest, lost, self._maker(), self._copies_of)).whole()
         edits += recovered.edits
+        if not self._engine.started:
+            edits += self._begin_time(recovered.edits)
         known = manifest.incarnations.get(self._mine.id)
         if known.sealed if known is not None else self._engine.started or await self._was_fenced(self._mine.id):
             raise taken_over(manifest, self._mine.id, self._mine.broker_id)
@@ -268,6 +276,13 @@ class Leader:
 
         await self._local.commit_made(make)
         return recovered.records
+
+    def _begin_time(self, recovered: Sequence[Edit]) -> Sequence[Edit]:
+        """As `Engine.begin_time`. A store with a clock of its own that agrees proves this broker's clock right."""
+        ahead_ms = self._register.ahead_ms
+        if ahead_ms is not None and abs(ahead_ms) <= self.clock.difference_max_ms:
+            return []
+        return self._engine.begin_time(max(self._noted_ms, downtime.newest_ms(self.manifest, recovered)))
 
     async def _copies_of(self, lead: Incarnation) -> list[Copy]:
         """What a lost lead acked, perhaps, and its WAL may lack. Raises RetryError."""
@@ -314,11 +329,15 @@ class Leader:
         async with self._writing_lease:
             if self._given_up:
                 return
-            lease = structs.replace(self.lease, renewal=self.lease.renewal + 1, serving=serving or self.lease.serving)
+            lease = structs.replace(
+                self.lease, renewal=self.lease.renewal + 1, serving=serving or self.lease.serving, at_ms=self._at_ms()
+            )
             try:
                 if await self._register.write(self._version + 1, lease):
                     self._version += 1
                     self.lease = lease
+                    if self._register.ahead_ms is not None:
+                        self.clock.note("store", self._register.ahead_ms)
                     self._store_well_since_s = min(self._store_well_since_s, self.clock.monotonic())
                     return
                 version, found = await self._register.read()
@@ -331,6 +350,10 @@ class Leader:
                 return
         self._failed(DeposedError(Reason.FENCED, "another broker took the lease"))
 
+    def _at_ms(self) -> int:
+        """`Lease.at_ms`: of the version before until this broker has noted how long none ran."""
+        return self.clock.now_ms() if self._engine.started else self.lease.at_ms
+
     async def serving(self) -> None:
         """This broker's gRPC door is open: from now on, who finds it closed knows that this broker is gone."""
         await self.write_lease(serving=True)
@@ -340,6 +363,7 @@ class Leader:
         if self._stopped:
             return
         self._stopped = True
+        self.clock.forget("brokers")
         self._catalog.leave(self)
         self._local.retire()
         error = _not_leader()
@@ -355,7 +379,13 @@ class Leader:
             self._given_up = True
             await self._register.write(
                 self._version + 1,
-                Lease(holder="", broker_id=self._mine.broker_id, address=self.lease.address, ttl_ms=self.lease.ttl_ms),
+                Lease(
+                    holder="",
+                    broker_id=self._mine.broker_id,
+                    address=self.lease.address,
+                    ttl_ms=self.lease.ttl_ms,
+                    at_ms=self._at_ms(),
+                ),
             )
 
     def _failed(self, error: HeadgateError) -> None:
@@ -569,6 +599,7 @@ class Leader:
             self._replace_lost()
             if now_s - report_s >= LEADER_REPORT_S:
                 report_s = now_s
+                self._compare_clocks()
                 for session in list(self.sessions.values()):
                     session.alive()
                 self.detector.forget({one.id for one in self._others()} | self.sessions.keys())
@@ -587,6 +618,21 @@ class Leader:
         lost = self._find_lost(now_s)
         if lost:
             self._failing_over = self._spawn(self._fail_over(lost), "failover")
+
+    def _compare_clocks(self) -> None:
+        """Compare this broker's clock with the machine's and with those of the members."""
+        self.clock.check()
+        ahead_ms = [session.clock_ahead_ms for session in self.sessions.values() if session.clock_ahead_ms is not None]
+        differing = [one for one in ahead_ms if abs(one) > self.clock.difference_max_ms]
+        # Where most members differ, this broker's clock is the wrong one; a single member reports itself.
+        self.clock.note("brokers", differing[0] if 2 * len(differing) > len(ahead_ms) else 0)
+        self.clock.forget("leader")
+
+    @property
+    def store_ms(self) -> int:
+        """The store's own time; 0: it has none, or none is known."""
+        ahead_ms = self._register.ahead_ms
+        return 0 if ahead_ms is None else self.clock.now_ms() - ahead_ms
 
     async def _yield(self) -> None:
         try:

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from broker.cluster.lease import UNREADABLE, Lease
 from broker.engine import keys
+from broker.runtime.clock import Clock
 from broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
-from broker.store.interface import Store
+from broker.store.interface import ObjectInfo, Store
 from broker.store.keys import number_of, numbered
 
 log = get_logger("lease")
 
 LISTING_KEYS = 1000
+STORE_TIME_MS = 1000
+"""S3 tells times of objects in whole seconds."""
 
 
 class LeaseRegister:
     """One process's view of ``cluster/lease/<version>``. Old versions are deleted by whoever writes a new one."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._unreadable = 0
         """The version of which that was said last."""
+        self.ahead_ms: int | None = None
+        """Milliseconds that this broker's clock was ahead of the store's at the last write; None: the store has no own clock."""
 
     async def read(self) -> tuple[int, Lease | None]:
         """The newest version and its number; (0, None) before the first. Raises RetryError.
 
         A lease is no history: one that is damaged is `UNREADABLE`, and the next version mends it.
         """
-        versions = await self._versions()
+        versions = list(await self._rows())
         if not versions:
             return 0, None
         try:
@@ -47,21 +53,28 @@ class LeaseRegister:
 
         Raises RetryError: not known; `read` tells.
         """
+        began_ms = self._clock.now_ms()
         if not await self._store.put_if_absent(_key(version), lease.encode()):
             return False
         # Whoever slept for long may have created a version again that was deleted as an old one.
-        versions = await self._versions()
+        rows = await self._rows()
+        versions = list(rows)
         if versions[-1] != version:
             await self._store.delete(_key(version))
             return False
+        if self._store.appender is None:  # a directory has the clock of this machine
+            stored_ms, ended_ms = rows[version].modified_ms, self._clock.now_ms()
+            # Anything between the beginning and the end of the write is no difference.
+            self.ahead_ms = max(began_ms - STORE_TIME_MS - stored_ms, 0) or min(ended_ms - stored_ms, 0)
         for old in versions[:-1]:
             await self._store.delete(_key(old))
         return True
 
-    async def _versions(self) -> list[int]:
-        found = [number_of(keys.LEASE, row.key) for row in await self._store.list(keys.LEASE, "", LISTING_KEYS)]
+    async def _rows(self) -> dict[int, ObjectInfo]:
+        """The versions, oldest first, and their objects."""
+        found = [(number_of(keys.LEASE, row.key), row) for row in await self._store.list(keys.LEASE, "", LISTING_KEYS)]
         # What somebody else has put there is no version: brokers neither end for it nor touch it.
-        return [version for version in found if version is not None]
+        return {version: row for version, row in found if version is not None}
 
 
 def _key(version: int) -> str:

@@ -92,11 +92,21 @@ class Membership:
         await self._send(control_pb2.JoinRequest(hello=hello), CONNECT_TIMEOUT_S)
         welcome = (await self._read(JOIN_TIMEOUT_S)).welcome
         self.leader_broker_id = welcome.leader_broker_id
+        self._take_time(welcome.clock_ms)
         if welcome.snapshot:
             self._catalog.manifest, self._catalog.version = Manifest.decode(welcome.snapshot), welcome.version
         elif welcome.version != self.version:
             raise RetryError(Reason.NOT_LEADER, f"the leader goes on from another version. address=`{self.address}`")
         self._catalog.use(self)
+
+    def _take_time(self, leader_ms: int) -> None:
+        """Compare this broker's clock with the leader's. A broker that is starting takes the leader's time where they differ."""
+        clock = self._engine.clock
+        if not leader_ms:
+            return
+        if not self._engine.started and abs(clock.now_ms() - leader_ms) > clock.difference_max_ms:
+            clock.adopt(leader_ms)
+        clock.note("leader", clock.now_ms() - leader_ms)
 
     @property
     def version(self) -> int:
@@ -124,6 +134,10 @@ class Membership:
                     self._hold(message.hold)
                 elif kind == "drain":
                     self._draining.set()
+                elif kind == "alive":
+                    self._take_time(message.alive.clock_ms)
+                    if message.alive.store_ms:
+                        self._engine.clock.note("store", self._engine.clock.now_ms() - message.alive.store_ms)
         finally:
             reporting.cancel()
             await asyncio.wait((reporting,))
@@ -173,7 +187,9 @@ class Membership:
     async def _tell(self) -> None:
         """Send a report. Raises RetryError where the stream is over."""
         self._meter.draining = self._draining.is_set()
+        self._engine.clock.check()
         report = self._meter.report(self.version, self._connections())
+        report.clock_ms = self._engine.clock.system_ms()
         report.late_ms = round(self._attention.late_s(self._engine.clock.monotonic()) * 1000)
         report.serving = self._serves()
         await self._send(control_pb2.JoinRequest(report=report))

@@ -534,14 +534,19 @@ class Coordinator:
     async def _clean(self) -> None:
         """Forget what expired, and positions of topics that are gone."""
         minutes = self._settings.offsets_retention_minutes
+        retention_ms = minutes * 60_000 if minutes else NEVER
+        cutoff_ms = self._engine.cutoff_ms(max(retention_ms, 0))
         try:
             topic = self._engine.manifest.topics.get(TOPIC)
             if topic is not None:
                 await self._protect(topic)
             for slot in self._live():
+                now = self._clock.now()
+                # Without the time that does not count. While the clock is in doubt, at the epoch: nothing is old.
+                aged = now._replace(wall_ms=0 if cutoff_ms is None else cutoff_ms + max(retention_ms, 0))
                 effects = slot.shard.clean(
-                    self._clock.now(),
-                    retention_ms=minutes * 60_000 if minutes else NEVER,
+                    aged,
+                    retention_ms=retention_ms,
                     empty_group_ms=EMPTY_GROUP_MS,
                     topic_exists=self._topic_exists,
                 )

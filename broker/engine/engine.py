@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
+from broker.cluster import downtime
 from broker.cluster.admission import taken_over
 from broker.cluster.gates import OFFSET_MAX
 from broker.cluster.manifest import (
@@ -60,7 +61,7 @@ from broker.log.buffers import BufferPool
 from broker.log.compression import Codec
 from broker.log.crc import crc32c
 from broker.log.tail import TailMemory
-from broker.runtime.clock import Clock
+from broker.runtime.clock import SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import (
     ClosedError,
@@ -121,7 +122,7 @@ class Engine:
         *,
         store: Store,
         settings: Settings,
-        clock: Clock,
+        clock: SteadyClock,
         incarnation_id: str,
         fail: Callable[[HeadgateError], None],
         encoders: Encoders | None = None,
@@ -216,14 +217,41 @@ class Engine:
         lost = [incarnation for incarnation in self.manifest.incarnations.values() if not incarnation.sealed]
         epoch = self.manifest.leader_epoch + 1
         recovered = (await recover(self.store, self.manifest, lost, keys.maker(epoch, self.incarnation_id, attempt))).whole()
+        noted = self.begin_time(downtime.newest_ms(self.manifest, recovered.edits))
         mine = Incarnation(
             id=self.incarnation_id,
             broker_id=self.broker_id,
             leader_epoch=epoch,
             opened_ms=self.clock.now_ms(),
         )
-        await catalog.commit(*recovered.edits, OpenIncarnation(mine))
+        await catalog.commit(*recovered.edits, *noted, OpenIncarnation(mine))
         return recovered.records
+
+    def begin_time(self, noted_ms: int) -> list[Edit]:
+        """Bring the clock in line with the time before this start; for a broker that starts without a leader to ask.
+
+        Args:
+            noted_ms: the newest time at which a broker is known to have run; 0: none.
+
+        Returns:
+            The edit that notes the time in which no broker is known to have run, if there is one.
+        """
+        if self.settings.clock_trusted:
+            return []
+        adopted_ms, edits = downtime.begin(self.clock.started_ms, noted_ms, self.clock.difference_max_ms)
+        if adopted_ms is not None:
+            self.clock.adopt(adopted_ms)
+        if edits:
+            log.warning(
+                "downtime_noted", since_ms=noted_ms, until_ms=self.clock.started_ms, effect="this time does not count for retention"
+            )
+        return edits
+
+    def cutoff_ms(self, age_ms: int) -> int | None:
+        """The append time before which everything is older than `age_ms`; None while the clock is in doubt."""
+        if self.clock.doubt is not None:
+            return None
+        return downtime.cutoff_ms(self.clock.now_ms(), age_ms, self.manifest.downtimes)
 
     async def start(self, catalog: Catalog, recovered_records: int = 0) -> None:
         """Lead what the manifest gives to this incarnation, which is open there. `catalog` tells `applied` of every change.
@@ -901,8 +929,8 @@ class Engine:
             raise RetryError(stalled.reason, f"records cannot be stored at the moment: {stalled.message}")
 
     def _check_timestamps(self, partition: PartitionLog, header: tuple[int, ...], now_ms: int) -> None:
-        if partition.config.log_append_time:
-            return
+        if partition.config.log_append_time or self.clock.doubt is not None:
+            return  # a clock that may be wrong proves nothing about the producer's
         raise InvalidError(
             Reason.INVALID_TIMESTAMP,
             f"record timestamp is out of the topic's range. topic=`{partition.topic.name}` first=`{header[7]}` "

@@ -39,7 +39,7 @@ from broker.engine.partition import AnyExtent, AnyRef, ChunkRef, FileRef, Partit
 from broker.engine.recovery import Producers, load_producers
 from broker.engine.windows import Window
 from broker.log.tail import TailMemory
-from broker.runtime.clock import Clock
+from broker.runtime.clock import SteadyClock
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
 from broker.runtime.tasks import watch
@@ -55,7 +55,7 @@ class Owner(Protocol):
     """Who has the leads."""
 
     store: Store
-    clock: Clock
+    clock: SteadyClock
     tail_memory: TailMemory
     incarnation_id: str
 

@@ -3,13 +3,17 @@
 Age is counted from the append, not from the record's own timestamp, so that history is not deleted on arrival. Retention works
 on whole extents of complete chunks, and completes one early where it wants gone what stands in it; a chunk's object goes when every
 extent in it is below its partition's log start or its topic is gone.
+
+Age is elapsed time: the clock follows no jump (`runtime/clock.py`), and time in which no broker is known to have run does not count
+(`cluster/downtime.py`). While the clock is in doubt, nothing is removed because of its age; retention by size goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, RemoveChunks
 from broker.engine import keys
@@ -32,7 +36,11 @@ REST = 20
 thousand, would be looked after so often that nobody had a turn."""
 
 
-def expired_offset(partition: PartitionLog, now_ms: int) -> int:
+Cutoff: TypeAlias = Callable[[int], int | None]
+"""As `Engine.cutoff_ms`."""
+
+
+def expired_offset(partition: PartitionLog, cutoff: Cutoff) -> int:
     """Where the partition's log should start: behind every extent that is older than `retention.ms` or beyond `retention.bytes`."""
     config = partition.config
     start = partition.log_start
@@ -40,8 +48,9 @@ def expired_offset(partition: PartitionLog, now_ms: int) -> int:
         return start
     size = partition.size_bytes
     waiting = partition.windows.first_waiting()
+    before_ms = _before_ms(partition, cutoff)
     for extent, ref in zip(partition.sealed.extents, partition.sealed.refs, strict=True):
-        too_old = config.retention_ms >= 0 and ref.appended_ms < now_ms - config.retention_ms
+        too_old = before_ms is not None and ref.appended_ms < before_ms
         too_many = config.retention_bytes >= 0 and size - extent.data_bytes >= config.retention_bytes
         if not too_old and not too_many:
             break
@@ -52,7 +61,12 @@ def expired_offset(partition: PartitionLog, now_ms: int) -> int:
     return start
 
 
-def waits_for_listing(partition: PartitionLog, now_ms: int) -> bool:
+def _before_ms(partition: PartitionLog, cutoff: Cutoff) -> int | None:
+    """The append time before which records are too old; None: none is."""
+    return cutoff(partition.config.retention_ms) if partition.config.retention_ms >= 0 else None
+
+
+def waits_for_listing(partition: PartitionLog, cutoff: Cutoff) -> bool:
     """Whether retention acts on records as soon as they are listed (by age), or as soon as others come after them (by size)."""
     config = partition.config
     if not config.delete or not partition.open:
@@ -60,7 +74,8 @@ def waits_for_listing(partition: PartitionLog, now_ms: int) -> bool:
     waiting = partition.windows.first_waiting()
     if waiting is not None and partition.open.offsets[0] >= waiting.base_offset:
         return False  # history is to come before them
-    too_old = config.retention_ms >= 0 and partition.appended_ms < now_ms - config.retention_ms
+    before_ms = _before_ms(partition, cutoff)
+    too_old = before_ms is not None and partition.appended_ms < before_ms
     return too_old or 0 <= config.retention_bytes <= sum(partition.open.sizes)
 
 
@@ -156,13 +171,15 @@ class Sweeper:
     async def run_once(self) -> None:
         """Move log starts, forget expired producers, and remove what nobody needs."""
         engine = self._engine
-        now_ms = engine.clock.now_ms()
-        await self._list_expired(now_ms)
+        engine.clock.check()
+        await self._list_expired()
         starts: dict[PartitionLog, int] = {}
         begun_s = engine.clock.monotonic()
+        silent_before_ms = engine.cutoff_ms(engine.settings.producer_id_expiration_ms)
         for partition in engine.all_logs():
-            partition.producers_state.expire(now_ms - engine.settings.producer_id_expiration_ms)
-            start = expired_offset(partition, now_ms)
+            if silent_before_ms is not None:
+                partition.producers_state.expire(silent_before_ms)
+            start = expired_offset(partition, engine.cutoff_ms)
             if start > partition.log_start:
                 starts[partition] = start
         self._rest_s = REST * (engine.clock.monotonic() - begun_s)
@@ -181,10 +198,10 @@ class Sweeper:
                 case CloseIncarnation(incarnation_id):
                     await self._delete_incarnation(incarnation_id)
 
-    async def _list_expired(self, now_ms: int) -> None:
+    async def _list_expired(self) -> None:
         """Where retention wants records gone that are not listed yet, list them: a chunk that is seldom written to is long open."""
         engine = self._engine
-        waiting = [partition for partition in engine.all_logs() if waits_for_listing(partition, now_ms)]
+        waiting = [partition for partition in engine.all_logs() if waits_for_listing(partition, engine.cutoff_ms)]
         if not waiting or self._closing or engine.failed is not None or engine.stalled is not None:
             return
         if not self._checkpointer.lists(waiting):

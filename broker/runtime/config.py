@@ -150,6 +150,19 @@ class Settings:
         300 * SECOND_MS, 10, DAY_MS, "pause between two looks for records whose retention is over"
     )
 
+    clock_difference_max_ms: int = _duration(
+        60 * SECOND_MS,
+        SECOND_MS,
+        DAY_MS,
+        "how far the broker's time may differ from the machine's clock, the leader's and the store's; beyond it the broker reports "
+        "its clock as in doubt and deletes nothing by age",
+    )
+    clock_trusted: bool = _flag(
+        False,
+        "take the machine's clock as right at the start, whatever the store says of the time before; time in which no broker ran "
+        "then counts for retention",
+    )
+
     # -- the write-ahead log
     wal_fsync: str = _choice(
         "always",

@@ -166,6 +166,12 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
     gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_memory.held_bytes)
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
     counter("headgate_wal_durable_batches", "batches that are in the store", lambda: engine.wal_batches[1])
+    gauge(
+        "headgate_clock_difference_seconds",
+        "greatest difference beyond clock_difference_max_ms between this broker's clock and another; 0: none, else nothing is "
+        "deleted by age",
+        lambda: engine.clock.difference_ms / 1000,
+    )
     gauge("headgate_wal_stalled_bool", "1 while nothing becomes durable", lambda: float(engine.stalled is not None))
 
 

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from broker.runtime.clock import Clock
+from broker.runtime.clock import Clock, SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.runtime.logging import get_logger
@@ -57,7 +57,7 @@ class Process:
 
     def __init__(self, settings: Settings, *, kafka: socket.socket, http: socket.socket) -> None:
         self.settings = settings
-        self.clock = Clock()
+        self.clock = SteadyClock(Clock(), settings.clock_difference_max_ms)
         self.phase: Literal["starting", "serving", "stopping", "ended"] = "starting"
         self.stuck = False
         """True after `run` if a part did not let go in time: nobody may wait for its threads."""

@@ -379,6 +379,9 @@ class S3Store:
             return RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: {_FOREIGN}. {detail}")
         if status == 507 or code in _FULL_CODES:
             return RetryError(Reason.STORE_FULL, f"{what} failed: no space is left. {detail}")
+        if code == "RequestTimeTooSkewed":
+            hint = "the clock of this machine differs too much from the S3 server's: set it right (NTP)"
+            return RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: {hint}. {detail}")
         if code in _RETRY_CODES or status in (408, 409, 429) or (status >= 500 and status != 501):
             return RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: the S3 server cannot serve it now. {detail}")
         if status in (401, 403):
@@ -394,7 +397,7 @@ _FOREIGN = "the answer is not of an S3 server: look at the endpoint, and at what
 # Quotas of servers other than AWS; Ceph answers 403 for them.
 _FULL_CODES = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
 # Answers of the 4xx range that a repetition heals: expired tokens are fetched anew, bodies arrive whole the next time.
-_RETRY_CODES = {"SlowDown", "RequestTimeout", "ExpiredToken", "RequestTimeTooSkewed", "BadDigest", "IncompleteBody", "Throttling"}
+_RETRY_CODES = {"SlowDown", "RequestTimeout", "ExpiredToken", "BadDigest", "IncompleteBody", "Throttling"}
 # Said of credentials that may have been replaced where they were found.
 _CREDENTIALS_CODES = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 _REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}

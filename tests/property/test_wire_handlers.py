@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.engine.engine import Engine
-from broker.runtime.clock import ManualClock
+from broker.runtime.clock import ManualClock, SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError
 from broker.server.kafka.apis import APIS
@@ -48,7 +48,11 @@ class Broker:
         self.settings = Settings.from_values({"broker_id": 7, "partitions_per_topic_max": 100})
         self.failures: list[HeadgateError] = []
         self.engine = Engine(
-            store=MemoryStore(), settings=self.settings, clock=ManualClock(), incarnation_id="0" * 32, fail=self.failures.append
+            store=MemoryStore(),
+            settings=self.settings,
+            clock=SteadyClock(ManualClock(), self.settings.clock_difference_max_ms),
+            incarnation_id="0" * 32,
+            fail=self.failures.append,
         )
         self.runner.run(self.prepare())
 

@@ -15,8 +15,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.runtime import logging as event_logging
-from broker.runtime.clock import Clock, ManualClock
+from broker.runtime.clock import Clock, ManualClock, SteadyClock
 from broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Metrics
+
+NOW_MS = 1_700_000_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +41,67 @@ def test_the_machine_s_clocks() -> None:
     clock = Clock()
     assert clock.now_ms() > 1_700_000_000_000
     assert clock.monotonic() <= clock.monotonic()
+
+
+def test_a_steady_clock_follows_no_jump() -> None:
+    system = ManualClock(NOW_MS)
+    clock = SteadyClock(system, 60_000)
+    for jump_ms in (2 * 86_400_000, -30 * 86_400_000):
+        before_ms = system.now_ms()
+        system.jump_wall(jump_ms)
+        system.advance(1000)
+        clock.check()
+        assert clock.now_ms() == before_ms + 1000
+        assert clock.doubt is not None and clock.difference_ms == abs(jump_ms)
+        system.jump_wall(-jump_ms)
+        clock.check()
+        assert clock.doubt is None and clock.difference_ms == 0
+
+
+@pytest.mark.parametrize("difference_ms", [5_000, -5_000])
+def test_a_steady_clock_takes_small_differences_back_slowly(difference_ms: int) -> None:
+    system = ManualClock(NOW_MS)
+    clock = SteadyClock(system, 60_000)
+    system.jump_wall(difference_ms)
+    seconds = 0
+    while clock.now_ms() != system.now_ms():
+        before_ms = clock.now_ms()
+        system.advance(1000)
+        clock.check()
+        assert 900 <= clock.now_ms() - before_ms <= 1100 and clock.doubt is None
+        seconds += 1
+    assert seconds == 50
+    system.advance(86_400_000)
+    assert clock.now_ms() == system.now_ms(), "between two checks the clock only counts"
+
+
+def test_a_steady_clock_counts_what_the_machine_slept() -> None:
+    class Sleeper(ManualClock):
+        slept_ns = 0
+
+        def suspended_ns(self) -> int:
+            return self.slept_ns
+
+    system = Sleeper(NOW_MS)
+    clock = SteadyClock(system, 60_000)
+    system.slept_ns = 7_200_000 * 1_000_000
+    system.jump_wall(7_200_000)
+    clock.check()
+    assert clock.doubt is None and clock.now_ms() == NOW_MS + 7_200_000
+
+
+def test_a_steady_clock_is_in_doubt_as_long_as_any_other_clock_differs() -> None:
+    clock = SteadyClock(ManualClock(NOW_MS), 60_000)
+    clock.note("leader", 60_000)
+    assert clock.doubt is None
+    clock.note("leader", -3 * 86_400_000)
+    clock.note("store", 90_000)
+    assert clock.doubt is not None and clock.difference_ms == 3 * 86_400_000
+    assert "3.0 d behind the leader's clock" in clock.doubt and "90.0 s ahead of the store's clock" in clock.doubt
+    clock.note("leader", 0)
+    assert clock.difference_ms == 90_000
+    clock.forget("store")
+    assert clock.doubt is None
 
 
 def test_text_lines() -> None:

@@ -115,6 +115,7 @@ class AdminService:
             uptime_ms=int((self._clock.monotonic() - self._started) * 1000),
             memory_bytes=_memory_bytes(),
             trouble="" if trouble is None else trouble.message,
+            clock_doubt=self._engine.clock.doubt or "",
         )
 
     # -- topics

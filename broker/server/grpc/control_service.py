@@ -38,6 +38,7 @@ class MemberSession:
         self.load = BrokerLoad(incarnation_id=incarnation.id, broker_id=incarnation.broker_id)
         self.trouble = ""
         self.trouble_since_s: float | None = None
+        self.clock_ahead_ms: int | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue: asyncio.Queue[control_pb2.JoinResponse] = asyncio.Queue()
         self._leader = leader
@@ -50,7 +51,8 @@ class MemberSession:
         self._put(control_pb2.JoinResponse(edits=control_pb2.Edits(version=version, edits=data)))
 
     def alive(self) -> None:
-        self._put(control_pb2.JoinResponse(alive=control_pb2.Alive()))
+        alive = control_pb2.Alive(clock_ms=self._leader.clock.now_ms(), store_ms=self._leader.store_ms)
+        self._put(control_pb2.JoinResponse(alive=alive))
 
     async def resign(self, segment_ids: list[int]) -> None:
         order = control_pb2.ResignOrder(order_id=self._next_order(), segment_ids=segment_ids)
@@ -140,6 +142,8 @@ class MemberSession:
                     self.trouble_since_s = None
                 elif self.trouble_since_s is None:
                     self.trouble_since_s = clock.monotonic()
+                if message.report.clock_ms:
+                    self.clock_ahead_ms = clock.now_ms() - message.report.clock_ms
                 self.load = broker_load(self.incarnation, message.report)
                 self._leader.reported(self, message.report.late_ms / 1000, serves=message.report.serving)
             elif kind == "result":
@@ -182,6 +186,7 @@ class ControlService:
             version=leader.version if missed is None else hello.version,
             leader_incarnation_id=leader.manifest.leader,
             leader_broker_id=self._cluster.engine.broker_id,
+            clock_ms=leader.clock.now_ms(),
         )
         leader.joined(session)
         session.queue.put_nowait(control_pb2.JoinResponse(welcome=welcome))

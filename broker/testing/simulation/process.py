@@ -13,6 +13,7 @@ from broker.control.capacity import TermCapacity
 from broker.control.cluster import Cluster
 from broker.engine.engine import Engine
 from broker.engine.partition import PartitionLog
+from broker.runtime.clock import SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
 from broker.server.grpc.control_service import ControlService
@@ -123,9 +124,8 @@ class Broker:
         store: Store = self.view
         if self._retrying:
             store = RetryingStore(self.view, clock=self.clock, sleep=asyncio.sleep, random=self._random.random)
-        self.engine = Engine(
-            store=store, settings=self._settings, clock=self.clock, incarnation_id=self.incarnation_id, fail=self.stop
-        )
+        clock = SteadyClock(self.clock, self._settings.clock_difference_max_ms)
+        self.engine = Engine(store=store, settings=self._settings, clock=clock, incarnation_id=self.incarnation_id, fail=self.stop)
         host, _, port = self.address.rpartition(":")
         self.cluster = Cluster(
             self.engine,
@@ -133,7 +133,7 @@ class Broker:
                 id=self.incarnation_id,
                 broker_id=self._settings.broker_id,
                 leader_epoch=-1,
-                opened_ms=self.clock.now_ms(),
+                opened_ms=clock.now_ms(),
                 host=host,
                 kafka_port=int(port),
                 grpc_port=int(port),

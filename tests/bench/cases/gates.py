@@ -37,14 +37,15 @@ class Topic:
         from broker.cluster.gates import Gate, GateWindow, ParquetExtent
         from broker.cluster.manifest import OpenGate
         from broker.engine.engine import Engine
-        from broker.runtime.clock import Clock
+        from broker.runtime.clock import Clock, SteadyClock
         from broker.runtime.config import Settings
         from broker.store.local import LocalStore
         from tests.unit.engine.gate_world import Alone, gates_of
 
         self._store = LocalStore(str(self.directory))
         settings = dataclasses.replace(Settings(), wal_fsync="never")
-        engine = Engine(store=self._store, settings=settings, clock=Clock(), incarnation_id=f"{self.extents:032x}", fail=_fail)
+        clock = SteadyClock(Clock(), settings.clock_difference_max_ms)
+        engine = Engine(store=self._store, settings=settings, clock=clock, incarnation_id=f"{self.extents:032x}", fail=_fail)
         await engine.open()
         topic = await engine.create_topic("t", PARTITIONS, {})
         each = self.extents // PARTITIONS + 1

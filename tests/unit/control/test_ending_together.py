@@ -14,6 +14,7 @@ import pytest
 
 from broker.cluster.manifest import Edit, SealIncarnation
 from broker.control.lease import LeaseRegister
+from broker.runtime.clock import Clock
 from broker.store.memory import MemoryStore
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill
@@ -51,7 +52,7 @@ async def test_the_leader_goes_before_it_answers(make_world: MakeWorld, monkeypa
         await until(lambda: others[0].cluster.leader is not None)
         await others[0].stop()
     assert all(incarnation.sealed for incarnation in world.brokers[-1].engine.manifest.incarnations.values())
-    _, lease = await LeaseRegister(MemoryStore(world.objects)).read()
+    _, lease = await LeaseRegister(MemoryStore(world.objects), Clock()).read()
     assert lease is not None
     assert lease.holder == "", "nobody waits for it to run out"
     await first.start()

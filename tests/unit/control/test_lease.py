@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.cluster.lease import Contender, Lease
 from broker.control.lease import LeaseRegister
 from broker.engine import keys
+from broker.runtime.clock import Clock
 from broker.runtime.errors import CorruptError, FatalError, Reason, RetryError
 from broker.store.memory import MemoryObjects, MemoryStore
 from tests.unit.engine.world import MortalStore
@@ -103,7 +104,7 @@ def test_what_a_newer_version_wrote_is_not_damaged() -> None:
 def registers(count: int) -> tuple[list[LeaseRegister], list[MortalStore]]:
     objects = MemoryObjects()
     stores = [MortalStore(MemoryStore(objects), "memory:") for _ in range(count)]
-    return [LeaseRegister(store) for store in stores], stores
+    return [LeaseRegister(store, Clock()) for store in stores], stores
 
 
 async def test_one_of_two_wins_a_version() -> None:

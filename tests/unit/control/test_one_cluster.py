@@ -26,8 +26,8 @@ async def fill(world: World, topic: str, partition: int, count: int) -> None:
     await broker.engine.durable()
 
 
-async def create(world: World, topic: str, partitions: int) -> None:
-    await world.brokers[-1].engine.create_topic(topic, partitions, {})
+async def create(world: World, topic: str, partitions: int, **config: str) -> None:
+    await world.brokers[-1].engine.create_topic(topic, partitions, {key.replace("_", "."): value for key, value in config.items()})
     await until(lambda: sum(len(broker.leads().get(topic, ())) for broker in world.brokers) == partitions)
 
 

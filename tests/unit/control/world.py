@@ -15,7 +15,7 @@ from broker.cluster.manifest import Incarnation
 from broker.control.cluster import Cluster
 from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
-from broker.runtime.clock import Clock
+from broker.runtime.clock import Clock, SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, HeadgateError, Reason
 from broker.server.grpc.server import GrpcServer
@@ -49,6 +49,16 @@ def fresh_id() -> str:
     return os.urandom(16).hex()
 
 
+class JumpyClock(Clock):
+    """The machine's clocks, with a wall clock that is off by `jump_ms`."""
+
+    def __init__(self) -> None:
+        self.jump_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.jump_ms
+
+
 class Broker:
     """One broker: `start`, then `stop` as SIGTERM does or `crash` as SIGKILL does, and `start` again as a new incarnation."""
 
@@ -72,6 +82,7 @@ class Broker:
         )
         self.failures: list[HeadgateError] = []
         self.running = False
+        self.clock = JumpyClock()
         self.objects = objects
         self._channel: grpc.aio.Channel | None = None
 
@@ -85,7 +96,7 @@ class Broker:
         self.engine = Engine(
             store=self.store,
             settings=self.settings,
-            clock=Clock(),
+            clock=SteadyClock(self.clock, self.settings.clock_difference_max_ms),
             incarnation_id=fresh_id(),
             fail=self.failures.append,
         )

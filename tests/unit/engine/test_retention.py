@@ -31,7 +31,7 @@ from broker.cluster.manifest import (
     Topic,
 )
 from broker.engine.partition import PartitionLog
-from broker.engine.retention import expired_offset, sweep_edits
+from broker.engine.retention import Cutoff, expired_offset, sweep_edits
 from broker.runtime.clock import Clock, ManualClock
 from broker.runtime.errors import InvalidError, Reason, RetryError
 from broker.store.memory import MemoryObjects, MemoryStore
@@ -499,9 +499,9 @@ async def test_topics_that_are_deleted_one_after_another_are_looked_after_in_one
     """A look is at all partitions: one for each of thousands of topics would keep everybody waiting."""
     looks: list[PartitionLog] = []
 
-    def counted(partition: PartitionLog, now_ms: int) -> int:
+    def counted(partition: PartitionLog, cutoff: Cutoff) -> int:
         looks.append(partition)
-        return expired_offset(partition, now_ms)
+        return expired_offset(partition, cutoff)
 
     monkeypatch.setattr("broker.engine.retention.expired_offset", counted)
     monkeypatch.setattr("broker.engine.retention.REST", 1e12)

@@ -21,7 +21,7 @@ from broker.engine.partition import PartitionLog
 from broker.engine.retention import expired_offset, sweep_edits
 from broker.log.batch import crc_matches, parse_header
 from broker.log.records import Record, encode_batch, iter_records
-from broker.runtime.clock import Clock, ManualClock
+from broker.runtime.clock import Clock, ManualClock, SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import FatalError, HeadgateError, Reason
 from broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
@@ -223,7 +223,7 @@ class Machine:
         engine = Engine(
             store=store,
             settings=settings,
-            clock=self.clock,
+            clock=SteadyClock(self.clock, settings.clock_difference_max_ms),
             incarnation_id=f"{next(_incarnations):032x}",
             fail=failures.append,
         )
@@ -369,9 +369,8 @@ async def swept(broker: Incarnation) -> None:
 
     def nothing_is_left() -> bool:
         engine._sweeper.wake()  # again: a chunk that was just listed is not looked at by the round that is under way
-        now_ms = engine.clock.now_ms()
         return (
-            all(expired_offset(log, now_ms) <= log.log_start for log in engine.all_logs())
+            all(expired_offset(log, engine.cutoff_ms) <= log.log_start for log in engine.all_logs())
             and not sweep_edits(engine.manifest, engine.incarnation_id)
             and choose(engine.manifest, engine.incarnation_id) is None
         )

@@ -20,7 +20,7 @@ from broker.cluster.offsets import Position
 from broker.engine import coordinator as module
 from broker.engine.coordinator import TOPIC, Coordinator, PatientClock
 from broker.engine.engine import Engine
-from broker.runtime.clock import ManualClock
+from broker.runtime.clock import ManualClock, SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.store.memory import MemoryStore
@@ -43,12 +43,12 @@ class Broker:
         self.engine = Engine(
             store=self.store,
             settings=self.settings,
-            clock=self.clock,
+            clock=SteadyClock(self.clock, self.settings.clock_difference_max_ms),
             incarnation_id=f"{next(self._incarnations):032x}",
             fail=self.failures.append,
         )
         await self.engine.open()
-        self.groups = Coordinator(self.engine, self.settings, self.clock)
+        self.groups = Coordinator(self.engine, self.settings, self.engine.clock)
         self.groups.start()
         if loaded:
             await self.groups.loaded()

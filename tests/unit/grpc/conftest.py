@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
 from broker.log.records import Record, encode_batch
-from broker.runtime.clock import Clock
+from broker.runtime.clock import Clock, SteadyClock
 from broker.runtime.config import Settings, Value
 from broker.runtime.errors import HeadgateError
 from broker.server.grpc.server import GrpcServer
@@ -100,7 +100,7 @@ class Served:
         self.engine = Engine(
             store=MemoryStore(self.objects),
             settings=self.settings,
-            clock=Clock(),
+            clock=SteadyClock(Clock(), self.settings.clock_difference_max_ms),
             incarnation_id=os.urandom(16).hex(),
             fail=self.failures.append,
         )

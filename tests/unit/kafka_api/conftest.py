@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
-from broker.runtime.clock import ManualClock
+from broker.runtime.clock import ManualClock, SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError
 from broker.server.kafka.apis import APIS
@@ -29,7 +29,11 @@ class Kafka:
         self.clock = ManualClock(NOW_MS)
         self.failures: list[HeadgateError] = []
         self.engine = Engine(
-            store=store, settings=settings, clock=self.clock, incarnation_id="0" * 31 + "1", fail=self.failures.append
+            store=store,
+            settings=settings,
+            clock=SteadyClock(self.clock, settings.clock_difference_max_ms),
+            incarnation_id="0" * 31 + "1",
+            fail=self.failures.append,
         )
         self.groups = Coordinator(self.engine, settings, self.clock)
 

@@ -103,6 +103,7 @@ async def reopened():  # type: ignore[no-untyped-def]
 
     Epochs 0 and 2 are those of the incarnations.
     """
+    from broker.runtime.clock import SteadyClock
     from broker.runtime.config import Settings
     from broker.store.memory import MemoryObjects, MemoryStore
 
@@ -117,7 +118,7 @@ async def reopened():  # type: ignore[no-untyped-def]
     second.engine = Engine(
         store=MemoryStore(objects),
         settings=settings,
-        clock=second.clock,
+        clock=SteadyClock(second.clock, settings.clock_difference_max_ms),
         incarnation_id=uuid.uuid4().hex,
         fail=second.failures.append,
     )

@@ -387,4 +387,5 @@ async def test_what_answers_mean(status: int, code: str, kind: type[HeadgateErro
     error = store._refused(botocore.exceptions.ClientError(answer, "GetObject"), "reading an object", "a/b")
     assert type(error) is kind
     assert error.reason is reason
+    assert ("the clock of this machine" in error.message) is (code == "RequestTimeTooSkewed")
     await store.close()

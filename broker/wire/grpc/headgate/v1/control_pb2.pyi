@@ -45,7 +45,7 @@ class BrokerMember(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving")
+    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving", "clock_ms")
     WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class LoadReport(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     LATE_MS_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
     window_ms: int
     segments: _containers.RepeatedCompositeFieldContainer[SegmentReport]
     cpu_share: float
@@ -66,7 +67,8 @@ class LoadReport(_message.Message):
     draining: bool
     late_ms: int
     serving: bool
-    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ..., late_ms: _Optional[int] = ..., serving: _Optional[bool] = ...) -> None: ...
+    clock_ms: int
+    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ..., late_ms: _Optional[int] = ..., serving: _Optional[bool] = ..., clock_ms: _Optional[int] = ...) -> None: ...
 
 class SegmentReport(_message.Message):
     __slots__ = ("segment_id", "partitions", "bytes_in", "bytes_out", "requests")
@@ -99,16 +101,18 @@ class JoinResponse(_message.Message):
     def __init__(self, welcome: _Optional[Welcome] = ..., edits: _Optional[Edits] = ..., resign: _Optional[ResignOrder] = ..., alive: _Optional[Alive] = ..., drain: _Optional[DrainOrder] = ..., hold: _Optional[HoldOrder] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("snapshot", "version", "leader_incarnation_id", "leader_broker_id")
+    __slots__ = ("snapshot", "version", "leader_incarnation_id", "leader_broker_id", "clock_ms")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEADER_INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
     snapshot: bytes
     version: int
     leader_incarnation_id: str
     leader_broker_id: int
-    def __init__(self, snapshot: _Optional[bytes] = ..., version: _Optional[int] = ..., leader_incarnation_id: _Optional[str] = ..., leader_broker_id: _Optional[int] = ...) -> None: ...
+    clock_ms: int
+    def __init__(self, snapshot: _Optional[bytes] = ..., version: _Optional[int] = ..., leader_incarnation_id: _Optional[str] = ..., leader_broker_id: _Optional[int] = ..., clock_ms: _Optional[int] = ...) -> None: ...
 
 class Edits(_message.Message):
     __slots__ = ("version", "edits")
@@ -167,8 +171,12 @@ class HeldWindow(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., segment_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class Alive(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("clock_ms", "store_ms")
+    CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
+    STORE_MS_FIELD_NUMBER: _ClassVar[int]
+    clock_ms: int
+    store_ms: int
+    def __init__(self, clock_ms: _Optional[int] = ..., store_ms: _Optional[int] = ...) -> None: ...
 
 class DrainOrder(_message.Message):
     __slots__ = ()

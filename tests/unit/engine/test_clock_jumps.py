@@ -1,0 +1,202 @@
+"""A system clock that jumps: nothing goes before its time, retries stay duplicates, and writes are taken.
+
+Runs: engines whose machine's clock the test moves; the sweeper looks when it is told to. Compared: what can be read and what a
+retry is answered with, before and after the jump, in one run of the broker and across a restart. A mismatch means that a wrong
+clock deletes or doubles records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.cluster.downtime import cutoff_ms
+from broker.runtime.clock import ManualClock
+from broker.runtime.errors import InvalidError, Reason
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.world import Incarnation, Machine, read_values, settings
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+JUMPS_MS = [HOUR_MS, 2 * DAY_MS, 30 * DAY_MS, -HOUR_MS, -30 * DAY_MS]
+
+
+async def looked(broker: Incarnation) -> None:
+    """Retention looks twice: what the first look completes and lists, the second one may remove."""
+    for _ in range(2):
+        await broker.engine._sweeper.run_once()
+
+
+async def sent(machine: Machine, broker: Incarnation, value: bytes, timestamp_ms: int, sequence: int) -> int:
+    return await machine.send(broker, [value], timestamp_ms=timestamp_ms, producer=(1000, 0, sequence))
+
+
+async def restarted(machine: Machine, broker: Incarnation, kind: str) -> Incarnation:
+    match kind:
+        case "crash":
+            await machine.crash(broker)
+        case "stop":
+            await machine.stop(broker)
+        case _:
+            return broker
+    return await machine.start()
+
+
+@pytest.mark.parametrize("jump_ms", JUMPS_MS)
+@pytest.mark.parametrize("kind", ["", "crash", "stop"])
+async def test_a_jump_deletes_nothing_doubles_nothing_and_refuses_nothing(
+    make_machine: MakeMachine, clock: ManualClock, jump_ms: int, kind: str
+) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
+    await machine.send(broker, [b"old"], timestamp_ms=clock.now_ms())
+    await broker.engine._wal.roll()
+    clock.advance(HOUR_MS)
+    true_ms = clock.now_ms()
+    assert await sent(machine, broker, b"a", true_ms, 0) == 1
+    clock.jump_wall(jump_ms)
+    broker = await restarted(machine, broker, kind)
+    await looked(broker)
+    assert await sent(machine, broker, b"a", true_ms, 0) == 1, "the retry of an acked batch is a duplicate"
+    assert await sent(machine, broker, b"b", true_ms + 1, 1) == 2, "a producer whose clock is right may write"
+    await looked(broker)
+    assert await read_values(broker) == [b"old", b"a", b"b"]
+    broker = await restarted(machine, broker, kind)
+    await looked(broker)
+    assert await sent(machine, broker, b"b", true_ms + 1, 1) == 2
+    assert await read_values(broker) == [b"old", b"a", b"b"]
+    await machine.check(broker)
+
+
+@pytest.mark.parametrize("jump_ms", JUMPS_MS)
+@pytest.mark.parametrize("kind", ["", "crash"])
+async def test_a_jump_and_its_correction_delete_nothing(
+    make_machine: MakeMachine, clock: ManualClock, jump_ms: int, kind: str
+) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
+    true_ms = clock.now_ms()
+    await sent(machine, broker, b"before", true_ms, 0)
+    clock.jump_wall(jump_ms)
+    broker = await restarted(machine, broker, kind)
+    await sent(machine, broker, b"meanwhile", true_ms, 1)
+    await looked(broker)
+    clock.advance(60_000)
+    clock.jump_wall(-jump_ms)
+    broker = await restarted(machine, broker, kind)
+    await sent(machine, broker, b"after", true_ms, 2)
+    await looked(broker)
+    assert await sent(machine, broker, b"after", true_ms, 2) == 2
+    assert await read_values(broker) == [b"before", b"meanwhile", b"after"]
+
+
+async def test_what_is_old_goes_although_the_clock_jumped_and_was_corrected(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
+    await machine.send(broker, [b"old"], timestamp_ms=clock.now_ms())
+    clock.jump_wall(DAY_MS)
+    await looked(broker)
+    clock.advance(HOUR_MS)
+    clock.jump_wall(-DAY_MS)
+    await looked(broker)
+    assert await read_values(broker) == [b"old"]
+    clock.advance(HOUR_MS + 1)
+    await looked(broker)
+    assert await read_values(broker) == [], "elapsed time counts"
+
+
+async def test_time_in_which_no_broker_ran_does_not_count(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
+    await machine.send(broker, [b"old"], timestamp_ms=clock.now_ms())
+    await machine.stop(broker)
+    clock.advance(30 * DAY_MS)
+    broker = await machine.start()
+    ((since_ms, until_ms),) = broker.engine.manifest.downtimes
+    assert until_ms - since_ms == 30 * DAY_MS
+    clock.advance(HOUR_MS)
+    await looked(broker)
+    assert await read_values(broker) == [b"old"]
+    clock.advance(HOUR_MS + 1)
+    await looked(broker)
+    assert await read_values(broker) == []
+
+
+async def test_who_trusts_the_clock_has_downtime_counted(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"retention.ms": str(2 * HOUR_MS)})
+    await machine.send(broker, [b"old"], timestamp_ms=clock.now_ms())
+    await machine.stop(broker)
+    clock.advance(30 * DAY_MS)
+    broker = await machine.start(settings(clock_trusted=True))
+    assert broker.engine.manifest.downtimes == []
+    await looked(broker)
+    assert await read_values(broker) == []
+
+
+async def test_append_times_never_go_back(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {"message.timestamp.type": "LogAppendTime"})
+    times = []
+    for jump_ms in (-30 * DAY_MS, 0, 31 * DAY_MS):
+        for kind in ("", "crash"):
+            clock.jump_wall(jump_ms if kind else 0)
+            broker = await restarted(machine, broker, kind)
+            clock.advance(1000)
+            await machine.send(broker, [b"%d %s" % (jump_ms, kind.encode())])
+            times.append(broker.log().open.timestamps[-1])
+    assert times == sorted(times)
+    assert await broker.engine.max_timestamp(broker.log()) == (times[-1], len(times) - 1)
+
+
+async def test_while_the_clock_is_in_doubt_producers_are_believed(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    with pytest.raises(InvalidError) as caught:
+        await machine.send(broker, [b"a"], timestamp_ms=clock.now_ms() + 2 * HOUR_MS)
+    assert caught.value.reason is Reason.INVALID_TIMESTAMP
+    await machine.send(broker, [b"a"], timestamp_ms=clock.now_ms())
+    await machine.stop(broker)
+    clock.advance(DAY_MS)
+    clock.jump_wall(-30 * DAY_MS)
+    broker = await machine.start()
+    assert broker.engine.clock.doubt is not None
+    await machine.send(broker, [b"b"], timestamp_ms=clock.now_ms() + 30 * DAY_MS)
+    assert await read_values(broker) == [b"a", b"b"]
+
+
+async def test_retention_by_size_goes_on_while_the_clock_is_in_doubt(make_machine: MakeMachine, clock: ManualClock) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start(settings(wal_chunk_bytes=16_384))
+    await broker.engine.create_topic("t", 1, {"retention.bytes": "20000", "retention.ms": str(HOUR_MS)})
+    clock.jump_wall(2 * DAY_MS)
+    for number in range(40):
+        await machine.send(broker, [bytes(3_000) + b"%d" % number], timestamp_ms=clock.now_ms() - 2 * DAY_MS)
+    await asyncio.sleep(0.1)
+    await looked(broker)
+    assert 0 < broker.log().log_start < 39
+    assert broker.engine.clock.doubt is not None
+
+
+@pytest.mark.parametrize(
+    ("downtimes", "expected"),
+    [
+        ([], 900),
+        ([(0, 100)], 900),
+        ([(950, 980)], 870),
+        ([(850, 890), (950, 980)], 830),
+        ([(850, 860), (950, 980)], 870 - 0),
+        ([(880, 890), (950, 980)], 860),
+        ([(870, 2000)], -230),
+    ],
+)
+def test_cutoff(downtimes: list[tuple[int, int]], expected: int) -> None:
+    assert cutoff_ms(1000, 100, downtimes) == expected
