@@ -1,0 +1,83 @@
+"""``headgate verify``: run `broker.verify`, show its progress on stderr and its page on stdout."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from broker.cli import output
+
+if TYPE_CHECKING:
+    from broker.verify.page import Result
+
+EXIT_NOT_JUDGED = 2
+
+
+def verify_endpoint(plan: Mapping[str, Any], directory: Path | None, as_json: bool) -> int:
+    """Run a plan (fields of `broker.verify.run.Plan`). Returns the exit code.
+
+    The first SIGINT or SIGTERM stops writing and judges; the second one ends the command.
+    """
+    try:
+        from broker.verify.run import CannotRunError, Plan, Verification
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        output.fail("confluent-kafka is not installed: pip install 'headgate[verify]' brings it", "headgate verify")
+        return EXIT_NOT_JUDGED
+    from broker.verify.recorder import HistoryError
+
+    where = directory or Path(tempfile.gettempdir()) / f"headgate-verify-{time.strftime('%Y%m%d-%H%M%S')}"
+    verification = Verification(Plan(directory=where, **plan), _say)
+    before: dict[signal.Signals, Any] = {}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        _say("stops writing; once more ends it at once")
+        verification.stop()
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    before.update({one: signal.signal(one, end) for one in (signal.SIGINT, signal.SIGTERM)})
+    try:
+        result = verification.run()
+    except (CannotRunError, HistoryError, OSError) as error:
+        output.fail(str(error), "headgate verify")
+        return EXIT_NOT_JUDGED
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    return _show(result, as_json)
+
+
+def judge_again(directory: Path, strict: bool, as_json: bool) -> int:
+    """Judge a recorded history. Returns the exit code."""
+    from broker.verify.judging import judge_directory
+    from broker.verify.recorder import HistoryError
+
+    try:
+        return _show(judge_directory(directory, strict=strict), as_json)
+    except HistoryError as error:
+        output.fail(str(error), "headgate verify judge")
+        return EXIT_NOT_JUDGED
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"headgate verify: {line}\n")
+    sys.stderr.flush()
+
+
+def _show(result: Result, as_json: bool) -> int:
+    from broker.verify.page import as_data, as_text
+
+    if as_json:
+        output.print_json(as_data(result))
+    else:
+        for line in as_text(result).split("\n"):
+            output.print_line(line)
+    return result.exit_code

@@ -1,0 +1,89 @@
+"""`headgate verify` beside a test: a process of its own, which works until the test ends it, and then judges."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.broker_process import PATIENCE_S, ROOT
+
+_PROGRESS = re.compile(r"\+\d+ s: .* (\d+) of (\d+) partitions acknowledge")
+
+
+class Verifier:
+    """Runs `headgate verify`. Use it as a context manager; `end` has it judge, leaving the block without it kills it.
+
+    Args:
+        options: further options of the command.
+    """
+
+    def __init__(self, bootstrap: str, history: Path, *options: str) -> None:
+        self._command = [sys.executable, "-m", "broker.cli.main", "verify", "--bootstrap", bootstrap, "--history", str(history)]
+        self._command += ["--duration", "1d", "--interval", "500ms", "--json", *options]
+        self._lines: list[str] = []
+        self._complete = 0
+        """Lines of progress in which every partition acknowledged."""
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait(PATIENCE_S)
+        self._thread.join(PATIENCE_S)
+        assert self._process.stdout is not None and self._process.stderr is not None
+        self._process.stdout.close()
+        self._process.stderr.close()
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            found = _PROGRESS.search(line)
+            with self._changed:
+                self._lines.append(line.rstrip())
+                self._complete += found is not None and found[1] == found[2]
+                self._changed.notify_all()
+
+    def tail(self) -> str:
+        return "\n".join(self._lines[-12:])
+
+    def acknowledges(self, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until every partition has acknowledged within one line of progress that began after this call."""
+        with self._changed:
+            # The next line may be about a time before the call, too.
+            wanted = self._complete + 2
+            deadline = time.monotonic() + timeout_s
+            while self._complete < wanted:
+                assert self._process.poll() is None, f"the verifier ended by itself. exit=`{self._process.poll()}`\n{self.tail()}"
+                assert time.monotonic() < deadline, f"not every partition acknowledges. waited_s=`{timeout_s}`\n{self.tail()}"
+                self._changed.wait(0.2)
+
+    def end(self, timeout_s: float = 2 * PATIENCE_S) -> tuple[int, dict[str, Any]]:
+        """Stop writing and have it judge. Returns the exit code and the page."""
+        self._process.send_signal(signal.SIGINT)
+        assert self._process.stdout is not None
+        page = self._process.stdout.read()
+        code = self._process.wait(timeout_s)
+        assert page, f"the verifier printed no page. exit=`{code}`\n{self.tail()}"
+        data: dict[str, Any] = json.loads(page)
+        return code, data
