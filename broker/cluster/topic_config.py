@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from broker.log.check import ALL_DECOMPRESSED_BYTES_MAX, ALL_RECORDS_MAX, Depth
 from broker.runtime.errors import InvalidError, Reason
 
 NAME_LENGTH_MAX = 249
@@ -155,6 +156,17 @@ _KEYS = (
         0,
         LONG_MAX,
     ),
+    ConfigKey(
+        name="headgate.check.records",
+        kind=Kind.STRING,
+        default=Depth.SAMPLE.value,
+        choices=tuple(Depth),
+        documentation="Which batches have their records read when they arrive, so that none is stored that consumers cannot "
+        "read: `sample` = the first of each connection, and samples later; `all` = every one, at the cost of CPU time per "
+        f"record; `header` = none. With `all`, a batch has at most {ALL_RECORDS_MAX} records, and at most "
+        f"{ALL_DECOMPRESSED_BYTES_MAX >> 20} MiB once it is decompressed.",
+        broker_name=None,
+    ),
     _key(
         "history.room",
         Kind.LONG,
@@ -278,6 +290,8 @@ class TopicConfig:
     """A topic's settings in the types that the data plane uses. -1 is "no limit" for both retentions."""
 
     replicated: bool
+    checks_samples: bool
+    checks_all: bool
     delete: bool
     compact: bool
     retention_ms: int
@@ -311,6 +325,8 @@ class TopicConfig:
             )
         return cls(
             replicated=merged["ack"] == "replicated",
+            checks_samples=merged["headgate.check.records"] == Depth.SAMPLE,
+            checks_all=merged["headgate.check.records"] == Depth.ALL,
             delete="delete" in policy,
             compact="compact" in policy,
             retention_ms=number("retention.ms"),

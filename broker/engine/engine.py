@@ -56,8 +56,20 @@ from broker.engine.wal_group import GroupWriter, Pending
 from broker.engine.wal_put import PutWal
 from broker.engine.wal_watch import WalWatch
 from broker.engine.windows import NOBODY
-from broker.log.batch import CODEC_MAX, CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, check, parse, stamp, stamp_append_time
+from broker.log.batch import (
+    CODEC_MAX,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    RECORD_BYTES_MIN,
+    RECORDS_MAX,
+    check,
+    parse,
+    stamp,
+    stamp_append_time,
+)
 from broker.log.buffers import BufferPool
+from broker.log.check import ANY_TIME, RecordError, Source, Times, check_all, check_sample
 from broker.log.compression import Codec
 from broker.log.crc import crc32c
 from broker.log.tail import TailMemory
@@ -97,6 +109,10 @@ CHECKPOINT_BYTES_MAX = 64 << 20
 """Bytes of complete chunks that may be unlisted: bounds what a start has to read."""
 CHUNK_MS = 3600 * 1000
 """A chunk with records is completed after an hour, so that retention by time can free it."""
+
+
+TRUSTED = Source(trusted=True)
+"""The broker itself, as the source of batches."""
 
 
 class Held(NamedTuple):
@@ -145,6 +161,8 @@ class Engine:
         """A slot for every partition of every topic, by topic name; None where this broker does not lead."""
         self.logs_by_id = self.leads.by_id
         """The same slots, by topic id."""
+        self.batches_refused = 0
+        """Batches that were not taken because of their records, not of their header."""
         self.pool = BufferPool(settings.tail_bytes // 4)
         """Large buffers: those of tails, and of frames that may become one."""
         self.tail_memory = TailMemory(self.pool, settings.tail_bytes)
@@ -824,7 +842,13 @@ class Engine:
     # -- writing
 
     def append(
-        self, partition: PartitionLog, batch: memoryview, *, now_ms: int | None = None, adopt: bytearray | None = None
+        self,
+        partition: PartitionLog,
+        batch: memoryview,
+        *,
+        now_ms: int | None = None,
+        adopt: bytearray | None = None,
+        source: Source = TRUSTED,
     ) -> Appended:
         """Give one batch its offsets and send it on its way to the store. See `append_parsed`.
 
@@ -832,12 +856,13 @@ class Engine:
             batch: exactly one RecordBatch v2.
             now_ms: the wall clock, if the caller has just read it.
             adopt: the buffer that begins with the batch; it belongs to this request alone and may be kept instead of copied.
+            source: the sender of the batch; by default the broker itself.
         """
         size = len(batch)
         header = parse(batch, 0, size)
-        return Appended._make(
-            self.append_parsed(partition, header, batch, 0, size, self.clock.now_ms() if now_ms is None else now_ms, adopt)
-        )
+        if now_ms is None:
+            now_ms = self.clock.now_ms()
+        return Appended._make(self.append_parsed(partition, header, batch, 0, size, now_ms, adopt, source))
 
     def append_parsed(
         self,
@@ -848,6 +873,7 @@ class Engine:
         size: int,
         now_ms: int,
         adopt: bytearray | None,
+        source: Source,
     ) -> tuple[int, int, int]:
         """Give one batch its offsets and send it on its way to the store.
 
@@ -856,6 +882,7 @@ class Engine:
             buffer: has the batch at `position`, and nothing else in these `size` bytes.
             now_ms: the wall clock.
             adopt: what `buffer` is a view of, if it belongs to this request alone and may be kept instead of copied.
+            source: the sender of the batch: decides whether its records are checked (`log/check.py`).
 
         Returns:
             The fields of `Appended`. They are certain once `on_acked` has called back; until then nobody may be told.
@@ -878,12 +905,16 @@ class Engine:
             and HEADER_BYTES <= size <= config.max_message_bytes
             and crc32c(buffer[position + CRC_START : position + size]) == crc
             and 0 <= attributes <= CODEC_MAX
-            and last_delta == records - 1 >= 0
+            and RECORDS_MAX > last_delta == records - 1 >= 0
+            and records * RECORD_BYTES_MIN[attributes] <= size - HEADER_BYTES
             and (producer_id < 0 or (producer_epoch >= 0 and sequence >= 0))
         ):
             check(header, buffer, position, size, config.max_message_bytes)
         if timestamp_max > now_ms + config.timestamp_after_max_ms or first_ms < now_ms - config.timestamp_before_max_ms:
             self._check_timestamps(partition, header, now_ms)
+        source.due -= 1
+        if source.due < 0 or config.checks_all:
+            self._check_records(partition, header, buffer[position : position + size], now_ms, source)
         base_offset = partition.next_offset
         if producer_id >= 0:
             duplicate = partition.producers_state.check(producer_id, producer_epoch, sequence, records)
@@ -937,6 +968,29 @@ class Engine:
             f"greatest=`{header[8]}` now=`{now_ms}` before_max_ms=`{partition.config.timestamp_before_max_ms}` "
             f"after_max_ms=`{partition.config.timestamp_after_max_ms}`",
         )
+
+    def _check_records(
+        self, partition: PartitionLog, header: tuple[int, ...], batch: memoryview, now_ms: int, source: Source | None
+    ) -> None:
+        config = partition.config
+        if source is not None and source.due_in > 0:
+            source = None  # another batch since the source was counted was the sample
+        times = Times(now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms)
+        try:
+            if config.checks_all:
+                check_all(header, batch, ANY_TIME if config.log_append_time else times)
+            elif config.checks_samples and source is not None:
+                check_sample(header, batch, ANY_TIME if config.log_append_time else times)
+        except RecordError as error:
+            self.batches_refused += 1
+            if source is not None:
+                source.failed()
+                if source.failures > 1:
+                    raise  # one line for each connection: a client may try again without end
+            log.warning("batch_refused", topic=partition.topic.name, partition=partition.number, error=error.message)
+            raise
+        if source is not None:
+            source.passed(header[12])
 
     def on_acked(self, callback: DurableCallback) -> None:
         """Call back, on the loop, once all that was appended since the last call is acked (None) or never can be (the error).

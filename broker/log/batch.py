@@ -39,6 +39,16 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
+RESERVED = ~(CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
+"""Bits that a producer may not set: 6 is set by Kafka's log cleaner (delete horizon), the others have no meaning yet."""
+
+RECORD_BYTES_MIN = (7.0, 7 / 1032, 7 / 22, 7 / 255, 7 / (1 << 15))
+"""Bytes that a record takes at least within a batch, by codec. The smallest record has seven: length, attributes, two deltas, null
+key, null value, no headers. One compressed byte stands for at most 1032 bytes with gzip, 22 with snappy, 255 with lz4, 32 KiB with
+zstd."""
+RECORDS_MAX = (256 << 20) // 7
+"""Records of one batch. More take over 256 MiB uncompressed, which readers refuse (`records.DECOMPRESSED_BYTES_MAX`)."""
+
 NO_PRODUCER_ID = -1
 _END_MARKER = bytes.fromhex("20 00 00 00 08 00000001 0c 000000000000 00")
 """A record: length 16, no attributes, deltas 0; key (version 0, commit), value (version 0, coordinator epoch 0); no headers."""
@@ -109,10 +119,9 @@ def parse(buffer: memoryview, position: int, available: int) -> tuple[int, ...]:
 
 
 def check(header: tuple[int, ...], buffer: memoryview, position: int, available: int, size_bytes_max: int) -> None:
-    """Check one batch from a client, as Kafka's LogValidator does, without looking at its records.
+    """Check one batch from a client, as Kafka's LogValidator does, without looking at its records (`log/check.py` does that).
 
-    Whoever appends looks first whether all is as usual, in one condition; what is not comes here. It may be fine even so, as
-    attributes that nobody knows are.
+    `Engine.append_parsed` first tests in one condition whether all is as usual, and calls this function where it is not.
 
     Args:
         header: as `parse` gave it.
@@ -137,7 +146,7 @@ def check(header: tuple[int, ...], buffer: memoryview, position: int, available:
     if crc32c(buffer[position + CRC_START : position + size]) != header[4]:
         raise _corrupt("does not match its CRC-32C", header[4])
     attributes = header[5]
-    if attributes & (CODEC_MASK | LOG_APPEND_TIME | CONTROL | TRANSACTIONAL):
+    if attributes:
         if attributes & CODEC_MASK > CODEC_MAX:
             raise InvalidError(
                 Reason.UNSUPPORTED_COMPRESSION, f"record batch has an unknown codec. codec=`{attributes & CODEC_MASK}`"
@@ -148,10 +157,17 @@ def check(header: tuple[int, ...], buffer: memoryview, position: int, available:
             raise InvalidError(Reason.INVALID_RECORD, "control batches are written by brokers only")
         if attributes & TRANSACTIONAL:
             raise InvalidError(Reason.UNSUPPORTED, "transactions are not supported: use an idempotent producer")
+        if attributes & RESERVED:
+            raise InvalidError(Reason.INVALID_RECORD, f"record batch has reserved attributes. attributes=`{attributes:#x}`")
     if header[12] <= 0 or header[6] != header[12] - 1:
         raise InvalidError(
             Reason.INVALID_RECORD,
             f"record count and last offset delta disagree. count=`{header[12]}` last_offset_delta=`{header[6]}`",
+        )
+    if header[12] > RECORDS_MAX or header[12] * RECORD_BYTES_MIN[attributes] > size - HEADER_BYTES:
+        raise InvalidError(
+            Reason.INVALID_RECORD,
+            f"record batch is too small for its record count. count=`{header[12]}` size=`{size}`",
         )
     if header[9] >= 0 and (header[10] < 0 or header[11] < 0):
         raise InvalidError(

@@ -42,8 +42,14 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 << 10
 _LENGTH = struct.Struct(">i")
 
+_NO_ROOM = "failed to write whole buffer"
+"""What every codec of cramjam says where the buffer for the result is too small."""
 _FIRST_GUESS_RATIO = 4
 _FIRST_GUESS_BYTES_MIN = 16 << 10
+
+
+class ExpansionError(InvalidError):
+    """More bytes come out of compressed records than the caller allows. Nothing says whether they are right."""
 
 
 def compress(codec: Codec, data: Buffer, *, fast: bool = False) -> bytes:
@@ -73,7 +79,9 @@ def compress(codec: Codec, data: Buffer, *, fast: bool = False) -> bytes:
 def decompress(codec: Codec, data: Buffer, size_bytes_max: int) -> memoryview:
     """What `compress` of this or of a foreign client was given.
 
-    Raises InvalidError(CORRUPT_MESSAGE): not this codec's bytes, or more than `size_bytes_max` come out (a few kB can hold GBs).
+    Raises:
+        ExpansionError: more than `size_bytes_max` come out (a few kB can hold GBs).
+        InvalidError: not this codec's bytes. The reason of both is CORRUPT_MESSAGE.
     """
     if codec is Codec.NONE:
         return memoryview(data)
@@ -93,7 +101,8 @@ def decompress(codec: Codec, data: Buffer, size_bytes_max: int) -> memoryview:
         try:
             size = module.decompress_into(data, memoryview(target)[:size_bytes_max])
         except cramjam.DecompressionError as error:
-            raise _corrupt(codec, str(error), size_bytes_max) from error
+            kind = ExpansionError if str(error) == _NO_ROOM else InvalidError
+            raise _corrupt(codec, str(error), size_bytes_max, kind) from error
     return memoryview(target)[:size]
 
 
@@ -111,6 +120,8 @@ def _compress_xerial(data: Buffer) -> bytes:
 def _decompress_snappy(view: memoryview, size_bytes_max: int) -> memoryview:
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return memoryview(_decompress_block(view, size_bytes_max))
+    if view[: len(_XERIAL_HEADER)] != _XERIAL_HEADER:
+        raise _corrupt(Codec.SNAPPY, "unknown version of the framing", size_bytes_max)
     parts: list[bytearray] = []
     position, room = len(_XERIAL_HEADER), size_bytes_max
     while position < len(view):
@@ -132,7 +143,7 @@ def _decompress_block(block: memoryview, size_bytes_max: int) -> bytearray:
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > size_bytes_max:
-            raise _corrupt(Codec.SNAPPY, f"block of {size} bytes", size_bytes_max)
+            raise _corrupt(Codec.SNAPPY, f"block of {size} bytes", size_bytes_max, ExpansionError)
         target = bytearray(size)
         cramjam.snappy.decompress_raw_into(block, target)
     except cramjam.DecompressionError as error:
@@ -140,8 +151,8 @@ def _decompress_block(block: memoryview, size_bytes_max: int) -> bytearray:
     return target
 
 
-def _corrupt(codec: Codec, what: str, size_bytes_max: int) -> InvalidError:
-    return InvalidError(
+def _corrupt(codec: Codec, what: str, size_bytes_max: int, kind: type[InvalidError] = InvalidError) -> InvalidError:
+    return kind(
         Reason.CORRUPT_MESSAGE,
         f"compressed records cannot be read: {what.lower()}. codec=`{codec.name.lower()}` size_bytes_max=`{size_bytes_max}`",
     )

@@ -21,6 +21,7 @@ import grpc
 from broker.cluster.topic_config import is_internal
 from broker.engine.engine import ADOPT_BYTES_MIN
 from broker.engine.partition import Appended, PartitionLog
+from broker.log.check import Source
 from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.tasks import end_tasks
 from broker.server.grpc.errors import error_message
@@ -61,6 +62,7 @@ class Publisher:
         self._call = call
         self._budget = Budget(shared.settings.connection_inflight_bytes_max)
         self._timeout_s = shared.settings.frame_timeout_ms / 1000
+        self._source = Source()
         self._sequence = 0
         self._undecided: deque[_Batch] = deque()
         self._decided: deque[_Batch] = deque()
@@ -153,12 +155,12 @@ class Publisher:
         size = len(batch)
         if size >= ADOPT_BYTES_MIN:
             copy = bytearray(batch)
-            return self._engine.append(partition, memoryview(copy), adopt=copy)
+            return self._engine.append(partition, memoryview(copy), adopt=copy, source=self._source)
         if size > len(self._scratch):
             self._scratch = memoryview(bytearray(size))
         scratch = self._scratch[:size]
         scratch[:] = batch
-        return self._engine.append(partition, scratch)
+        return self._engine.append(partition, scratch, source=self._source)
 
     def _set_options(self, options: log_pb2.PublishOptions) -> None:
         if options.ack_interval_ms > ACK_INTERVAL_MS_MAX:

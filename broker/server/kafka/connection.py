@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, cast
 
 from broker.engine.windows import new_reader
 from broker.log.batch import Buffer
+from broker.log.check import Source
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
 from broker.server.kafka import fetch, produce
@@ -139,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         "_server",
         "_shape",
         "_slots",
+        "_source",
         "_taken",
         "_tasks",
         "_transport",
@@ -172,6 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         self._appended = False
         """Whether a produce request since the last slot has appended something."""
         self._shape: produce.Shape | None = None
+        self._source = Source()
         """Of the last produce request, if it was for one partition."""
         self._now_ms = 0
         self._parked: deque[tuple[bytearray, Slot]] = deque()
@@ -386,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, buffer: memoryview, start: int, end: int, own: bytearray | None) -> None:
         shape = self._shape
         if shape is not None:
-            done = produce_again(shape, buffer, start, end, self._now_ms, own)
+            done = produce_again(shape, buffer, start, end, self._now_ms, own, self._source)
             if done is not None:
                 response, failed = done
                 if not failed:
@@ -410,7 +413,7 @@ class Connection(asyncio.BufferedProtocol):
             frame = buffer[:end]
             position = self._skip_header(frame, start, client_size, version >= produce.FLEXIBLE)
             acks, response, failed, self._shape = produce.produce(
-                engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, own
+                engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, self._source, own
             )
             if failed and self._is_on_its_way(engine, response, version, failed):
                 self._park(buffer[start:end])
@@ -481,7 +484,7 @@ class Connection(asyncio.BufferedProtocol):
                 _, version, correlation_id, client_size = _REQUEST(frame, 0)
                 position = self._skip_header(frame, 0, client_size, version >= produce.FLEXIBLE)
                 acks, response, failed, _ = produce.produce(
-                    engine, frame, KEY_AT_BYTES, position, version, correlation_id, server.now_ms()
+                    engine, frame, KEY_AT_BYTES, position, version, correlation_id, server.now_ms(), self._source
                 )
                 left = deadline - server.now()
                 if failed and left > 0 and self._is_on_its_way(engine, response, version, failed):

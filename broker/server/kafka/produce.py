@@ -13,6 +13,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from broker.log.batch import HEADER_BYTES, parse, unpack_header
+from broker.log.check import RecordError, Source
 from broker.runtime.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -198,13 +199,13 @@ class Shape:
 
 
 def produce_again(
-    shape: Shape, buffer: memoryview, start: int, end: int, now_ms: int, adopt: bytearray | None
+    shape: Shape, buffer: memoryview, start: int, end: int, now_ms: int, adopt: bytearray | None, source: Source
 ) -> tuple[bytes, int] | None:
     """Append the batch of a request that may have the same shape as one before.
 
     Args:
         start: of the request, behind its length prefix. end: of it.
-        adopt: as for `produce`.
+        adopt, source: as for `produce`.
 
     Returns:
         (the response with its length prefix, ALL_FAILED or NONE_FAILED); None where it has another shape: nothing was done.
@@ -220,7 +221,8 @@ def produce_again(
     if size < HEADER_BYTES or position + size > end:
         return None
     try:
-        appended = shape.engine.append_parsed(shape.log, unpack_header(buffer, position), buffer, position, size, now_ms, adopt)
+        header = unpack_header(buffer, position)
+        appended = shape.engine.append_parsed(shape.log, header, buffer, position, size, now_ms, adopt, source)
     except HeadgateError as error:
         return _failure(shape, correlation_id, error), ALL_FAILED
     return shape.respond(correlation_id, appended), NONE_FAILED
@@ -234,6 +236,7 @@ def produce(
     version: int,
     correlation_id: int,
     now_ms: int,
+    source: Source,
     adopt: bytearray | None = None,
 ) -> tuple[int, bytes, int, Shape | None]:
     """Append every batch of a request.
@@ -242,6 +245,7 @@ def produce(
         frame: the request without its length prefix. Batches are stamped in place.
         key_at: behind the correlation id. position: behind the request header.
         now_ms: the wall clock.
+        source: the connection, as a sender of batches.
         adopt: the buffer of `frame`, if it is from the engine's pool and belongs to this request alone.
 
     Returns:
@@ -311,7 +315,8 @@ def produce(
                 key = bytes(frame[key_at:records_at])
                 shape = Shape(engine, log, version, key, acks, *_constant_parts(version, name, number), position - records_at)
                 try:
-                    appended = engine.append_parsed(log, parse(frame, position, size), frame, position, size, now_ms, adopt)
+                    header = parse(frame, position, size)
+                    appended = engine.append_parsed(log, header, frame, position, size, now_ms, adopt, source)
                 except HeadgateError as error:
                     return acks, _failure(shape, correlation_id, error), ALL_FAILED, shape
                 return acks, shape.respond(correlation_id, appended), NONE_FAILED, shape
@@ -330,7 +335,7 @@ def produce(
             end = position + size
             if size < 0 or end > len(frame):
                 raise Malformed("records are cut off")
-            row, bad = _append_row(engine, logs, number, frame[position:end], version, acks, now_ms)
+            row, bad = _append_row(engine, logs, number, frame[position:end], version, acks, now_ms, source)
             rows.append(row)
             rows_count += 1
             failures += bad
@@ -348,13 +353,20 @@ def _check_count(count: int) -> None:
 
 
 def _append_row(
-    engine: Engine, logs: list[PartitionLog | None] | None, number: int, batch: memoryview, version: int, acks: int, now_ms: int
+    engine: Engine,
+    logs: list[PartitionLog | None] | None,
+    number: int,
+    batch: memoryview,
+    version: int,
+    acks: int,
+    now_ms: int,
+    source: Source,
 ) -> tuple[bytes, bool]:
     log, refused = _find(logs, number, version, acks)
     if log is None:
         return _error_row(version, number, refused), True
     try:
-        done = engine.append(log, batch, now_ms=now_ms)
+        done = engine.append(log, batch, now_ms=now_ms, source=source)
     except HeadgateError as error:
         return _judged_row(version, log, error), True
     return _row(version, number, 0, done.base_offset, done.timestamp_ms, done.log_start, None), False
@@ -441,27 +453,40 @@ def _error_row(version: int, number: int, code: int) -> bytes:
 def _judged_row(version: int, log: PartitionLog, error: HeadgateError) -> bytes:
     """The log refused the batch. Its start is told as Kafka tells it: without one, a Java producer that is answered
     UNKNOWN_PRODUCER_ID sends the same batch again for ever, instead of beginning at sequence 0 under its next epoch."""
-    return _row(version, log.number, _code(error), _NO_OFFSET, -1, log.log_start, error.message)
+    return _row(version, log.number, _code(error), _NO_OFFSET, -1, log.log_start, error)
 
 
-def _row(version: int, number: int, code: int, base_offset: int, timestamp_ms: int, log_start: int, message: str | None) -> bytes:
+def _row(
+    version: int, number: int, code: int, base_offset: int, timestamp_ms: int, log_start: int, error: HeadgateError | None
+) -> bytes:
     row = number.to_bytes(4, "big", signed=True)
     row += (
         _PARTITION_5.pack(code, base_offset, timestamp_ms, log_start)
         if version >= 5
         else _PARTITION_4.pack(code, base_offset, timestamp_ms)
     )
-    return row + _tail_of_row(version, message)
+    return row + _tail_of_row(version, error)
 
 
-def _tail_of_row(version: int, message: str | None) -> bytes:
-    """record_errors (none), error_message, tagged fields."""
-    text = None if message is None else message.encode()[:1024]
+def _tail_of_row(version: int, error: HeadgateError | None) -> bytes:
+    """record_errors (KIP-467: the first wrong record, where one was found), error_message, tagged fields."""
+    text = None if error is None else error.message.encode()[:1024]
+    index = error.index if isinstance(error, RecordError) else None
     if version >= FLEXIBLE:
-        return b"\x01" + (b"\0" if text is None else encode_unsigned_varint(len(text) + 1) + text) + b"\0"
+        record = b"\x01" if index is None else b"\x02" + index.to_bytes(4, "big") + _compact(text) + b"\0"
+        return record + _compact(text) + b"\0"
     if version == 8:
-        return b"\0\0\0\0" + (b"\xff\xff" if text is None else len(text).to_bytes(2, "big") + text)
+        record = b"\0\0\0\0" if index is None else b"\0\0\0\1" + index.to_bytes(4, "big") + _nullable(text)
+        return record + _nullable(text)
     return b""
+
+
+def _compact(text: bytes | None) -> bytes:
+    return b"\0" if text is None else encode_unsigned_varint(len(text) + 1) + text
+
+
+def _nullable(text: bytes | None) -> bytes:
+    return b"\xff\xff" if text is None else len(text).to_bytes(2, "big") + text
 
 
 def _constant_parts(version: int, name: bytes, number: int) -> tuple[bytes, bytes]:

@@ -12,6 +12,7 @@ import struct
 import pytest
 
 from broker.log.batch import parse_header
+from broker.log.check import Source
 from broker.server.kafka import produce
 from broker.server.kafka.errors import ErrorCode
 from broker.wire.kafka.messages.produce import (
@@ -41,7 +42,7 @@ def send(
         data.append(TopicProduceData(partition_data=rows, **where))
     body = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=data).encode(version)
     frame = memoryview(bytearray(body))
-    said_acks, response, failed, shape = produce.produce(kafka.engine, frame, 0, 0, version, CORRELATION_ID, NOW_MS)
+    said_acks, response, failed, shape = produce.produce(kafka.engine, frame, 0, 0, version, CORRELATION_ID, NOW_MS, Source())
     assert said_acks == acks
     assert int.from_bytes(response[:4], "big") == len(response) - 4
     assert int.from_bytes(response[4:8], "big") == CORRELATION_ID
@@ -76,7 +77,7 @@ async def test_one_partition_and_the_same_shape_again(kafka: Kafka, version: int
     ).encode(version)
     assert body.startswith(shape.key)
     frame = memoryview(bytearray(struct.pack(">hhi", 0, version, CORRELATION_ID) + body))
-    done = produce.produce_again(shape, frame, 0, len(frame), NOW_MS, None)
+    done = produce.produce_again(shape, frame, 0, len(frame), NOW_MS, None, Source())
     assert done is not None
     again, failed = done
     assert not failed
@@ -136,7 +137,9 @@ async def test_requests_for_more_than_one_turn_of_the_loop_may_take(
             # The transactional id, which versions 0-2 do not have, is two bytes.
             produce.refuse_version(memoryview(request.encode(produce.VERSION_MIN)), 2, version, CORRELATION_ID)
         else:
-            produce.produce(kafka.engine, memoryview(bytearray(request.encode(version))), 0, 0, version, CORRELATION_ID, NOW_MS)
+            produce.produce(
+                kafka.engine, memoryview(bytearray(request.encode(version))), 0, 0, version, CORRELATION_ID, NOW_MS, Source()
+            )
 
 
 def test_more_tagged_fields_than_anybody_has() -> None:

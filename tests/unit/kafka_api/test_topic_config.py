@@ -32,6 +32,8 @@ def test_internal_topics() -> None:
 def test_defaults() -> None:
     assert TopicConfig.parse({}) == TopicConfig(
         replicated=False,
+        checks_samples=True,
+        checks_all=False,
         delete=True,
         compact=False,
         retention_ms=7 * 86_400_000,

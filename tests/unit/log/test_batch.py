@@ -30,6 +30,7 @@ from broker.log.batch import (
 )
 from broker.runtime.errors import InvalidError, Reason
 from tests.support.batches import batch, patched
+from tests.support.poison import with_count, with_records
 
 BIG = 1 << 20
 NOW_MS = 1_700_000_000_000
@@ -126,6 +127,14 @@ def test_a_batch_is_found_at_its_position() -> None:
         ("control batch", patched(BATCH, 21, b"\x00\x20"), Reason.INVALID_RECORD),
         ("transactional", patched(BATCH, 21, b"\x00\x10"), Reason.UNSUPPORTED),
         ("the broker's kind of timestamp", patched(BATCH, 21, b"\x00\x08"), Reason.INVALID_TIMESTAMP),
+        ("delete horizon", patched(BATCH, 21, b"\x00\x40"), Reason.INVALID_RECORD),
+        ("reserved attribute", patched(BATCH, 21, b"\x01\x00"), Reason.INVALID_RECORD),
+        ("greatest reserved attribute", patched(BATCH, 21, b"\x80\x00"), Reason.INVALID_RECORD),
+        ("more records than bytes", with_count(BATCH, (len(BATCH) - HEADER_BYTES) // 7 + 1), Reason.INVALID_RECORD),
+        ("2^31 - 1 records", with_count(BATCH, 2**31 - 1), Reason.INVALID_RECORD),
+        ("2^31 - 1 records, gzip", with_count(patched(BATCH, 21, b"\x00\x01"), 2**31 - 1), Reason.INVALID_RECORD),
+        ("2^31 - 1 records, zstd", with_count(patched(BATCH, 21, b"\x00\x04"), 2**31 - 1), Reason.INVALID_RECORD),
+        ("more records than readers decompress", with_records(bytes(1 << 19), (256 << 20) // 7 + 1, 4), Reason.INVALID_RECORD),
         ("no records", patched(BATCH, 57, struct.pack(">i", 0)), Reason.INVALID_RECORD),
         ("negative count", patched(BATCH, 57, struct.pack(">i", -3)), Reason.INVALID_RECORD),
         ("count and delta disagree", patched(BATCH, 57, struct.pack(">i", 2)), Reason.INVALID_RECORD),

@@ -1,0 +1,293 @@
+"""Which batches have their records checked when they arrive, how far, and what a right record is. No I/O.
+
+A CRC proves that a batch arrived as its producer sent it, not that a consumer can read it. A batch whose records cannot be read
+stops most consumers for ever, so one faulty producer could block the readers of a partition. Reading every record costs more than
+all other work on a batch, so the broker looks at a batch in four depths:
+
+    header   every batch of every topic: `batch.check` compares the record count with the bytes (`RECORD_BYTES_MIN`, `RECORDS_MAX`)
+    sample   the first `FIRST_BATCHES` of a source (a Kafka connection or a Publish stream), later one in `SAMPLE_EVERY` or fewer.
+             The first `SAMPLE_RECORDS` of a sampled batch are read whole, of the others only the lengths, up to the last one
+    all      every record of every batch of a topic with `headgate.check.records=all`
+    fold     every batch of a chunk that is folded for the first time, as far as a sample. The batch is acked by then: it stays,
+             and the broker reports it
+
+The topic setting `headgate.check.records` chooses: `header` leaves out the second depth, `all` adds the third.
+
+A compressed batch is decompressed into a buffer of limited size. Where more would come out, a sample proves nothing and passes,
+and `all` refuses the batch: it promises that everything was read.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+from typing import NamedTuple
+
+from broker.log.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, Buffer
+from broker.log.compression import Codec, ExpansionError, decompress
+from broker.runtime.errors import InvalidError, Reason
+
+FIRST_BATCHES = 16
+"""Batches of a source that are sampled before any is trusted. A client that encodes wrongly does so from its first batch on."""
+SAMPLE_EVERY = 64
+"""Batches from one sample to the next, for samples without records. One small batch in 64 costs less than 1 % of the write path."""
+SAMPLE_EVERY_PER_RECORD = 4
+"""Batches that are added to `SAMPLE_EVERY` for each record of the last sample, so that the share of the CPU time stays the same."""
+SAMPLE_EVERY_MAX = 4096
+"""Batches between two samples at the most, however many records the last one had."""
+SAMPLE_RECORDS = 1000
+"""Records of a sample that are read whole: about a millisecond on the event loop. Of the others only the lengths are read."""
+SAMPLE_DECOMPRESSED_BYTES_MAX = 1 << 20
+"""Bytes that a sample may have once it is decompressed: a few milliseconds on the event loop. Producers send less by default."""
+ALL_RECORDS_MAX = 1 << 16
+"""Records of one batch of a topic that checks all: bounds the time on the event loop to some tens of milliseconds."""
+ALL_DECOMPRESSED_BYTES_MAX = 8 << 20
+"""Bytes of the records of one batch of a topic that checks all, once they are decompressed."""
+
+_INT_BYTES_MAX = 5
+_LONG_BYTES_MAX = 10
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class Depth(StrEnum):
+    """The values of the topic setting `headgate.check.records`."""
+
+    HEADER = "header"
+    SAMPLE = "sample"
+    ALL = "all"
+
+
+class Times(NamedTuple):
+    """Timestamps that records may have: ms since the epoch, both ends included."""
+
+    earliest_ms: int = _LONG_MIN
+    latest_ms: int = _LONG_MAX
+
+
+ANY_TIME = Times()
+
+
+class Verdict(Enum):
+    """What a check found where it found nothing wrong."""
+
+    GOOD = "good"
+    UNKNOWN = "unknown"
+    """More comes out of the compressed records than the check may decompress."""
+
+
+class RecordError(InvalidError):
+    """Consumers cannot read a batch, or its records are not what the topic takes.
+
+    `index`: of the first wrong record within its batch, from 0; None where the batch as a whole is wrong.
+    """
+
+    def __init__(self, reason: Reason, message: str, index: int | None) -> None:
+        super().__init__(reason, message)
+        self.index = index
+
+
+class Source:
+    """How much one sender of batches is trusted. `due`: batches that it may send before the next one is checked.
+
+    Args:
+        trusted: the sender is the broker itself, whose batches are never samples.
+    """
+
+    __slots__ = ("_first", "_soonest", "due", "failures")
+
+    def __init__(self, *, trusted: bool = False) -> None:
+        self._first = FIRST_BATCHES
+        self._soonest: float = float("inf") if trusted else 0
+        self.due = self._soonest
+        self.failures = 0
+        """Batches that were refused for their records."""
+
+    def passed(self, records: int) -> None:
+        """The batch that was due is right, or was not looked at."""
+        if self._first > 1:
+            self._first -= 1
+            self.due = 0
+        else:
+            self.due = min(SAMPLE_EVERY + SAMPLE_EVERY_PER_RECORD * records, SAMPLE_EVERY_MAX)
+
+    def failed(self) -> None:
+        """A batch was refused for its records: the source is as little trusted as a new one."""
+        self.failures += 1
+        self._first = FIRST_BATCHES
+        self.due = self._soonest
+
+
+def check_sample(header: tuple[int, ...], batch: memoryview, times: Times = ANY_TIME) -> Verdict:
+    """Check a sample.
+
+    Args:
+        header: as `batch.parse` gives it, and right as far as `batch.check` tells.
+        batch: the whole batch and nothing else.
+
+    Raises:
+        RecordError: consumers cannot read the batch, or a record's time is not in `times`.
+    """
+    try:
+        _check(header, batch, times, SAMPLE_RECORDS, SAMPLE_DECOMPRESSED_BYTES_MAX)
+    except ExpansionError:
+        return Verdict.UNKNOWN
+    return Verdict.GOOD
+
+
+def check_all(header: tuple[int, ...], batch: memoryview, times: Times = ANY_TIME) -> None:
+    """Check every record of a batch. Arguments and errors as `check_sample`; MESSAGE_TOO_LARGE where it is too large for that."""
+    count = header[12]
+    if count > ALL_RECORDS_MAX:
+        raise RecordError(
+            Reason.MESSAGE_TOO_LARGE,
+            f"record batch has too many records for a topic that checks all of them. records=`{count}` max=`{ALL_RECORDS_MAX}`",
+            None,
+        )
+    try:
+        _check(header, batch, times, count, ALL_DECOMPRESSED_BYTES_MAX)
+    except ExpansionError as error:
+        raise RecordError(
+            Reason.MESSAGE_TOO_LARGE, f"record batch is too large for a topic that checks all records: {error.message}", None
+        ) from error
+
+
+def _check(header: tuple[int, ...], batch: memoryview, times: Times, records_max: int, decompressed_bytes_max: int) -> None:
+    attributes, base_ms, count = header[5], header[7], header[12]
+    if attributes & CONTROL:
+        return
+    codec = attributes & CODEC_MASK
+    data, position = batch, HEADER_BYTES
+    if codec:
+        try:
+            data, position = decompress(Codec(codec), batch[HEADER_BYTES:], decompressed_bytes_max), 0
+        except ExpansionError:
+            raise
+        except InvalidError as error:
+            raise RecordError(Reason.INVALID_RECORD, error.message, None) from error
+    if attributes & LOG_APPEND_TIME:
+        times = ANY_TIME
+    low, high = max(times.earliest_ms, _LONG_MIN) - base_ms, min(times.latest_ms, _LONG_MAX) - base_ms
+    index = 0
+    try:
+        whole = min(count, records_max)
+        while index < whole:
+            position = _check_record(data, position, index, low, high)
+            index += 1
+        while index < count:
+            length, position = _varint(data, position, _INT_BYTES_MAX)
+            if length < 0:
+                raise _Wrong("its length is negative")
+            position += length
+            index += 1
+    except IndexError as error:
+        raise _refusal(index, count, "it is cut off") from error
+    except _Wrong as error:
+        raise _refusal(index, count, str(error), error.reason) from error
+    if position != len(data):
+        raise RecordError(
+            Reason.INVALID_RECORD,
+            f"records do not end where their batch ends. records=`{count}` end=`{position}` size=`{len(data)}`",
+            None,
+        )
+
+
+class _Wrong(Exception):
+    """What is wrong with a record."""
+
+    def __init__(self, what: str, reason: Reason = Reason.INVALID_RECORD) -> None:
+        super().__init__(what)
+        self.reason = reason
+
+
+def _refusal(index: int, count: int, what: str, reason: Reason = Reason.INVALID_RECORD) -> RecordError:
+    return RecordError(reason, f"a record cannot be stored: {what}. record=`{index}` records=`{count}`", index)
+
+
+def _check_record(data: Buffer, position: int, index: int, time_low: int, time_high: int) -> int:
+    """Check the record at `position`; return the position behind it. One byte or two are the usual length of a varint.
+
+    Raises _Wrong, IndexError.
+    """
+    byte = data[position]
+    if byte < 0x80:
+        length, position = byte, position + 1
+    elif (second := data[position + 1]) < 0x80:
+        length, position = byte & 0x7F | second << 7, position + 2
+    else:
+        length, position = _varint(data, position, _INT_BYTES_MAX)
+        length <<= 1
+    if length & 1 or length < 0:
+        raise _Wrong("its length is negative")
+    end = position + (length >> 1)
+    position += 1  # attributes, of which no bit is used
+    byte = data[position]
+    if byte < 0x80:
+        time, position = (byte >> 1) ^ -(byte & 1), position + 1
+    else:
+        time, position = _varint(data, position, _LONG_BYTES_MAX)
+    if not time_low <= time <= time_high:
+        raise _Wrong(f"its timestamp is out of the topic's range, time delta {time} ms", Reason.INVALID_TIMESTAMP)
+    byte = data[position]
+    if byte < 0x80:
+        delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+    else:
+        delta, position = _varint(data, position, _INT_BYTES_MAX)
+    if delta != index:
+        raise _Wrong(f"its offset delta is {delta}")
+    for _ in _KEY_AND_VALUE:
+        byte = data[position]
+        if byte == 1:
+            position += 1
+        elif byte < 0x80 and not byte & 1:
+            position += 1 + (byte >> 1)
+        else:
+            size, position = _varint(data, position, _INT_BYTES_MAX)
+            position += _size(size)
+    byte = data[position]
+    position += 1
+    if byte:
+        position = _check_headers(data, position - 1, end)
+    if position != end:
+        raise _Wrong("its length is not its fields'")
+    return end
+
+
+_KEY_AND_VALUE = (0, 1)
+
+
+def _check_headers(data: Buffer, position: int, end: int) -> int:
+    count, position = _varint(data, position, _INT_BYTES_MAX)
+    # A header has two bytes or more: that bounds the loop.
+    if not 0 <= count <= (end - position) // 2:
+        raise _Wrong(f"it cannot have {count} headers")
+    for _ in range(count):
+        size, position = _varint(data, position, _INT_BYTES_MAX)
+        if not 0 <= size <= end - position:
+            raise _Wrong("a header's name does not fit")
+        try:
+            str(data[position : position + size], "utf-8")
+        except UnicodeDecodeError:
+            raise _Wrong("a header's name is not UTF-8") from None
+        size, position = _varint(data, position + size, _INT_BYTES_MAX)
+        position += _size(size)
+    return position
+
+
+def _size(size: int) -> int:
+    if size < -1:
+        raise _Wrong("a field's length is negative")
+    return max(size, 0)
+
+
+def _varint(data: Buffer, position: int, bytes_max: int) -> tuple[int, int]:
+    """The zigzag varint of an int (5 bytes) or a long (10 bytes), and the position behind it. More bits than that are wrong."""
+    value = shift = 0
+    for _ in range(bytes_max):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> (32 if bytes_max == _INT_BYTES_MAX else 64):
+                break
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+    raise _Wrong("a number has too many bits")

@@ -1,0 +1,176 @@
+"""Which batches are checked, and what a check refuses (`broker/log/check.py`).
+
+Batches are built by kafka-python, aiokafka and hand, with right headers and CRCs. A mismatch means that a batch is stored that
+consumers cannot read, that a good one is refused, that a check takes more memory than is stated, or that a source is trusted too
+early.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import tracemalloc
+
+import cramjam
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from broker.log import check
+from broker.log.batch import parse
+from broker.log.check import RecordError, Source, Times, Verdict, check_all, check_sample
+from broker.log.compression import Codec, ExpansionError, decompress
+from broker.log.records import Record, encode_batch
+from broker.runtime.errors import InvalidError, Reason
+from tests.support.batches import batch
+from tests.support.poison import GOOD, NOISE, POISON, with_count, with_records
+
+NOW_MS = 1_700_000_000_000
+
+
+def sample(data: bytes, times: Times = check.ANY_TIME) -> Verdict:
+    view = memoryview(data)
+    return check_sample(parse(view, 0, len(view)), view, times)
+
+
+def whole(data: bytes, times: Times = check.ANY_TIME) -> None:
+    view = memoryview(data)
+    check_all(parse(view, 0, len(view)), view, times)
+
+
+def aiokafka_batch(codec: int, count: int = 50) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 30)
+    for offset in range(count):
+        builder.append(
+            offset, NOW_MS - offset * 1000, None if offset % 3 else b"key", b"v" * offset * 9, [("héader", None)] * (offset % 4)
+        )
+    return bytes(builder.build())
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_batches_of_clients_pass(codec: Codec) -> None:
+    for data in (aiokafka_batch(codec), encode_batch([Record(0, NOW_MS, None, None)] * 3000, compression=codec)):
+        assert sample(data) is Verdict.GOOD
+        whole(data)
+
+
+@pytest.mark.parametrize("name", [name for name in POISON if name != "gzip-bomb"])
+def test_poison_is_refused(name: str) -> None:
+    for judge in (sample, whole):
+        with pytest.raises(RecordError) as caught:
+            judge(POISON[name])
+        assert caught.value.reason is (
+            Reason.MESSAGE_TOO_LARGE if judge is whole and name == "huge-count" else Reason.INVALID_RECORD
+        )
+
+
+def test_the_first_wrong_record_is_named() -> None:
+    data = with_records(GOOD[61:] + b"\x0e\x00\x00\x06\x01\x05\x61\x00", 4)
+    with pytest.raises(RecordError, match="negative") as caught:
+        sample(data)
+    assert caught.value.index == 3
+
+
+def test_every_record_time_is_judged() -> None:
+    data = batch([b"a", b"b", b"c"], timestamp_ms=NOW_MS)
+    for function in (check_sample, check_all):
+        view = memoryview(data)
+        header = parse(view, 0, len(view))
+        function(header, view, Times(NOW_MS, NOW_MS + 2))
+        for times, index in ((Times(NOW_MS, NOW_MS + 1), 2), (Times(NOW_MS + 1, NOW_MS + 2), 0)):
+            with pytest.raises(RecordError) as caught:
+                function(header, view, times)
+            assert (caught.value.reason, caught.value.index) == (Reason.INVALID_TIMESTAMP, index)
+
+
+def test_a_sample_reads_the_lengths_of_all_records() -> None:
+    """Behind the records that are read whole, a value may be anything, but not the number of records."""
+    count = check.SAMPLE_RECORDS + 500
+    data = batch([b"value"] * count)
+    assert sample(data) is Verdict.GOOD
+    for wrong in (count - 1, count + 1):
+        with pytest.raises(RecordError):
+            sample(with_count(data, wrong))
+
+
+def test_too_many_records_for_a_topic_that_checks_all() -> None:
+    data = batch([b""] * (check.ALL_RECORDS_MAX + 1))
+    with pytest.raises(RecordError) as caught:
+        whole(data)
+    assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
+    assert sample(data) is Verdict.GOOD
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_a_bomb_takes_no_more_memory_than_is_stated(codec: Codec) -> None:
+    content = bytes(64 << 20)
+    payload = {
+        Codec.GZIP: lambda: gzip.compress(content),
+        Codec.SNAPPY: lambda: bytes(cramjam.snappy.compress_raw(content)),
+        Codec.LZ4: lambda: bytes(cramjam.lz4.compress(content)),
+        Codec.ZSTD: lambda: bytes(cramjam.zstd.compress(content)),
+    }[codec]()
+    data = with_records(payload, 3, codec)
+    tracemalloc.start()
+    try:
+        assert sample(data) is Verdict.UNKNOWN
+        with pytest.raises(RecordError) as caught:
+            whole(data)
+        assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
+        assert tracemalloc.get_traced_memory()[1] < check.ALL_DECOMPRESSED_BYTES_MAX + len(data) * 5
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_too_large_and_wrong_are_told_apart(codec: Codec) -> None:
+    """A sample passes what is too large for it: producers may send such batches. What cannot be decompressed is refused."""
+    data = encode_batch([Record(0, NOW_MS, None, NOISE * 100)] * 30, compression=codec)
+    with pytest.raises(ExpansionError):
+        decompress(codec, data[61:], 100_000)
+    with pytest.raises(InvalidError) as caught:
+        decompress(codec, NOISE, 100_000)
+    assert type(caught.value) is InvalidError
+    assert sample(data) is Verdict.UNKNOWN
+    whole(data)
+
+
+def test_the_first_batches_of_a_source_are_checked_and_later_samples() -> None:
+    source = Source()
+    checked = []
+    for number in range(2000):
+        source.due -= 1
+        if source.due < 0:
+            checked.append(number)
+            source.passed(10)
+    first = list(range(check.FIRST_BATCHES))
+    assert checked[: len(first)] == first
+    step = check.SAMPLE_EVERY + 10 * check.SAMPLE_EVERY_PER_RECORD + 1
+    assert checked[len(first) :] == list(range(first[-1] + step, 2000, step))
+
+
+def test_a_source_that_sent_poison_is_new_again() -> None:
+    source = Source()
+    for _ in range(check.FIRST_BATCHES):
+        source.passed(1)
+    assert source.due > 0
+    source.failed()
+    assert (source.due, source.failures) == (0, 1)
+
+
+def test_large_samples_are_rare_but_never_over() -> None:
+    source = Source()
+    for _ in range(check.FIRST_BATCHES):
+        source.passed(10**6)
+    assert source.due == check.SAMPLE_EVERY_MAX
+
+
+def test_the_broker_trusts_itself() -> None:
+    source = Source(trusted=True)
+    source.due -= 1
+    assert source.due > 0
+    source.failed()
+    assert source.due > 0
+
+
+def test_a_control_batch_has_no_records_to_check() -> None:
+    assert sample(struct.pack(">qiibIhiqqqhii", 0, 49, 0, 2, 0, 0x20, 0, 0, 0, -1, -1, -1, 1)) is Verdict.GOOD
