@@ -61,8 +61,6 @@ from broker.log.batch import (
     CRC_START,
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
-    RECORD_BYTES_MIN,
-    RECORDS_MAX,
     check,
     parse,
     stamp,
@@ -109,10 +107,6 @@ CHECKPOINT_BYTES_MAX = 64 << 20
 """Bytes of complete chunks that may be unlisted: bounds what a start has to read."""
 CHUNK_MS = 3600 * 1000
 """A chunk with records is completed after an hour, so that retention by time can free it."""
-
-
-TRUSTED = Source(trusted=True)
-"""The broker itself, as the source of batches."""
 
 
 class Held(NamedTuple):
@@ -848,7 +842,7 @@ class Engine:
         *,
         now_ms: int | None = None,
         adopt: bytearray | None = None,
-        source: Source = TRUSTED,
+        source: Source | None = None,
     ) -> Appended:
         """Give one batch its offsets and send it on its way to the store. See `append_parsed`.
 
@@ -856,7 +850,7 @@ class Engine:
             batch: exactly one RecordBatch v2.
             now_ms: the wall clock, if the caller has just read it.
             adopt: the buffer that begins with the batch; it belongs to this request alone and may be kept instead of copied.
-            source: the sender of the batch; by default the broker itself.
+            source: as for `append_parsed`.
         """
         size = len(batch)
         header = parse(batch, 0, size)
@@ -873,7 +867,7 @@ class Engine:
         size: int,
         now_ms: int,
         adopt: bytearray | None,
-        source: Source,
+        source: Source | None,
     ) -> tuple[int, int, int]:
         """Give one batch its offsets and send it on its way to the store.
 
@@ -882,7 +876,7 @@ class Engine:
             buffer: has the batch at `position`, and nothing else in these `size` bytes.
             now_ms: the wall clock.
             adopt: what `buffer` is a view of, if it belongs to this request alone and may be kept instead of copied.
-            source: the sender of the batch: decides whether its records are checked (`log/check.py`).
+            source: the sender of the batch, where a sample of its records is due (`log/check.py`); else None.
 
         Returns:
             The fields of `Appended`. They are certain once `on_acked` has called back; until then nobody may be told.
@@ -902,18 +896,16 @@ class Engine:
         if not (
             magic == 2
             and length + LENGTH_OVERHEAD_BYTES == size
-            and HEADER_BYTES <= size <= config.max_message_bytes
+            and records * 7 + HEADER_BYTES <= size <= config.max_message_bytes
             and crc32c(buffer[position + CRC_START : position + size]) == crc
             and 0 <= attributes <= CODEC_MAX
-            and RECORDS_MAX > last_delta == records - 1 >= 0
-            and records * RECORD_BYTES_MIN[attributes] <= size - HEADER_BYTES
+            and last_delta == records - 1 >= 0
             and (producer_id < 0 or (producer_epoch >= 0 and sequence >= 0))
         ):
             check(header, buffer, position, size, config.max_message_bytes)
         if timestamp_max > now_ms + config.timestamp_after_max_ms or first_ms < now_ms - config.timestamp_before_max_ms:
             self._check_timestamps(partition, header, now_ms)
-        source.due -= 1
-        if source.due < 0 or config.checks_all:
+        if source is not None or config.checks_all:
             self._check_records(partition, header, buffer[position : position + size], now_ms, source)
         base_offset = partition.next_offset
         if producer_id >= 0:

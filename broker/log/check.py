@@ -86,34 +86,39 @@ class RecordError(InvalidError):
 
 
 class Source:
-    """How much one sender of batches is trusted. `due`: batches that it may send before the next one is checked.
+    """How much one sender of batches is trusted.
 
-    Args:
-        trusted: the sender is the broker itself, whose batches are never samples.
+    The write path counts no single batch: it is given the source where a sample is due, else None, and whoever owns the source
+    counts some batches at once (`sent`).
     """
 
-    __slots__ = ("_first", "_soonest", "due", "failures")
+    __slots__ = ("_first", "due_in", "failures")
 
-    def __init__(self, *, trusted: bool = False) -> None:
+    def __init__(self) -> None:
         self._first = FIRST_BATCHES
-        self._soonest: float = float("inf") if trusted else 0
-        self.due = self._soonest
+        self.due_in = 0
+        """Batches until the next sample; 0 or less: the next batch is one."""
         self.failures = 0
         """Batches that were refused for their records."""
+
+    def sent(self, batches: int) -> Source | None:
+        """Count batches. Returns the source where a sample is due."""
+        self.due_in -= batches
+        return self if self.due_in <= 0 else None
 
     def passed(self, records: int) -> None:
         """The batch that was due is right, or was not looked at."""
         if self._first > 1:
             self._first -= 1
-            self.due = 0
+            self.due_in = 0
         else:
-            self.due = min(SAMPLE_EVERY + SAMPLE_EVERY_PER_RECORD * records, SAMPLE_EVERY_MAX)
+            self.due_in = min(SAMPLE_EVERY + SAMPLE_EVERY_PER_RECORD * records, SAMPLE_EVERY_MAX)
 
     def failed(self) -> None:
         """A batch was refused for its records: the source is as little trusted as a new one."""
         self.failures += 1
         self._first = FIRST_BATCHES
-        self.due = self._soonest
+        self.due_in = 0
 
 
 def check_sample(header: tuple[int, ...], batch: memoryview, times: Times = ANY_TIME) -> Verdict:

@@ -155,12 +155,12 @@ class Publisher:
         size = len(batch)
         if size >= ADOPT_BYTES_MIN:
             copy = bytearray(batch)
-            return self._engine.append(partition, memoryview(copy), adopt=copy, source=self._source)
+            return self._engine.append(partition, memoryview(copy), adopt=copy, source=self._source.sent(1))
         if size > len(self._scratch):
             self._scratch = memoryview(bytearray(size))
         scratch = self._scratch[:size]
         scratch[:] = batch
-        return self._engine.append(partition, scratch, source=self._source)
+        return self._engine.append(partition, scratch, source=self._source.sent(1))
 
     def _set_options(self, options: log_pb2.PublishOptions) -> None:
         if options.ack_interval_ms > ACK_INTERVAL_MS_MAX:

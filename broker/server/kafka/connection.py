@@ -137,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         "_produced",
         "_reading",
         "_room_waiters",
+        "_sampled",
         "_server",
         "_shape",
         "_slots",
@@ -175,6 +176,8 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a produce request since the last slot has appended something."""
         self._shape: produce.Shape | None = None
         self._source = Source()
+        self._sampled: Source | None = self._source
+        """The source, while a sample of its batches is due."""
         """Of the last produce request, if it was for one partition."""
         self._now_ms = 0
         self._parked: deque[tuple[bytearray, Slot]] = deque()
@@ -389,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, buffer: memoryview, start: int, end: int, own: bytearray | None) -> None:
         shape = self._shape
         if shape is not None:
-            done = produce_again(shape, buffer, start, end, self._now_ms, own, self._source)
+            done = produce_again(shape, buffer, start, end, self._now_ms, own, self._sampled)
             if done is not None:
                 response, failed = done
                 if not failed:
@@ -413,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
             frame = buffer[:end]
             position = self._skip_header(frame, start, client_size, version >= produce.FLEXIBLE)
             acks, response, failed, self._shape = produce.produce(
-                engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, self._source, own
+                engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, self._sampled, own
             )
             if failed and self._is_on_its_way(engine, response, version, failed):
                 self._park(buffer[start:end])
@@ -484,7 +487,7 @@ class Connection(asyncio.BufferedProtocol):
                 _, version, correlation_id, client_size = _REQUEST(frame, 0)
                 position = self._skip_header(frame, 0, client_size, version >= produce.FLEXIBLE)
                 acks, response, failed, _ = produce.produce(
-                    engine, frame, KEY_AT_BYTES, position, version, correlation_id, server.now_ms(), self._source
+                    engine, frame, KEY_AT_BYTES, position, version, correlation_id, server.now_ms(), self._source.sent(1)
                 )
                 left = deadline - server.now()
                 if failed and left > 0 and self._is_on_its_way(engine, response, version, failed):
@@ -523,6 +526,7 @@ class Connection(asyncio.BufferedProtocol):
         if not cost:
             return
         produced, self._produced, self._unanswered = self._produced, [], 0
+        self._sampled = self._source.sent(max(len(produced), 1))  # batches without an answer (acks=0) count as one
         appended, self._appended = self._appended, False
         self._server.requests["produce"] += len(produced)
         self._fill_when_acked(self._open_slot(cost), produced, appended=appended)

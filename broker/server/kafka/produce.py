@@ -199,7 +199,7 @@ class Shape:
 
 
 def produce_again(
-    shape: Shape, buffer: memoryview, start: int, end: int, now_ms: int, adopt: bytearray | None, source: Source
+    shape: Shape, buffer: memoryview, start: int, end: int, now_ms: int, adopt: bytearray | None, source: Source | None
 ) -> tuple[bytes, int] | None:
     """Append the batch of a request that may have the same shape as one before.
 
@@ -236,7 +236,7 @@ def produce(
     version: int,
     correlation_id: int,
     now_ms: int,
-    source: Source,
+    source: Source | None,
     adopt: bytearray | None = None,
 ) -> tuple[int, bytes, int, Shape | None]:
     """Append every batch of a request.
@@ -245,7 +245,7 @@ def produce(
         frame: the request without its length prefix. Batches are stamped in place.
         key_at: behind the correlation id. position: behind the request header.
         now_ms: the wall clock.
-        source: the connection, as a sender of batches.
+        source: the connection, where a sample of what it sends is due; else None.
         adopt: the buffer of `frame`, if it is from the engine's pool and belongs to this request alone.
 
     Returns:
@@ -360,7 +360,7 @@ def _append_row(
     version: int,
     acks: int,
     now_ms: int,
-    source: Source,
+    source: Source | None,
 ) -> tuple[bytes, bool]:
     log, refused = _find(logs, number, version, acks)
     if log is None:

@@ -138,13 +138,12 @@ def test_the_first_batches_of_a_source_are_checked_and_later_samples() -> None:
     source = Source()
     checked = []
     for number in range(2000):
-        source.due -= 1
-        if source.due < 0:
+        if source.sent(1) is not None:
             checked.append(number)
             source.passed(10)
     first = list(range(check.FIRST_BATCHES))
     assert checked[: len(first)] == first
-    step = check.SAMPLE_EVERY + 10 * check.SAMPLE_EVERY_PER_RECORD + 1
+    step = check.SAMPLE_EVERY + 10 * check.SAMPLE_EVERY_PER_RECORD
     assert checked[len(first) :] == list(range(first[-1] + step, 2000, step))
 
 
@@ -152,24 +151,17 @@ def test_a_source_that_sent_poison_is_new_again() -> None:
     source = Source()
     for _ in range(check.FIRST_BATCHES):
         source.passed(1)
-    assert source.due > 0
+    assert source.sent(1) is None
     source.failed()
-    assert (source.due, source.failures) == (0, 1)
+    assert source.sent(1) is source
+    assert source.failures == 1
 
 
 def test_large_samples_are_rare_but_never_over() -> None:
     source = Source()
     for _ in range(check.FIRST_BATCHES):
         source.passed(10**6)
-    assert source.due == check.SAMPLE_EVERY_MAX
-
-
-def test_the_broker_trusts_itself() -> None:
-    source = Source(trusted=True)
-    source.due -= 1
-    assert source.due > 0
-    source.failed()
-    assert source.due > 0
+    assert source.due_in == check.SAMPLE_EVERY_MAX
 
 
 def test_a_control_batch_has_no_records_to_check() -> None:
