@@ -88,8 +88,8 @@ class RecordError(InvalidError):
 class Source:
     """How much one sender of batches is trusted.
 
-    The write path counts no single batch: it is given the source where a sample is due, else None, and whoever owns the source
-    counts some batches at once (`sent`).
+    The write path counts no single batch: the connection counts some batches at once (`sent`), and passes the source on only
+    while a sample is due.
     """
 
     __slots__ = ("_first", "due_in", "failures")
