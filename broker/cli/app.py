@@ -331,6 +331,43 @@ def topic_alter(
     output.run(commands.alter(cluster, topic, partitions, settings, unset or []))
 
 
+@topic_app.command("check")
+def topic_check(
+    topic: TopicName,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Default: all; may be repeated.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Find batches that consumers cannot read; the exit code is 1 where there is one."""
+    from broker.cli import topic as commands
+
+    output.check_reachable(cluster)
+    if not output.run(commands.check(cluster, topic, partition or [], json)):
+        raise typer.Exit(1)
+
+
+@topic_app.command("skip")
+def topic_skip(
+    topic: TopicName,
+    partition: Annotated[int, typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="The partition.")],
+    offset: Annotated[int, typer.Option("--offset", min=0, help="The offset at which consumers stop.")],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    to: Annotated[int | None, typer.Option("--to", min=0, help="The last offset to skip. Default: the one of --offset.")] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Skip them; else only show what would be skipped.")] = False,
+    json: Json = False,
+) -> None:
+    """Let readers step over records that they cannot read, for ever. Shows which, and changes nothing without --execute."""
+    from broker.cli import topic as commands
+
+    last = offset if to is None else to
+    if last < offset:
+        raise InvalidError(Reason.INVALID_REQUEST, f"--to is below --offset. offset=`{offset}` to=`{last}`")
+    output.check_reachable(cluster)
+    output.run(commands.skip(cluster, topic, partition, offset, last, execute, json))
+
+
 @topic_app.command("delete")
 def topic_delete(
     topics: TopicNames,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from broker.cli import gate as gate_commands
 from broker.cli import output
 from broker.client import Admin, Gate, GateAdmin, TopicDescription
+from broker.client.errors import skip_command
 from broker.runtime.errors import HeadgateError, Reason
 
 UNKNOWN = "?"
@@ -99,6 +100,10 @@ def _show(found: Sequence[TopicDescription], gates: Mapping[str, Sequence[Gate]]
             ],
             numeric=("partition", "leader", "epoch", "first", "end", "size"),
         )
+        skipped = [(part.number, first, end - 1, end - first) for part in one.partitions for first, end in part.skipped]
+        if skipped:
+            columns = ("partition", "skipped from", "to", "offsets")
+            output.print_table(columns, skipped, numeric=columns)
         if gates[topic.name]:
             output.print_table(gate_commands.COLUMNS, gate_commands.rows_of(gates[topic.name]), numeric=gate_commands.NUMERIC)
         config = [entry for entry in one.config if every or not entry.is_default]
@@ -132,6 +137,78 @@ async def delete(cluster: str, names: Sequence[str]) -> None:
     output.tell_of(errors)
 
 
+async def check(cluster: str, name: str, partitions: Sequence[int], as_json: bool) -> bool:
+    """Print every batch that consumers cannot read. Returns whether there is none. `partitions`: none: all."""
+    rows: list[tuple[int, int, int, str]] = []
+    batches = 0
+    async with Admin(cluster) as admin:
+        numbers = list(dict.fromkeys(partitions)) or range((await admin.describe_topic(name)).topic.partitions)
+        for number in numbers:
+            first: int | None = None
+            while True:
+                checked = await admin.check_records(name, number, first)
+                batches += checked.batches
+                rows += [(number, one.base_offset, one.end_offset - 1, one.why) for one in checked.unreadable]
+                if checked.next_offset >= checked.end_offset or checked.next_offset == first:
+                    break
+                first = checked.next_offset
+    if as_json:
+        output.print_json(
+            {
+                "topic": name,
+                "batches": batches,
+                "unreadable": [{"partition": row[0], "first": row[1], "last": row[2], "why": row[3]} for row in rows],
+            }
+        )
+        return not rows
+    if rows:
+        output.print_table(("partition", "first", "last", "why"), rows, numeric=("partition", "first", "last"))
+        number, first_bad, last_bad, _ = rows[0]
+        output.print_line(f"let readers step over one: {skip_command(name, number, first_bad, last_bad)}")
+    output.print_line(f"batches: {batches:,}, unreadable: {len(rows):,}")
+    return not rows
+
+
+async def skip(cluster: str, name: str, partition: int, first: int, last: int, execute: bool, as_json: bool) -> None:
+    """Print which records readers would step over, and with `execute` let them. Batches are skipped whole."""
+    async with Admin(cluster) as admin:
+        base, end = await admin.skip_records(name, partition, first, last, validate_only=True)
+        checked = await admin.check_records(name, partition, base, end - 1)
+        if execute:
+            base, end = await admin.skip_records(name, partition, first, last)
+    whole = checked.next_offset >= end
+    if as_json:
+        output.print_json(
+            {
+                "topic": name,
+                "partition": partition,
+                "executed": execute,
+                "first": base,
+                "last": end - 1,
+                "batches": checked.batches if whole else None,
+                "unreadable": [
+                    {"first": one.base_offset, "last": one.end_offset - 1, "why": one.why} for one in checked.unreadable
+                ],
+            }
+        )
+        return
+    for one in checked.unreadable:
+        output.print_line(f"offsets {one.base_offset} to {one.end_offset - 1}: {one.why}")
+    bad = len(checked.unreadable)
+    more = "" if whole else " or more"
+    output.print_line(
+        f"{name} partition {partition}: offsets {base} to {end - 1}, batches: {checked.batches}{more}, unreadable: {bad}{more}"
+    )
+    if (base, end) != (first, last + 1):
+        output.print_line(f"more than the offsets {first} to {last}: a batch is skipped whole")
+    if bad < checked.batches:
+        output.print_line("the other batches can be read: their records are skipped, too")
+    if execute:
+        output.print_line("readers step over these offsets from now on")
+    else:
+        output.print_line("nothing was changed: give --execute to skip them, for ever")
+
+
 def _as_json(one: TopicDescription, every: bool) -> dict[str, object]:
     return {
         "name": one.topic.name,
@@ -145,6 +222,7 @@ def _as_json(one: TopicDescription, every: bool) -> dict[str, object]:
                 "log_start": part.log_start,
                 "high_watermark": part.high_watermark,
                 "size_bytes": part.size_bytes,
+                "skipped": [{"first": first, "last": end - 1} for first, end in part.skipped],
             }
             for part in one.partitions
         ],

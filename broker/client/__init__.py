@@ -15,6 +15,7 @@ from broker.client.producer import Producer
 from broker.client.types import (
     DEFAULT_CLUSTER,
     Broker,
+    CheckedRecords,
     ClusterStatus,
     ConfigEntry,
     ConsumerRecord,
@@ -27,12 +28,14 @@ from broker.client.types import (
     TopicDescription,
     TopicPartition,
     TopicStatus,
+    UnreadableBatch,
 )
 
 __all__ = [
     "DEFAULT_CLUSTER",
     "Admin",
     "Broker",
+    "CheckedRecords",
     "ClusterStatus",
     "ConfigEntry",
     "Consumer",
@@ -63,5 +66,6 @@ __all__ = [
     "TopicDescription",
     "TopicPartition",
     "TopicStatus",
+    "UnreadableBatch",
     "Window",
 ]

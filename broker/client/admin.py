@@ -9,6 +9,7 @@ from broker.client.cluster import ADMIN, ClusterClient
 from broker.client.errors import from_message
 from broker.client.types import (
     Broker,
+    CheckedRecords,
     ClusterStatus,
     ConfigEntry,
     OffsetAndTimestamp,
@@ -18,6 +19,7 @@ from broker.client.types import (
     TopicDescription,
     TopicPartition,
     TopicStatus,
+    UnreadableBatch,
 )
 from broker.runtime.errors import InvalidError, Reason
 from broker.wire.grpc.headgate.v1 import admin_pb2
@@ -154,6 +156,54 @@ class Admin(ClusterClient):
 
         return await self._cluster.again(attempt)
 
+    async def check_records(
+        self, topic: str, partition: int, first_offset: int | None = None, last_offset: int | None = None
+    ) -> CheckedRecords:
+        """Find batches that consumers cannot read, in a part of a partition: the next call goes on from `next_offset`.
+
+        Args:
+            first_offset, last_offset: None: the first and the last that can be read.
+        """
+        request = admin_pb2.CheckRecordsRequest(
+            topic=topic, partition=partition, first_offset=first_offset, last_offset=last_offset
+        )
+
+        async def attempt() -> CheckedRecords:
+            row: admin_pb2.CheckRecordsResponse = await self._cluster.call(ADMIN["CheckRecords"], request, retry=True)
+            return CheckedRecords(
+                unreadable=tuple(
+                    UnreadableBatch(base_offset=one.base_offset, end_offset=one.end_offset, size_bytes=one.size_bytes, why=one.why)
+                    for one in row.unreadable
+                ),
+                base_offset=row.base_offset,
+                next_offset=row.next_offset,
+                end_offset=row.end_offset,
+                batches=row.batches,
+            )
+
+        return await self._cluster.again(attempt)
+
+    async def skip_records(
+        self, topic: str, partition: int, first_offset: int, last_offset: int, *, validate_only: bool = False
+    ) -> tuple[int, int]:
+        """Let readers step over records for ever. A batch is skipped whole, so more offsets than asked for may be.
+
+        Returns:
+            What is skipped: the first offset, and one more than the last.
+
+        Raises:
+            InvalidError: OFFSET_OUT_OF_RANGE; INVALID_REQUEST where there is no record, or the records are a gate's.
+        """
+        request = admin_pb2.SkipRecordsRequest(
+            topic=topic, partition=partition, first_offset=first_offset, last_offset=last_offset, validate_only=validate_only
+        )
+
+        async def attempt() -> tuple[int, int]:
+            row: admin_pb2.SkipRecordsResponse = await self._cluster.call(ADMIN["SkipRecords"], request, retry=True)
+            return row.base_offset, row.end_offset
+
+        return await self._cluster.again(attempt)
+
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Turn places into offsets: earliest, latest, by time; of several topics at once.
 
@@ -174,6 +224,7 @@ def _partition(row: admin_pb2.Partition) -> Partition:
         log_start=row.log_start,
         high_watermark=row.high_watermark,
         size_bytes=row.size_bytes,
+        skipped=tuple((one.base_offset, one.end_offset) for one in row.skipped),
     )
 
 

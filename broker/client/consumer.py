@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Self
 
 from broker.client.cluster import ClusterClient, OnOutage
+from broker.client.errors import unreadable
 from broker.client.reader import Assigned, Chunk, Reader
 from broker.client.types import DEFAULT_CLUSTER, ConsumerRecord, Start, TopicPartition
 from broker.log.batch import crc_matches, parse_header, split
@@ -203,12 +204,13 @@ class Consumer(ClusterClient):
         assert self._chunk is not None
         assigned = self._chunk.assigned
         try:
-            self._records.extend(self._read(assigned, self._batches.popleft()))
+            batch = self._batches.popleft()
+            self._records.extend(self._read(assigned, batch))
         except HeadgateError as error:
+            header = parse_header(batch)
             self._let_go()
             self._reader.give_up(assigned)
-            topic, partition = assigned.partition
-            raise InvalidError(error.reason, f"{error.message} topic=`{topic}` partition=`{partition}`") from error
+            raise unreadable(error, *assigned.partition, header.base_offset, header.next_offset - 1) from error
         if not self._records and not self._batches:
             self._finish_chunk()
         return True

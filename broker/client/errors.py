@@ -66,3 +66,17 @@ def _reason(word: str) -> Reason:
         return Reason(word)
     except ValueError:
         return Reason.INTERNAL
+
+
+def skip_command(topic: str, partition: int, first: int, last: int) -> str:
+    """The command with which an operator lets readers step over some offsets."""
+    return f"headgate topic skip {topic} --partition {partition} --offset {first}" + (f" --to {last}" if last > first else "")
+
+
+def unreadable(error: HeadgateError, topic: str, partition: int, first: int, last: int) -> InvalidError:
+    """What a reader raises that cannot read a batch with these offsets: where it stands, and the way past it."""
+    return InvalidError(
+        error.reason,
+        f"{error.message} topic=`{topic}` partition=`{partition}` first=`{first}` last=`{last}`: to let readers step over the "
+        f"batch, run `{skip_command(topic, partition, first, last)}`",
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.client.backoff import Backoff
 from broker.client.cluster import LOG, ClusterClient
-from broker.runtime.errors import Reason, RetryError
+from broker.runtime.errors import InvalidError, Reason, RetryError
 from broker.runtime.tasks import end_tasks
 from broker.wire.grpc.headgate.v1 import log_pb2
 
@@ -97,7 +97,14 @@ class Fetcher(ClusterClient):
                 first, position = position, last_offset(batches) + 1
                 if position < end:
                     coming = asyncio.create_task(self.fetch(topic, partition, position))
-                rows = await asyncio.to_thread(decode_batches, [batches], start=first, end=end)
+                try:
+                    rows = await asyncio.to_thread(decode_batches, [batches], start=first, end=end)
+                except InvalidError as error:
+                    raise InvalidError(
+                        error.reason,
+                        f"{error.message} topic=`{topic}` partition=`{partition}` first=`{first}` last=`{position - 1}`: to find "
+                        f"the batch, run `headgate topic check {topic} --partition {partition}`",
+                    ) from error
                 if with_timestamp_type:
                     types = timestamp_types(batches, rows.column("offset").to_numpy())
                     rows = rows.append_column("timestampType", pa.array(types))

@@ -86,6 +86,33 @@ class Partition:
     log_start: int
     high_watermark: int
     size_bytes: int
+    skipped: tuple[tuple[int, int], ...] = ()
+    """Offsets that readers step over, as ranges [first, end), by offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableBatch:
+    """A batch that consumers cannot read: its offsets [base_offset, end_offset), and why."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRecords:
+    """What a look at a part of a partition found.
+
+    `base_offset`: the first offset of the first batch, -1 where there was none; `next_offset`: everything below was checked;
+    `end_offset`: of the range that was asked for.
+    """
+
+    unreadable: tuple[UnreadableBatch, ...]
+    base_offset: int
+    next_offset: int
+    end_offset: int
+    batches: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,9 +28,13 @@ from broker.cluster.manifest import (
     SetLogStart,
     SetPartitions,
     SetTopicConfig,
+    SkipRecords,
     Topic,
 )
 from broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
+
+CUTS_MAX = 1000
+"""Ranges that readers of one partition step over: every read that begins below the last of them looks at all."""
 
 
 def taken_over(manifest: Manifest, incarnation_id: str, broker_id: int) -> FencedError:
@@ -108,6 +112,8 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
                     offsets.get(one.partition, 0) > one.base_offset for one in gate.windows if one.rows
                 ):
                     raise RetryError(Reason.NOT_READY, f"retention must not pass an open gate. gate=`{gate.id}`")
+        case SkipRecords(topic_id, partition, base_offset, end_offset):
+            _check_skip(manifest, topic_id, partition, base_offset, end_offset)
         case OpenGate(gate, segments):
             _check_open_gate(manifest, gate, segments)
         case FillGate(topic_id, gate_id, extents, _, _):
@@ -152,6 +158,24 @@ def _check_open_gate(manifest: Manifest, gate: Gate, segments: list[int]) -> Non
                     Reason.NOT_LEADER, f"the partition got another lead meanwhile. gate=`{gate.id}` partition=`{window.partition}`"
                 )
             assert window.base_offset >= manifest.window_end(gate.topic_id, window.partition), "leads begin behind all windows"
+
+
+def _check_skip(manifest: Manifest, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> None:
+    topic = _check_topic(manifest, topic_id)
+    assert 0 <= base_offset < end_offset, "a range has an offset"
+    for window, gate in manifest.windows(topic_id, partition):
+        if base_offset < window.end_offset and window.base_offset < end_offset:
+            raise InvalidError(
+                Reason.INVALID_REQUEST,
+                f"records of a gate cannot be skipped. topic=`{topic.name}` partition=`{partition}` gate=`{gate.id}` "
+                f"first=`{window.base_offset}` end=`{window.end_offset}`",
+            )
+    if len(manifest.cuts.get(topic_id, {}).get(partition, ())) >= CUTS_MAX:
+        raise InvalidError(
+            Reason.INVALID_REQUEST,
+            "too many ranges of the partition are skipped: delete the records below them. "
+            f"topic=`{topic.name}` partition=`{partition}` max=`{CUTS_MAX}`",
+        )
 
 
 def _check_gate(manifest: Manifest, topic_id: uuid.UUID, gate_id: str) -> Gate:

@@ -5,7 +5,7 @@ snapshots are JSON, for a person with `cat` in the store. `engine/catalog.py` wr
 
 Theory of operation::
 
-    topic        CreateTopic -> SetPartitions | SetTopicConfig | SetLogStart ... -> DeleteTopic
+    topic        CreateTopic -> SetPartitions | SetTopicConfig | SetLogStart | SkipRecords ... -> DeleteTopic
     incarnation  OpenIncarnation -> AddChunks | SetFollower ... -> SealIncarnation -> RemoveChunks ... -> CloseIncarnation
     segment      OpenSegment -> SealSegment, at the latest together with its incarnation; its successors open with or after it
     chunk        AddChunks (its extents are now known without reading it) -> FoldChunks (part of a larger one)
@@ -167,6 +167,15 @@ class SetLogStart(msgspec.Struct, frozen=True, tag="set_log_start"):
     by_age: bool = False
 
 
+class SkipRecords(msgspec.Struct, frozen=True, tag="skip_records"):
+    """Readers step over the offsets in [base_offset, end_offset) of a partition for ever. Both are boundaries of batches."""
+
+    topic_id: uuid.UUID
+    partition: int
+    base_offset: int
+    end_offset: int
+
+
 class OpenIncarnation(msgspec.Struct, frozen=True, tag="open_incarnation"):
     incarnation: Incarnation
 
@@ -310,6 +319,7 @@ Edit = (
     | SetPartitions
     | SetTopicConfig
     | SetLogStart
+    | SkipRecords
     | OpenIncarnation
     | AddChunks
     | SetFollower
@@ -394,7 +404,8 @@ class Manifest:
         self.gates: dict[uuid.UUID, dict[str, Gate]] = {}
         """Gates by topic and id, in the order in which they were opened; only of live topics, and no topic without one."""
         self.cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
-        """Ranges of offsets above the log start that are gone: what was below it when a gate was opened in front."""
+        """Ranges of offsets above the log start that are gone, by offset: what was below it when a gate was opened in front, and
+        what operators let readers step over."""
         self.condemned: dict[str, None] = {}
         """Files that nothing may name: they are being deleted."""
         self.downtimes: list[tuple[int, int]] = []
@@ -438,6 +449,10 @@ class Manifest:
                         starts = self.log_starts.setdefault(topic_id, {})
                         for partition, offset in offsets.items():
                             starts[partition] = max(offset, self.log_start(topic_id, partition))
+                        self._prune_cuts(topic_id)
+                case SkipRecords(topic_id, partition, base_offset, end_offset):
+                    if topic_id in self.topics_by_id:
+                        self._cut_out(topic_id, partition, base_offset, end_offset)
                         self._prune_cuts(topic_id)
                 case OpenIncarnation(incarnation):
                     self.incarnations[incarnation.id] = incarnation
@@ -598,12 +613,11 @@ class Manifest:
                 del gates[oldest]
         if gate.place == "front":
             starts = self.log_starts.setdefault(gate.topic_id, {})
-            cuts = self.cuts.setdefault(gate.topic_id, {})
             for window in gate.windows:
                 if window.rows:
                     start = self.log_start(gate.topic_id, window.partition)
                     if window.end_offset < start:
-                        cuts.setdefault(window.partition, []).append((window.end_offset, start))
+                        self._cut_out(gate.topic_id, window.partition, window.end_offset, start)
                     starts[window.partition] = window.base_offset
             self._prune_cuts(gate.topic_id)
 
@@ -612,6 +626,14 @@ class Manifest:
         gate = gates.get(gate_id)
         if gate is not None:
             gates[gate_id] = msgspec.structs.replace(gate, **changes)
+
+    def _cut_out(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> None:
+        """Ranges that touch become one: there are as few as there are holes."""
+        ranges = self.cuts.setdefault(topic_id, {}).setdefault(partition, [])
+        touching = [one for one in ranges if one[0] <= end_offset and base_offset <= one[1]]
+        apart = [one for one in ranges if one not in touching]
+        merged = min([base_offset, *(low for low, _ in touching)]), max([end_offset, *(high for _, high in touching)])
+        self.cuts[topic_id][partition] = sorted([*apart, merged])
 
     def _prune_cuts(self, topic_id: uuid.UUID) -> None:
         cuts = self.cuts.get(topic_id)

@@ -32,6 +32,7 @@ from broker.cluster.manifest import (
     SetLogStart,
     SetPartitions,
     SetTopicConfig,
+    SkipRecords,
     Topic,
 )
 from broker.cluster.segments import SegmentInfo
@@ -51,6 +52,7 @@ from broker.engine.recovery import encode_states, recover, sweep_leftovers
 from broker.engine.references import References
 from broker.engine.replicas import Replicas, Replicator
 from broker.engine.retention import Sweeper
+from broker.engine.skip import Checked, find_unreadable, whole_batches
 from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
 from broker.engine.wal_group import GroupWriter, Pending
 from broker.engine.wal_put import PutWal
@@ -828,6 +830,28 @@ class Engine:
             by_topic.setdefault(partition.topic.id, {})[partition.number] = offset
         edits: list[Edit] = [SetLogStart(topic_id, offsets, by_age) for topic_id, offsets in by_topic.items()]
         await self._catalog.commit(*edits)
+
+    async def find_unreadable(self, partition: PartitionLog, first_offset: int, last_offset: int) -> Checked:
+        """Batches that consumers cannot read. See `skip.find_unreadable`."""
+        return await find_unreadable(self._reader, partition, first_offset, last_offset)
+
+    async def skip_records(
+        self, partition: PartitionLog, first_offset: int, last_offset: int, *, validate_only: bool = False
+    ) -> tuple[int, int]:
+        """Let readers step over the batches with these offsets, for ever. The same range again has no effect.
+
+        Returns:
+            The range that is skipped: whole batches, so it may have more offsets. Raises as `skip.whole_batches`.
+        """
+        base_offset, end_offset = await whole_batches(self._reader, partition, first_offset, last_offset)
+        if validate_only:
+            return base_offset, end_offset
+        await self._catalog.commit(SkipRecords(partition.topic.id, partition.number, base_offset, end_offset))
+        log.warning(
+            "records_skipped", topic=partition.topic.name, partition=partition.number, first=base_offset, last=end_offset - 1
+        )
+        self._sweeper.wake()
+        return base_offset, end_offset
 
     async def allocate_producer_id(self) -> int:
         """A producer id that was never given out in this cluster."""

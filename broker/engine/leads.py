@@ -31,6 +31,7 @@ from broker.cluster.manifest import (
     SetLogStart,
     SetPartitions,
     SetTopicConfig,
+    SkipRecords,
     Topic,
 )
 from broker.cluster.segments import SegmentInfo
@@ -144,6 +145,8 @@ class Leads:
                     self._sync_topic(topic_id)
                 case SetLogStart(topic_id, offsets, _):
                     self._sync_log_starts(topic_id, offsets)
+                case SkipRecords(topic_id, number, _, _):
+                    self._sync_cuts([log for log in self._logs_of(topic_id) if log.number == number])
                 case SealSegment(segment_id, _, _):
                     self._close(segment_id)
                 case OpenSegment(segment) if segment.incarnation_id == self._owner.incarnation_id:
@@ -309,6 +312,12 @@ class Leads:
         """A gate may have been opened in front."""
         manifest = self._owner.manifest
         log.lower_log_start(manifest.log_start(log.topic.id, log.number), self._cuts(log))
+
+    def _sync_cuts(self, logs: Iterable[PartitionLog]) -> None:
+        """Readers step over more than before."""
+        for log in logs:
+            log.set_cuts(self._cuts(log))
+            log.wake()
 
     def _cuts(self, log: PartitionLog) -> list[tuple[int, int]]:
         return self._owner.manifest.cuts.get(log.topic.id, {}).get(log.number, [])

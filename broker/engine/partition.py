@@ -117,6 +117,16 @@ class SealedExtents:
         del self.refs[:rows]
         return freed
 
+    def drop_within(self, base_offset: int, end_offset: int) -> int:
+        """Forget extents of chunks whose offsets all are in [base_offset, end_offset); returns the bytes of batches in them."""
+        first = bisect_left(self._bases, base_offset)
+        end = first
+        while end < len(self.extents) and self.extents[end].end_offset <= end_offset and isinstance(self.extents[end], Extent):
+            end += 1
+        freed = sum(extent.data_bytes for extent in self.extents[first:end])
+        del self._bases[first:end], self.extents[first:end], self.refs[first:end]
+        return freed
+
     def clear(self) -> int:
         """Forget all; returns the bytes in them."""
         freed = sum(extent.data_bytes for extent in self.extents)
@@ -202,7 +212,7 @@ class PartitionLog:
         self.windows_end = 0
         """Behind the last of them, and of `cuts`: nothing from there on has to do with either."""
         self.cuts: list[tuple[int, int]] = []
-        """Ranges of offsets above the log's start that are gone."""
+        """Ranges of offsets above the log's start that are gone, by offset."""
         self.readers = Readers()
         self.bytes_in = 0
         self.bytes_out = 0
@@ -297,22 +307,25 @@ class PartitionLog:
             skip: step over windows in which there is nothing yet, as a look-up does that waits for nobody.
         """
         while offset < self.windows_end:
+            end_offset = self.high_watermark
             for low, high in self.cuts:
                 if low <= offset < high:
                     offset = high
                     if not skip:
                         # The batch at its end may begin within it: who asks for less than `high` would be shown what is gone.
                         return offset, offset, False
+                elif offset < low < end_offset:
+                    end_offset = low
             window = self.windows.next(offset)
             if window is None:
-                break
+                return offset, max(end_offset, offset), False
             if offset < window.base_offset:
                 if window.past and offset < window.past.get(reader, offset):
                     del window.past[reader]  # it went back: it wants to read all
                 if self.high_watermark < window.base_offset:
-                    return offset, max(self.high_watermark, offset), False
+                    return offset, max(end_offset, offset), False
                 if self._has_records(offset, window.base_offset):
-                    return offset, window.base_offset, False
+                    return offset, min(end_offset, window.base_offset), False
                 offset = window.base_offset  # a lead that died had kept this free, for a gate that was never opened
             if window.waits:
                 if not skip and reader not in window.past:
@@ -475,8 +488,10 @@ class PartitionLog:
         self.set_cuts(cuts)
 
     def set_cuts(self, cuts: Iterable[tuple[int, int]]) -> None:
-        """What was in these ranges is gone: it was below the log's start when a gate was opened in front."""
+        """What was in these ranges is gone: it was below the log's start when a gate was opened in front, or is skipped."""
         self.cuts = list(cuts)
+        for low, high in self.cuts:
+            self.size_bytes -= self.sealed.drop_within(low, high)
         self._note_windows_end()
 
     def check_invariants(self) -> None:

@@ -189,8 +189,9 @@ class Reader:
             index = await self._section(ref, extent)
             key = keys.chunk_object(ref.incarnation_id, ref.chunk)
             # The section may belong to two extents, on both sides of a window.
-            end = bisect_left(index.offsets, extent.end_offset)
-            return Located(key, index, index.find(max(offset, extent.base_offset)), end, extent.end_offset)
+            end_offset = min(extent.end_offset, end_offset)
+            end = bisect_left(index.offsets, end_offset)
+            return Located(key, index, index.find(max(offset, extent.base_offset)), end, end_offset)
         rows = log.open
         if not len(rows) or offset >= end_offset:
             return None

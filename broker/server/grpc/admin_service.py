@@ -155,6 +155,10 @@ class AdminService:
                 log_start=bound.log_start,
                 high_watermark=bound.high_watermark,
                 size_bytes=bound.size_bytes,
+                skipped=[
+                    admin_pb2.Partition.Range(base_offset=low, end_offset=high)
+                    for low, high in self._engine.manifest.cuts.get(topic.id, {}).get(number, ())
+                ],
             )
         if config:
             description.config.extend(
@@ -251,6 +255,54 @@ class AdminService:
                 else:
                     rows[index].CopyFrom(answer.response.results[number])
         return admin_pb2.DeleteRecordsResponse(results=rows)
+
+    async def check_records(self, request: admin_pb2.CheckRecordsRequest, context: Context) -> admin_pb2.CheckRecordsResponse:
+        topic = self._engine.topic(request.topic)
+        lead = self._elsewhere(topic, request.partition, context)
+        if lead is not None:
+            answer: admin_pb2.CheckRecordsResponse = await self._shared.peers.call(
+                lead, ADMIN["CheckRecords"], request, CHANGE_TIMEOUT_S
+            )
+            return answer
+        partition = self._shared.partition(topic, request.partition)
+        first = request.first_offset if request.HasField("first_offset") else partition.log_start
+        last = request.last_offset if request.HasField("last_offset") else partition.high_watermark - 1
+        if first > last and not request.HasField("last_offset"):
+            return admin_pb2.CheckRecordsResponse(base_offset=-1, next_offset=first, end_offset=first)
+        checked = await self._engine.find_unreadable(partition, first, last)
+        return admin_pb2.CheckRecordsResponse(
+            unreadable=[
+                admin_pb2.CheckRecordsResponse.Unreadable(
+                    base_offset=one.base_offset, end_offset=one.end_offset, size_bytes=one.size_bytes, why=one.why
+                )
+                for one in checked.found
+            ],
+            base_offset=checked.base_offset,
+            next_offset=checked.next_offset,
+            batches=checked.batches,
+            end_offset=last + 1,
+        )
+
+    async def skip_records(self, request: admin_pb2.SkipRecordsRequest, context: Context) -> admin_pb2.SkipRecordsResponse:
+        topic = self._engine.topic(request.topic)
+        lead = self._elsewhere(topic, request.partition, context)
+        if lead is not None:
+            answer: admin_pb2.SkipRecordsResponse = await self._shared.peers.call(
+                lead, ADMIN["SkipRecords"], request, CHANGE_TIMEOUT_S
+            )
+            return answer
+        partition = self._shared.partition(topic, request.partition)
+        base_offset, end_offset = await self._engine.skip_records(
+            partition, request.first_offset, request.last_offset, validate_only=request.validate_only
+        )
+        return admin_pb2.SkipRecordsResponse(base_offset=base_offset, end_offset=end_offset)
+
+    def _elsewhere(self, topic: Topic, number: int, context: Context) -> Incarnation | None:
+        """The broker to ask about a partition, where this one does not lead it."""
+        lead = self._engine.lead(topic.id, number)
+        if lead is None or lead[0].id == self._engine.incarnation_id or is_forwarded(context):
+            return None
+        return lead[0]
 
     def _cut_offset(self, partition: PartitionLog, cut: admin_pb2.DeleteRecordsRequest.Cut) -> int:
         if not cut.HasField("before_offset"):

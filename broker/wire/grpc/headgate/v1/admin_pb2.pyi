@@ -122,20 +122,29 @@ class TopicDescription(_message.Message):
     def __init__(self, topic: _Optional[Topic] = ..., error: _Optional[_common_pb2.Error] = ..., partitions: _Optional[_Iterable[Partition]] = ..., config: _Optional[_Iterable[ConfigEntry]] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("partition", "leader", "leader_epoch", "log_start", "high_watermark", "size_bytes")
+    __slots__ = ("partition", "leader", "leader_epoch", "log_start", "high_watermark", "size_bytes", "skipped")
+    class Range(_message.Message):
+        __slots__ = ("base_offset", "end_offset")
+        BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        base_offset: int
+        end_offset: int
+        def __init__(self, base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LOG_START_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     partition: int
     leader: int
     leader_epoch: int
     log_start: int
     high_watermark: int
     size_bytes: int
-    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_start: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    skipped: _containers.RepeatedCompositeFieldContainer[Partition.Range]
+    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_start: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., skipped: _Optional[_Iterable[Partition.Range]] = ...) -> None: ...
 
 class ConfigEntry(_message.Message):
     __slots__ = ("name", "value", "is_default", "documentation")
@@ -220,6 +229,65 @@ class DeleteTopicRequest(_message.Message):
 class DeleteTopicResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class CheckRecordsRequest(_message.Message):
+    __slots__ = ("topic", "partition", "first_offset", "last_offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
+
+class CheckRecordsResponse(_message.Message):
+    __slots__ = ("unreadable", "base_offset", "next_offset", "batches", "end_offset")
+    class Unreadable(_message.Message):
+        __slots__ = ("base_offset", "end_offset", "size_bytes", "why")
+        BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+        WHY_FIELD_NUMBER: _ClassVar[int]
+        base_offset: int
+        end_offset: int
+        size_bytes: int
+        why: str
+        def __init__(self, base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    unreadable: _containers.RepeatedCompositeFieldContainer[CheckRecordsResponse.Unreadable]
+    base_offset: int
+    next_offset: int
+    batches: int
+    end_offset: int
+    def __init__(self, unreadable: _Optional[_Iterable[CheckRecordsResponse.Unreadable]] = ..., base_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., batches: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+
+class SkipRecordsRequest(_message.Message):
+    __slots__ = ("topic", "partition", "first_offset", "last_offset", "validate_only")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    validate_only: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class SkipRecordsResponse(_message.Message):
+    __slots__ = ("base_offset", "end_offset")
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    base_offset: int
+    end_offset: int
+    def __init__(self, base_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class DeleteRecordsRequest(_message.Message):
     __slots__ = ("topic", "cuts")
