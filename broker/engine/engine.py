@@ -1008,6 +1008,11 @@ class Engine:
         if source is not None:
             source.passed(header[12])
 
+    @property
+    def batches_unreadable(self) -> int:
+        """Stored batches, found when chunks were folded, that consumers cannot read."""
+        return self._sweeper.batches_unreadable
+
     def on_acked(self, callback: DurableCallback) -> None:
         """Call back, on the loop, once all that was appended since the last call is acked (None) or never can be (the error).
 

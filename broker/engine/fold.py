@@ -6,6 +6,9 @@ generation become one of the next, so a byte is rewritten a few times in its lif
 read any more (below a log start, or of a deleted topic) is left behind.
 
 A fold is one edit of the manifest. A reader that was about to read a chunk that is gone looks up its offset again.
+
+The first fold of a chunk checks every batch in it (`log/check.py`). A batch that consumers cannot read was acked, so it is moved
+like all others, and reported: an operator skips it.
 """
 
 from __future__ import annotations
@@ -14,11 +17,15 @@ import asyncio
 import uuid
 from bisect import bisect_left
 from collections.abc import Iterable, Set
+from typing import NamedTuple
 
 from broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
 from broker.engine import keys
 from broker.engine.mend import rebuild_index
 from broker.engine.reader import parse_index
+from broker.engine.skip import why_unreadable
+from broker.log.batch import parse_header
+from broker.log.check import SAMPLE_RECORDS
 from broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, chunk_header
 from broker.log.index import BatchIndex
 from broker.runtime.errors import InvalidError
@@ -29,8 +36,10 @@ BYTES_MAX = 32 << 20
 """What one fold reads and holds in memory; chunks of more than half of it are left as they are."""
 COUNT_MIN = 4
 """Fewer are folded only together with what comes."""
-YIELD_ROWS = 1000
-"""Batches moved before the loop gets a turn."""
+YIELD_WORK = 1000
+"""Batches moved and records checked before the loop gets a turn: about a millisecond."""
+WORK_BYTES = 8 << 10
+"""Bytes of a batch, whose checksum and compression are checked, that count as much as a record."""
 SPAN_MS_MAX = 3600 * 1000
 """Chunks that were written further apart stay apart, so that retention by time can free the older one."""
 
@@ -70,7 +79,19 @@ def choose(manifest: Manifest, by: str, left: Set[tuple[str, int]] = frozenset()
     return None
 
 
-async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: list[Chunk], made_by: str) -> FoldChunks:
+class Found(NamedTuple):
+    """A batch that consumers cannot read, and why."""
+
+    topic_id: uuid.UUID
+    partition: int
+    base_offset: int
+    end_offset: int
+    why: str
+
+
+async def fold(
+    store: Store, manifest: Manifest, incarnation_id: str, chunks: list[Chunk], made_by: str
+) -> tuple[FoldChunks, list[Found]]:
     """Write the chunk that replaces `chunks`.
 
     Args:
@@ -78,11 +99,12 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
             late, must not replace an object that the manifest names.
 
     Returns:
-        The edit that puts it in their place; until that is committed the new object means nothing.
+        The edit that puts it in their place, which until it is committed means nothing; and the batches in it that consumers cannot
+        read, of chunks that were not folded before.
     """
     created_ms = chunks[-1].appended_ms
     header = chunk_header(uuid.UUID(hex=incarnation_id).bytes, chunks[0].number, created_ms, FLAG_SYNCED)
-    streams: dict[tuple[uuid.UUID, int, int], list[tuple[Extent, BatchIndex, memoryview]]] = {}
+    streams: dict[tuple[uuid.UUID, int, int], list[tuple[Extent, BatchIndex, memoryview, bool]]] = {}
     for chunk in chunks:
         live = _live(chunk.extents, manifest)
         if not live:
@@ -93,24 +115,32 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
             index = parse_index(section, incarnation_id, chunk, extent)
             # Of one leader epoch: between two of them other incarnations may have written.
             stream = (extent.topic_id, extent.partition, extent.leader_epoch)
-            streams.setdefault(stream, []).append((extent, index, data))
+            streams.setdefault(stream, []).append((extent, index, data, chunk.generation == 0))
     parts: list[bytes | memoryview] = [header]
     indexes: list[tuple[list[Extent], BatchIndex]] = []
     position = CHUNK_HEADER_BYTES
-    moved = 0
+    work = 0
+    found: list[Found] = []
     for pieces in streams.values():
         merged = BatchIndex()
-        for extent, index, data in pieces:
+        for extent, index, data, is_new in pieces:
             # An index section may belong to two extents, on both sides of a window.
             for row in range(bisect_left(index.offsets, extent.base_offset), bisect_left(index.offsets, extent.end_offset)):
-                moved += 1
-                if moved % YIELD_ROWS == 0:
+                if work >= YIELD_WORK:
+                    work = 0
                     await asyncio.sleep(0)
                 at, size = index.positions[row], index.sizes[row]
-                parts.append(data[at : at + size])
+                batch = data[at : at + size]
+                work += 1
+                if is_new:
+                    bad, records = _judge(manifest, extent, batch)
+                    work += min(records, SAMPLE_RECORDS) + size // WORK_BYTES
+                    if bad is not None:
+                        found.append(bad)
+                parts.append(batch)
                 merged.add(index.offsets[row], index.timestamps[row], position, size)
                 position += size
-        indexes.append(([extent for extent, _, _ in pieces], merged))
+        indexes.append(([piece[0] for piece in pieces], merged))
     extents: list[Extent] = []
     for olds, merged in indexes:
         encoded = merged.encode()
@@ -128,7 +158,16 @@ async def fold(store: Store, manifest: Manifest, incarnation_id: str, chunks: li
         extents=extents,
     )
     await store.put(keys.chunk_object(incarnation_id, folded), parts)
-    return FoldChunks(incarnation_id=incarnation_id, numbers=[chunk.number for chunk in chunks], chunk=folded)
+    return FoldChunks(incarnation_id=incarnation_id, numbers=[chunk.number for chunk in chunks], chunk=folded), found
+
+
+def _judge(manifest: Manifest, extent: Extent, batch: memoryview) -> tuple[Found | None, int]:
+    """What is wrong with a batch that readers do not step over, and how many records it states."""
+    header = parse_header(batch)
+    why = why_unreadable(header, batch)
+    if why is None or not manifest.is_readable(extent.topic_id, extent.partition, header.base_offset, header.next_offset):
+        return None, header.record_count
+    return Found(extent.topic_id, extent.partition, header.base_offset, header.next_offset, why), header.record_count
 
 
 async def _read(store: Store, incarnation_id: str, chunk: Chunk, index_end: int) -> tuple[memoryview, memoryview]:

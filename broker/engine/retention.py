@@ -19,7 +19,7 @@ from broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, Rem
 from broker.engine import keys
 from broker.engine.catalog import Catalog
 from broker.engine.checkpoint import Checkpointer
-from broker.engine.fold import choose, fold
+from broker.engine.fold import Found, choose, fold
 from broker.engine.partition import PartitionLog
 from broker.engine.recovery import is_fence, sweep_leftovers
 from broker.engine.wal import Wal
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 log = get_logger("retention")
 
+REPORTS_MAX = 100
+"""Unreadable batches of one fold that are named in the log; `headgate topic check` finds all."""
 REST = 20
 """After a look at all partitions the next one is so many times as long away as it took: what is deleted one after another, by the
 thousand, would be looked after so often that nobody had a turn."""
@@ -112,6 +114,8 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
         self.chunks_folded = 0
+        self.batches_unreadable = 0
+        """Batches, found when chunks were folded, that consumers cannot read."""
         self._unswept: list[str] = []
         """Sealed incarnations that may have left something behind."""
 
@@ -223,7 +227,7 @@ class Sweeper:
             self._folds += 1
             made_by = keys.maker(engine.maker_epoch, engine.incarnation_id, self._folds)
             try:
-                folded = await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by)
+                folded, found = await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by)
             except (InvalidError, CorruptError) as error:
                 # One is missing or damaged. The others must not pile up behind it.
                 self._left.update((incarnation_id, chunk.number) for chunk in chunks)
@@ -232,6 +236,22 @@ class Sweeper:
             await self._catalog.commit(folded)
             await self._delete_chunks(incarnation_id, chunks)
             self.chunks_folded += len(chunks)
+            self._report(found)
+
+    def _report(self, found: list[Found]) -> None:
+        """Batches that consumers cannot read were found. They are acked, so only an operator may skip them."""
+        self.batches_unreadable += len(found)
+        for one in found[:REPORTS_MAX]:
+            topic = self._engine.manifest.topics_by_id.get(one.topic_id)
+            if topic is not None:
+                log.error(
+                    "batch_unreadable",
+                    topic=topic.name,
+                    partition=one.partition,
+                    first=one.base_offset,
+                    last=one.end_offset - 1,
+                    error=one.why,
+                )
 
     async def _delete_chunks(self, incarnation_id: str, chunks: list[Chunk]) -> None:
         for chunk in chunks:

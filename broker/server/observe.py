@@ -172,6 +172,16 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
         "deleted by age",
         lambda: engine.clock.difference_ms / 1000,
     )
+    counter(
+        "headgate_check_refused_batches",
+        "batches that were refused because consumers could not read their records",
+        lambda: engine.batches_refused,
+    )
+    counter(
+        "headgate_check_unreadable_batches",
+        "stored batches that consumers cannot read, found when chunks were folded: see `headgate topic check`",
+        lambda: engine.batches_unreadable,
+    )
     gauge("headgate_wal_stalled_bool", "1 while nothing becomes durable", lambda: float(engine.stalled is not None))
 
 

@@ -193,6 +193,6 @@ async def test_a_chunk_is_read_at_once_however_many_partitions_stand_in_it(
     ((number, chunk),) = broker.engine.manifest.chunks[broker.engine.incarnation_id].items()
     assert len(chunk.extents) == 50
     store = MeteredStore(broker.store, machine.clock)
-    edit = await fold(store, broker.engine.manifest, broker.engine.incarnation_id, [chunk], "me")
+    edit, _ = await fold(store, broker.engine.manifest, broker.engine.incarnation_id, [chunk], "me")
     assert edit.numbers == [number]
     assert store.counts["get_range"].calls + store.counts["get"].calls == reads

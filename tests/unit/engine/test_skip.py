@@ -1,0 +1,166 @@
+"""Batches that consumers cannot read: found when chunks are folded, and skipped for ever (`broker/engine/skip.py`).
+
+Runs: an engine over every kind of store; poison among good batches, in memory, in open chunks, listed and folded; skips before and
+after a fold; crashes. Compared: the records that can be read, and the manifest. A mismatch means that a reader stops at a batch
+that was skipped, is shown it after all, misses a good record, or that a fold drops or hides a batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from broker.cluster.admission import CUTS_MAX
+from broker.cluster.manifest import CreateTopic, Manifest, SetLogStart, SkipRecords, Topic
+from broker.log.batch import CONTROL, parse_header
+from broker.runtime.errors import InvalidError, Reason
+from tests.support.poison import GOOD, POISON
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.test_fold import FANOUT, fill, forget_memory
+from tests.unit.engine.world import Incarnation, Machine, eventually, read_batches, swept
+
+
+@pytest.fixture(autouse=True)
+def small_fans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.engine.fold.FANOUT", FANOUT)
+
+
+def poison(broker: Incarnation, name: str = "noise", partition: int = 0) -> tuple[int, int]:
+    """Append it; returns its first and last offset. The engine trusts callers that name no source."""
+    data = bytearray(POISON[name])
+    base = broker.engine.append(broker.log("t", partition), memoryview(data)).base_offset
+    return base, base + parse_header(data).last_offset_delta
+
+
+async def offsets(broker: Incarnation, partition: int = 0) -> list[int]:
+    """Of all records that are shown: markers show none."""
+    headers = [parse_header(batch) for batch in await read_batches(broker, "t", partition)]
+    return [offset for one in headers if not one.attributes & CONTROL for offset in range(one.base_offset, one.next_offset)]
+
+
+async def check(broker: Incarnation, gone: list[tuple[int, int]], partition: int = 0) -> None:
+    log = broker.log("t", partition)
+    wanted = [offset for offset in range(log.high_watermark) if not any(first <= offset <= last for first, last in gone)]
+    assert await offsets(broker, partition) == wanted
+    log.check_invariants()
+    broker.engine.manifest.check_invariants()
+    assert broker.engine.manifest.encode() == Manifest.decode(broker.engine.manifest.encode()).encode()
+
+
+@pytest.mark.parametrize(("medium", "when"), [("memory", "in memory"), ("put", "folded"), ("local", "folded")])
+async def test_what_is_skipped_is_never_shown_again(make_machine: MakeMachine, medium: str, when: str) -> None:
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 3, {})
+    gone = []
+    await fill(machine, broker, 6)
+    gone.append(poison(broker))
+    await fill(machine, broker, 6, start=1000)
+    gone.append(poison(broker, "not-gzip"))
+    gone.append(poison(broker, "cut-off"))
+    await fill(machine, broker, 6, start=2000)
+    gone.append(poison(broker, "zeros"))
+    await broker.engine.durable()
+    if when == "folded":
+        await swept(broker)
+        forget_memory(broker)
+    log = broker.log()
+    size = log.size_bytes
+    for first, last in gone:
+        assert await broker.engine.skip_records(log, first, first, validate_only=True) == (first, last + 1)
+        assert await broker.engine.skip_records(log, first, first) == (first, last + 1)
+        low, end = await broker.engine.skip_records(log, first, last)  # again, as a client does that lost the answer
+        assert low <= first and last < end
+    assert 0 <= log.size_bytes <= size
+    await check(broker, gone)
+    forget_memory(broker)
+    await check(broker, gone)
+    await fill(machine, broker, 20, start=3000)
+    await swept(broker)
+    await eventually(lambda: broker.engine._sweeper.chunks_folded >= FANOUT)
+    forget_memory(broker)
+    await check(broker, gone)
+    await machine.crash(broker)
+    broker = await machine.start()
+    await check(broker, gone)
+    await swept(broker)
+    await check(broker, gone)
+    assert [await offsets(broker, number) for number in (1, 2)] == [list(range(broker.log("t", 1).high_watermark))] * 2
+
+
+async def test_a_fold_reports_what_it_moves(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 3, {})
+    first = [poison(broker, name)[0] for name in ("noise", "not-lz4", "two-as-one")]
+    skipped = poison(broker)
+    await broker.engine.durable()
+    await broker.engine.skip_records(broker.log(), *skipped)
+    await fill(machine, broker, 20)
+    await swept(broker)
+    await eventually(lambda: broker.engine._sweeper.chunks_folded >= 2 * FANOUT)
+    assert broker.engine.batches_unreadable == len(first), "each is reported once, and none that is skipped"
+    forget_memory(broker)
+    await check(broker, [skipped])
+    log = broker.log()
+    checked = await broker.engine.find_unreadable(log, 0, log.high_watermark - 1)
+    assert [one.base_offset for one in checked.found] == first
+    assert (checked.base_offset, checked.next_offset) == (0, log.high_watermark)
+
+
+async def test_a_look_is_bounded_and_goes_on(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.engine.skip.FOUND_MAX", 2)
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    log = broker.log()
+    first = [poison(broker)[0] for _ in range(5)]
+    await broker.engine.durable()
+    found, offset, calls = [], 0, 0
+    monkeypatch.setattr("broker.engine.skip.READ_BYTES", 1)
+    while offset < log.high_watermark:
+        checked = await broker.engine.find_unreadable(log, offset, log.high_watermark - 1)
+        found += [one.base_offset for one in checked.found]
+        offset, calls = checked.next_offset, calls + 1
+    assert found == first
+    assert calls == 3
+
+
+async def test_what_cannot_be_skipped(make_machine: MakeMachine) -> None:
+    machine: Machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    log = broker.log()
+    broker.engine.append(log, memoryview(bytearray(GOOD)))
+    await broker.engine.durable()
+    for first, last in ((-1, 0), (0, 3), (3, 3), (2, 1)):
+        with pytest.raises(InvalidError) as caught:
+            await broker.engine.skip_records(log, first, last)
+        assert caught.value.reason is Reason.OFFSET_OUT_OF_RANGE
+    assert await offsets(broker) == [0, 1, 2]
+
+
+TOPIC = Topic(id=uuid.UUID(int=1), name="t", partitions=2)
+
+
+def test_ranges_that_touch_are_one() -> None:
+    manifest = Manifest()
+    manifest.apply([CreateTopic(TOPIC)])
+    for low, high in ((10, 20), (40, 50), (20, 25), (30, 31), (22, 35), (12, 13)):
+        manifest.apply([SkipRecords(TOPIC.id, 1, low, high)])
+    assert manifest.cuts == {TOPIC.id: {1: [(10, 35), (40, 50)]}}
+    manifest.apply([SetLogStart(TOPIC.id, {1: 35})])
+    assert manifest.cuts == {TOPIC.id: {1: [(40, 50)]}}
+    manifest.apply([SetLogStart(TOPIC.id, {1: 60}), SkipRecords(TOPIC.id, 1, 40, 50)])
+    assert manifest.cuts == {}
+
+
+def test_the_number_of_ranges_is_bounded() -> None:
+    from broker.cluster.admission import check as admit
+
+    manifest = Manifest()
+    manifest.apply([CreateTopic(TOPIC), *(SkipRecords(TOPIC.id, 0, 2 * at, 2 * at + 1) for at in range(CUTS_MAX))])
+    with pytest.raises(InvalidError, match="too many ranges"):
+        admit(manifest, SkipRecords(TOPIC.id, 0, 5 * CUTS_MAX, 5 * CUTS_MAX + 1), "")
+    admit(manifest, SkipRecords(TOPIC.id, 1, 0, 1), "")
