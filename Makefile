@@ -10,12 +10,13 @@ UI_FLAGS ?=
 TEST_FLAGS ?=
 BENCH_FLAGS ?=
 SIMULATE_FLAGS ?=
+CHAOS_FLAGS ?=
 
 # Compiled modules are kept: a broker answers four times sooner with them.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo ui test soak simulate lint format bench clean
+.PHONY: help install up demo ui test soak chaos simulate lint format bench clean
 
 help: ## what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +45,9 @@ test: $(STAMP) ## every test, some files at a time
 
 soak: $(STAMP) ## the long tests: rounds of kills, pauses and cuts, for one broker and for clusters, on every store
 	@$(BIN)/python -m pytest -m slow $(TEST_FLAGS)
+
+chaos: $(STAMP) ## rounds of faults for a cluster, judged by `headgate verify`: CHAOS_FLAGS='--rounds 100 --seed 7'
+	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
 
 simulate: $(STAMP) ## 1,000 lives of a simulated cluster, each from a seed that can be run again
 	@$(BIN)/python -m broker.testing.simulate $(SIMULATE_FLAGS)

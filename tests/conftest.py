@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import executable as chromium_executable
+from tests.support.kafka_server import missing as kafka_server_missing
 from tests.support.npm import install, missing
 from tests.support.s3_server import s3_server
 from tests.support.spark import spark
@@ -37,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for client in ("aiokafka", "kafka"):
         logging.getLogger(client).setLevel(logging.CRITICAL)
     config.addinivalue_line("markers", "kafkajs: needs node and npm; deselected, visibly, where they are missing")
+    config.addinivalue_line("markers", "kafka_server: needs Java and Maven; deselected, visibly, where they are missing")
     config.addinivalue_line("markers", "needs_mount: mounts a small tmpfs; deselected, visibly, where that is not allowed")
     config.addinivalue_line("markers", "chromium: needs chromium; deselected, visibly, where it is missing")
     config.addinivalue_line("markers", "slow: the long form of a test; runs with `make soak` or `-m slow`")
@@ -71,6 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mounting = [item for item in items if item.get_closest_marker("needs_mount")]
     if mounting and (_no_mount := _mount_refused()) is not None:
         dropped = dropped + mounting
+    if kafka_server_missing() is not None:
+        dropped = dropped + [item for item in items if item.get_closest_marker("kafka_server")]
     if (browsing := [item for item in items if item.get_closest_marker("chromium")]) and chromium_executable() is None:
         dropped = dropped + browsing
     if not config.option.markexpr:
@@ -88,6 +92,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for what, reason in (
         ("kafkajs", _kafkajs_missing),
         ("full and read-only disks", _no_mount),
+        ("a real Kafka", kafka_server_missing()),
         ("Dagster's page", chromium_missing),
     ):
         if reason is not None:

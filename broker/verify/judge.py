@@ -30,6 +30,8 @@ class PlaceCounts:
     unknown: int
     unknown_written: int
     """Records without an acknowledgement that are in the log."""
+    deleted: int
+    """Acknowledged records whose offsets are before the log's start: retention has deleted them."""
     in_log: int
     foreign: int
     read: int
@@ -320,6 +322,7 @@ def _counts(case: _Case, writing_us: tuple[int, int]) -> PlaceCounts:
         refused=int((operations["outcome"] == Outcome.FAILED).sum()),
         unknown=len(unknown),
         unknown_written=int(np.isin(_identity(unknown), case.ours_ids).sum()),
+        deleted=int((~np.isin(case.acked_ids, case.ours_ids) & (case.acked["offset"] >= 0) & (case.acked["offset"] < case.low)).sum()),
         in_log=len(case.final),
         foreign=int((case.final["producer"] == Unread.FOREIGN).sum()),
         read=len(case.shown),

@@ -6,7 +6,8 @@ broker, the cluster's leader in every other one, is killed (SIGKILL), drained (S
 from the other brokers while clients and the store still reach it, cut off from the store, or from both. Whoever was replaced
 meanwhile must end with exit code 3, and is started again; nobody may end otherwise.
 Compared, at the end: the whole topic with every ack and with what the consumers were shown (`tests/support/history.py`). A mismatch
-means that an acked record was lost, repeated, reordered, moved, or shown before it was safe.
+means that an acked record was lost, repeated, reordered, moved, or shown before it was safe. `headgate verify`, which shares no code
+with the project, judges a topic of its own beside it.
 
 HEADGATE_CHAOS_ROUNDS sets the number of rounds of the long forms, HEADGATE_CHAOS_SEED replays a run's choices.
 """
@@ -26,6 +27,7 @@ from tests.conftest import BrokerFactory
 from tests.support.cluster import Brokers, Clients, Trouble, s3_doors
 from tests.support.network import Network
 from tests.support.s3_server import S3Server
+from tests.support.verifier import Verifier
 
 SEED = int(os.environ.get("HEADGATE_CHAOS_SEED", time.time_ns() % 1_000_000))
 ROUNDS = int(os.environ.get("HEADGATE_CHAOS_ROUNDS", "30"))
@@ -47,6 +49,7 @@ def run(
     label: str,
     s3: S3Server | Path,
     seconds: float | None,
+    history: Path,
     ack: str = "durable",
 ) -> Brokers:
     draw = random.Random(f"{SEED}-{label}")
@@ -69,43 +72,54 @@ def run(
         try:
             brokers.start()
             create_topic(brokers.bootstrap, "t", PARTITIONS, ack=ack)
-            with Clients(brokers, "t", PARTITIONS, pause_s=PAUSE_S) as clients:
+            options = ("--rate", "100", "--partitions", "3", "--settle", "60s", "--patience", "2m", "--topic-config", f"ack={ack}")
+            with (
+                Clients(brokers, "t", PARTITIONS, pause_s=PAUSE_S) as clients,
+                Verifier(brokers.bootstrap, history, *options) as verifier,
+            ):
+                verifier.acknowledges()
                 clients.acked_in_all(5)
                 trouble = Trouble(brokers, clients, draw, network if cuts else None)
                 for number in range(rounds):
                     trouble.round(ways[number % len(ways)], on_leader=number // len(ways) % 2 == 0, seconds=seconds)
+                _, page = verifier.end()
                 wrong = clients.judge()
         finally:
             network.heal()
             for broker in brokers.all:
                 broker.kill()
     report(f"chaos {label}: {clients.acked:,} acked; {trouble.line()}; HEADGATE_CHAOS_SEED={SEED}")
+    assert page["verdict"] == "right", f"seed=`{SEED}` history=`{history}` {page['summary']}"
     assert not wrong, f"seed=`{SEED}` complaints=`{len(wrong)}`\n" + "\n".join(wrong[:20])
     return brokers
 
 
 @pytest.mark.timeout(300)
-def test_some_rounds_with_copies_in_memory(make_broker: BrokerFactory, s3_server: S3Server, report: Report) -> None:
+def test_some_rounds_with_copies_in_memory(
+    make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path
+) -> None:
     """`ack=replicated`: what the lost broker's WAL lacks comes from its follower."""
-    brokers = run(make_broker, report, ["kill"], 3, label="replicated", s3=s3_server, seconds=QUICK_S, ack="replicated")
+    brokers = run(make_broker, report, ["kill"], 3, label="replicated", s3=s3_server, seconds=QUICK_S, ack="replicated", history=tmp_path / "history")
     assert any("copies_recovered" in broker.log_path.read_text() for broker in brokers.all), "nobody was asked for copies"
 
 
 @pytest.mark.timeout(300)
-def test_some_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report) -> None:
-    run(make_broker, report, ["kill", "peers", "store"], 3, label="S3", s3=s3_server, seconds=QUICK_S)
+def test_some_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path) -> None:
+    run(make_broker, report, ["kill", "peers", "store"], 3, label="S3", s3=s3_server, seconds=QUICK_S, history=tmp_path / "history")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("how", ["kill", "drain", "pause", "peers"])
 def test_rounds_on_a_directory(make_broker: BrokerFactory, tmp_path: Path, report: Report, how: str) -> None:
-    run(make_broker, report, [how], ROUNDS, label=f"{how} directory", s3=tmp_path / "store", seconds=None)
+    run(make_broker, report, [how], ROUNDS, label=f"{how} directory", s3=tmp_path / "store", seconds=None, history=tmp_path / "history")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("how", ["kill", "drain", "pause", "peers", "store", "alone"])
 @pytest.mark.parametrize("ack", ["durable", "replicated"])
-def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report, how: str, ack: str) -> None:
-    run(make_broker, report, [how], ROUNDS, label=f"{how} {ack} S3", s3=s3_server, seconds=None, ack=ack)
+def test_rounds_on_s3(
+    make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path, how: str, ack: str
+) -> None:
+    run(make_broker, report, [how], ROUNDS, label=f"{how} {ack} S3", s3=s3_server, seconds=None, ack=ack, history=tmp_path / "history")

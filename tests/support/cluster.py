@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc
 from confluent_kafka import Consumer, TopicPartition
@@ -63,6 +63,8 @@ class Brokers:
     ) -> None:
         self.all: list[BrokerProcess] = []
         env = {"HEADGATE_SHUTDOWN_TIMEOUT_MS": str(SHUTDOWN_MS), **(env or {})}
+        self.may_end: Callable[[BrokerProcess], bool] = lambda broker: False
+        """Whether a broker that ended by itself, and was not replaced, had a good reason."""
         self.revived = 0
         """Brokers that were replaced while they lived, and were started again."""
         for number in range(1, count + 1):
@@ -122,11 +124,11 @@ class Brokers:
         return sorted((row for row in self.describe().segments if row.topic == topic), key=lambda row: row.first_partition)
 
     def revive(self) -> None:
-        """Start again whoever was replaced; nobody may have ended for another reason."""
+        """Start again whoever was replaced; nobody may have ended for another reason than `may_end` allows."""
         for broker in self.all:
             if not broker.running:
                 code = broker.exit_code()
-                assert code == EXIT_FENCED, f"a broker ended by itself. exit=`{code}`\n{broker.log_tail()}"
+                assert code == EXIT_FENCED or self.may_end(broker), f"a broker ended by itself. exit=`{code}`\n{broker.log_tail()}"
                 broker.spawn()
                 self.revived += 1
 
@@ -224,6 +226,16 @@ class Clients:
         )
 
 
+class Watched(Protocol):
+    """What trouble asks of the clients that run beside it."""
+
+    def check(self) -> None:
+        """Raise when one has failed."""
+
+    def acked_in_all(self, more: int, *, revive: bool = False) -> None:
+        """Wait until every partition has acknowledged again."""
+
+
 class Trouble:
     """What happens to one broker in one round.
 
@@ -231,7 +243,7 @@ class Trouble:
         network: where brokers, and the store by the name "store", can be cut off; None: they cannot.
     """
 
-    def __init__(self, brokers: Brokers, clients: Clients, draw: random.Random, network: Network | None = None) -> None:
+    def __init__(self, brokers: Brokers, clients: Watched, draw: random.Random, network: Network | None = None) -> None:
         self._brokers, self._clients, self._draw, self._network = brokers, clients, draw, network
         self.took: dict[str, list[float]] = {}
         """Seconds from the beginning of a trouble until every partition acks again, by kind."""
@@ -260,6 +272,10 @@ class Trouble:
             if self._network is not None:
                 self._network.open(str(brokers.number(victim)))
             victim.start(PATIENCE_S)
+        self.recover()
+
+    def recover(self) -> None:
+        """Wait until all brokers run and are members, and every partition acks."""
         eventually(self._all_there, "all brokers are members")
         self._clients.acked_in_all(5, revive=True)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -67,14 +68,19 @@ class Verifier:
     def tail(self) -> str:
         return "\n".join(self._lines[-12:])
 
-    def acknowledges(self, timeout_s: float = PATIENCE_S) -> None:
+    def check(self) -> None:
+        """Raise when it has ended by itself."""
+        assert self._process.poll() is None, f"the verifier ended by itself. exit=`{self._process.poll()}`\n{self.tail()}"
+
+    def acknowledges(self, timeout_s: float = PATIENCE_S, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Wait until every partition has acknowledged within one line of progress that began after this call."""
         with self._changed:
             # The next line may be about a time before the call, too.
             wanted = self._complete + 2
             deadline = time.monotonic() + timeout_s
             while self._complete < wanted:
-                assert self._process.poll() is None, f"the verifier ended by itself. exit=`{self._process.poll()}`\n{self.tail()}"
+                self.check()
+                meanwhile()
                 assert time.monotonic() < deadline, f"not every partition acknowledges. waited_s=`{timeout_s}`\n{self.tail()}"
                 self._changed.wait(0.2)
 

@@ -1,0 +1,79 @@
+"""`python -m tests.chaos [--rounds N] [--seed S] [--faults NAME,...] [--rounds-per-life N]`: see the package's text."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.faults import ALL, ON_DEVICE
+from tests.chaos.life import live
+from tests.support.loop_device import refused
+
+
+def main() -> int:
+    """Returns 0 when every life was judged right, else 1. The directories of the others are kept."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Rounds of faults under `headgate verify`.")
+    parser.add_argument("--rounds", type=int, default=10, help="faults in all (10)")
+    parser.add_argument("--rounds-per-life", type=int, default=5, help="faults between a start and its verdict (5)")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="draws the faults; default: another one each time")
+    parser.add_argument("--faults", default=",".join(ALL), help=f"those to draw from ({','.join(ALL)})")
+    parser.add_argument("--directory", type=Path, help="where stores, logs and histories go; default: a temporary one")
+    given = parser.parse_args()
+    faults = [name for name in given.faults.split(",") if name]
+    if unknown := set(faults) - set(ALL):
+        parser.error(f"there is no such fault: {', '.join(sorted(unknown))}")
+    reason = refused()
+    if reason is not None and (dropped := [name for name in faults if name in ON_DEVICE]):
+        _say(f"WITHOUT {', '.join(dropped)}: {reason}")
+        faults = [name for name in faults if name not in ON_DEVICE]
+    place = given.directory or Path(tempfile.mkdtemp(prefix="headgate-chaos-"))
+    draw = random.Random(given.seed)
+    _say(f"seed {given.seed}, {given.rounds} rounds of {', '.join(faults)}; in {place}")
+    order: list[str] = []
+    while len(order) < given.rounds:
+        # Every fault once, in a random order, before any comes again.
+        order += draw.sample(faults, len(faults))
+    rounds = wrong = acked = 0
+    lives = [order[at : min(at + given.rounds_per_life, given.rounds)] for at in range(0, given.rounds, given.rounds_per_life)]
+    for number, of_life in enumerate(lives):
+        directory = place / f"life-{number}"
+
+        def told(line: str) -> None:
+            nonlocal rounds
+            rounds += 1
+            _say(f"round {rounds} of {given.rounds}, {line}")
+
+        began = rounds
+        try:
+            page = live(directory, of_life, random.Random(f"{given.seed}-{number}"), told, on_device=reason is None)
+        except (AssertionError, OSError) as error:
+            wrong += 1
+            _say(f"life {number} FAILED in {of_life[min(rounds - began, len(of_life) - 1)]}: {error}\n  kept in {directory}")
+            rounds = began + len(of_life)
+            continue
+        is_right = page["verdict"] == "right" and not page["deleted"]
+        wrong += not is_right
+        acked += page["acked"]
+        deleted = f" {page['deleted']:,} acknowledged records were deleted." if page["deleted"] else ""
+        silence_s = page["longest_without_ack_ms"] / 1000
+        _say(f"life {number} {page['summary']}{deleted} Longest time without an acknowledgement {silence_s:.1f} s")
+        if is_right:
+            shutil.rmtree(directory)
+        else:
+            _say(f"  kept in {directory}: `headgate verify judge {directory / 'history'}`")
+    _say(f"{rounds} rounds, {len(lives)} lives, {acked:,} acknowledged records, {wrong} lives WRONG; again with --seed {given.seed}")
+    return 1 if wrong else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

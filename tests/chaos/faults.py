@@ -1,0 +1,143 @@
+"""The faults of a round. `Faults.apply` brings one about and ends it; afterwards all brokers run, or have ended for a good reason."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers, Trouble, Watched
+from tests.support.loop_device import LoopDevice
+from tests.support.network import Network
+
+EXIT_FAILED = 1
+LOOPS_PER_CORE = 8
+STARVE_S = 6.0
+CAP_S = 5.0
+CAP_ROOM_BYTES = (0, 1 << 20, 16 << 20)
+"""Address space that a broker with a memory cap has beyond what it uses when the cap comes."""
+HOLD_S = 4.0
+"""Longest time for which a device freezes, or is full."""
+JUMPS_S = tuple(sign * span for sign in (1, -1) for span in (30.0, 3_600.0, 2 * 86_400.0, 30 * 86_400.0))
+ON_DEVICE = ("power", "freeze", "full")
+ALL = ("kill", "drain", "pause", "peers", "starve", "clock", "memory", *ON_DEVICE)
+_BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end:\n    pass\n"
+
+
+class Faults:
+    """Faults for the brokers of one life.
+
+    Args:
+        clocks: by broker, the file that says by how many seconds its clock is wrong (`tests/support/skewed_broker.py`).
+        device: where the store is; None: on no device of its own, and the faults of `ON_DEVICE` cannot be had.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        clients: Watched,
+        draw: random.Random,
+        network: Network,
+        clocks: dict[BrokerProcess, Path],
+        device: LoopDevice | None,
+    ) -> None:
+        self._brokers, self._clients, self._draw, self._clocks, self._device = brokers, clients, draw, clocks, device
+        self._trouble = Trouble(brokers, clients, draw, network)
+
+    def apply(self, how: str) -> str:
+        """Bring one fault about, and wait until all is well again. Returns what was done, for the round's line."""
+        on_leader = self._draw.random() < 0.5
+        if how in ("kill", "drain", "pause", "peers"):
+            self._trouble.round(how, on_leader=on_leader, seconds=self._draw.uniform(1, 8))
+            return "the leader" if on_leader else "any broker"
+        victim = self._brokers.leader() if on_leader else self._draw.choice(self._brokers.all)
+        act: Callable[[BrokerProcess], str] = getattr(self, f"_{how}")
+        done = act(victim)
+        self._trouble.recover()
+        return done
+
+    def _starve(self, victim: BrokerProcess) -> str:
+        count = LOOPS_PER_CORE * (os.cpu_count() or 1)
+        loops = [subprocess.Popen([sys.executable, "-c", _BUSY, str(STARVE_S)]) for _ in range(count)]
+        try:
+            self._hold(STARVE_S)
+        finally:
+            for loop in loops:
+                loop.kill()
+                loop.wait()
+        return f"{count} busy loops for {STARVE_S:.0f} s"
+
+    def _clock(self, victim: BrokerProcess) -> str:
+        jump_s = self._draw.choice(JUMPS_S)
+        victims = self._draw.choice([[victim], self._brokers.all])
+        for one in victims:
+            self._clocks[one].write_text(str(jump_s))
+        try:
+            self._hold(HOLD_S)
+        finally:
+            for one in victims:
+                self._clocks[one].write_text("0")
+        return f"{jump_s / 3600:+,.2f} h for {len(victims)} brokers"
+
+    def _memory(self, victim: BrokerProcess) -> str:
+        pages = int(Path(f"/proc/{victim.pid}/statm").read_text().split()[0])
+        room = self._draw.choice(CAP_ROOM_BYTES)
+        _, hard = resource.prlimit(victim.pid, resource.RLIMIT_AS)
+        resource.prlimit(victim.pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + room, hard))
+        try:
+            self._hold(CAP_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(victim.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, hard))
+        return f"{room >> 20} MiB more for {CAP_S:.0f} s"
+
+    def _power(self, victim: BrokerProcess) -> str:
+        assert self._device is not None
+        self._device.lose_power()
+        for broker in self._brokers.all:
+            broker.kill()
+        self._device.restore_power()
+        for broker in self._brokers.all:
+            broker.spawn()
+        for broker in self._brokers.all:
+            broker.wait_serving(PATIENCE_S)
+        return "of all brokers"
+
+    def _freeze(self, victim: BrokerProcess) -> str:
+        assert self._device is not None
+        seconds = self._draw.uniform(1, HOLD_S)
+        self._device.freeze()
+        try:
+            self._hold(seconds)
+        finally:
+            self._device.thaw()
+        return f"for {seconds:.1f} s"
+
+    def _full(self, victim: BrokerProcess) -> str:
+        assert self._device is not None
+        seconds = self._draw.uniform(1, HOLD_S)
+        self._device.fill()
+        try:
+            self._hold(seconds)
+        finally:
+            self._device.empty()
+        return f"for {seconds:.1f} s"
+
+    def _hold(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._clients.check()
+            time.sleep(0.05)
+
+
+def may_end(broker: BrokerProcess) -> bool:
+    """Whether a broker ended for a reason that these faults are: its store or its memory, which it names before it exits with 1."""
+    last = broker.output().rpartition("--- start")[2].lower()
+    return broker.exit_code() in (EXIT_FENCED, EXIT_FAILED) and any(word in last for word in ("memory", "store", "no space"))

@@ -1,0 +1,87 @@
+"""One life of a cluster: brokers start, `headgate verify` begins, faults come round after round, the verifier judges."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.faults import Faults, may_end
+from tests.support.broker_process import BrokerProcess
+from tests.support.cluster import Brokers
+from tests.support.loop_device import LoopDevice
+from tests.support.network import Network
+from tests.support.verifier import Verifier
+
+DEVICE_BYTES = 1 << 30
+RETENTION_MS = 3_600_000
+"""Longer than a life: whatever retention deletes, it deletes because of a clock that jumped."""
+ENV = {"HEADGATE_RETENTION_CHECK_INTERVAL_MS": "1000"}
+OPTIONS = ("--rate", "300", "--partitions", "6", "--patience", "2m", "--settle", "30s", "--topic-config", f"retention.ms={RETENTION_MS}")
+
+Say = Callable[[str], None]
+
+
+class Beside:
+    """The verifier, in the place of the clients that `Trouble` watches."""
+
+    def __init__(self, verifier: Verifier, brokers: Brokers) -> None:
+        self._verifier, self._brokers = verifier, brokers
+
+    def check(self) -> None:
+        self._verifier.check()
+
+    def acked_in_all(self, more: int, *, revive: bool = False) -> None:
+        self._verifier.acknowledges(meanwhile=self._brokers.revive if revive else lambda: None)
+
+
+def live(
+    directory: Path,
+    faults: Sequence[str],
+    draw: random.Random,
+    say: Say,
+    *,
+    on_device: bool,
+    settings: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Live through these faults, in this order. Returns the verifier's page.
+
+    Args:
+        settings: of the brokers, by the names of environment variables.
+
+    Raises AssertionError when brokers or partitions do not come back, a broker ends for no good reason, or its output shows a crash.
+    """
+    directory.mkdir(parents=True)
+    made: list[BrokerProcess] = []
+    clocks: dict[BrokerProcess, Path] = {}
+
+    def make(store: str | Path, **options: Any) -> BrokerProcess:
+        number = len(made) + 1
+        broker = BrokerProcess(store, directory / f"broker-{number}.log", **options)
+        clocks[broker] = directory / f"clock-{number}"
+        clocks[broker].write_text("0")
+        broker.entry = ("tests.support.skewed_broker", str(clocks[broker]))
+        made.append(broker)
+        return broker
+
+    with contextlib.ExitStack() as opened:
+        device = opened.enter_context(LoopDevice(directory / "device", DEVICE_BYTES)) if on_device else None
+        network = opened.enter_context(Network())
+        opened.callback(lambda: [broker.kill() for broker in made])
+        brokers = Brokers(make, (device.path if device else directory) / "store", env={**ENV, **(settings or {})}, network=network)
+        brokers.may_end = may_end
+        brokers.start()
+        verifier = opened.enter_context(Verifier(brokers.bootstrap, directory / "history", *OPTIONS))
+        verifier.acknowledges()
+        troubles = Faults(brokers, Beside(verifier, brokers), draw, network, clocks, device)
+        for fault in faults:
+            began = time.monotonic()
+            done = troubles.apply(fault)
+            say(f"{fault}, {done}: all is well after {time.monotonic() - began:.1f} s")
+        _, page = verifier.end()
+    for broker in made:
+        broker.check_output()
+    return page

@@ -1,0 +1,117 @@
+"""A file system on a loop device, which can lose its power, freeze and be full. Needs root.
+
+A power loss is the kernel's own: EXT4_IOC_SHUTDOWN without a flush of the journal ends all I/O of the file system at once, so that
+everything in the page cache and in the running journal transaction is gone; then it is mounted again and recovers from its journal.
+The device itself keeps what was written to it: a disk without a volatile cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_SHUTDOWN = 0x8004587D
+"""EXT4_IOC_SHUTDOWN: _IOR('X', 125, __u32)."""
+_NO_LOG_FLUSH = 2
+_FREEZE, _THAW = 0xC0045877, 0xC0045878
+"""FIFREEZE and FITHAW: _IOWR('X', 119 and 120, int)."""
+UNMOUNT_S = 30.0
+COMMIT_S = 300
+"""Pause between two commits of the journal, so that only what was synced survives a power loss."""
+
+
+class LoopDevice:
+    """An ext4 file system of `size_bytes` in a file, mounted at `path`. Use it as a context manager."""
+
+    def __init__(self, directory: Path, size_bytes: int) -> None:
+        self._file, self.path, self._size_bytes = directory / "device.img", directory / "mount", size_bytes
+        self._filler = self.path / "filler"
+
+    def __enter__(self) -> Self:
+        self.path.mkdir(parents=True)
+        with self._file.open("wb") as file:
+            file.truncate(self._size_bytes)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(self._file)], check=True, capture_output=True)
+        self._mount()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with contextlib.suppress(OSError):
+            self.thaw()
+        self._unmount()
+        self._file.unlink()
+
+    def _mount(self) -> None:
+        options = f"loop,commit={COMMIT_S}"
+        subprocess.run(["mount", "-o", options, str(self._file), str(self.path)], check=True, capture_output=True)
+
+    def _unmount(self) -> None:
+        """Unmount, once the last process that was killed has let go of its files."""
+        deadline = time.monotonic() + UNMOUNT_S
+        while subprocess.run(["umount", str(self.path)], check=False, capture_output=True).returncode:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the file system cannot be unmounted. path=`{self.path}` waited_s=`{UNMOUNT_S}`")
+            time.sleep(0.05)
+
+    def _control(self, request: int, argument: bytes) -> None:
+        place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(place, request, argument)
+        finally:
+            os.close(place)
+
+    def lose_power(self) -> None:
+        """No write reaches the device from now on; whoever tries gets EIO. `restore_power` ends it."""
+        self._control(_SHUTDOWN, struct.pack("=I", _NO_LOG_FLUSH))
+
+    def restore_power(self) -> None:
+        """Mount again what is on the device. All processes that used the file system must have ended."""
+        self._unmount()
+        self._mount()
+
+    def freeze(self) -> None:
+        """Writes wait until `thaw`."""
+        self._control(_FREEZE, struct.pack("=i", 0))
+
+    def thaw(self) -> None:
+        """Raises OSError (EINVAL) when it is not frozen."""
+        self._control(_THAW, struct.pack("=i", 0))
+
+    def fill(self) -> None:
+        """Take all space that is free. `empty` gives it back."""
+        file = os.open(self._filler, os.O_WRONLY | os.O_CREAT)
+        try:
+            piece, at = 1 << 24, 0
+            while piece >= 1 << 12:
+                try:
+                    os.posix_fallocate(file, at, piece)
+                    at += piece
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    piece //= 2
+        finally:
+            os.close(file)
+
+    def empty(self) -> None:
+        self._filler.unlink(missing_ok=True)
+
+
+def refused() -> str | None:
+    """Why loop devices cannot be used here; None: they can."""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            with LoopDevice(Path(place) / "try", 1 << 24):
+                pass
+        except (subprocess.CalledProcessError, FileNotFoundError):
+            return "mounting a loop device is not allowed here (it needs root and mkfs.ext4)"
+    return None
