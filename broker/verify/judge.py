@@ -101,7 +101,9 @@ class _Case:
         is_idempotent = np.isin(self.ours["producer"], numbers)
         yield Kind.DUPLICATED, self._duplicated(Kind.DUPLICATED, self.ours[is_idempotent])
         yield Kind.DUPLICATED_PLAIN, self._duplicated(Kind.DUPLICATED_PLAIN, self.ours[~is_idempotent])
-        yield Kind.REORDERED, self._reordered()
+        yield Kind.REORDERED, self._reordered(Kind.REORDERED, self.ours[is_idempotent])
+        yield Kind.REORDERED_PLAIN, self._reordered(Kind.REORDERED_PLAIN, self.ours[~is_idempotent])
+        yield Kind.OVERTOOK, self._overtook()
         yield Kind.NEVER_SENT, self._never_sent()
         yield Kind.REFUSED, self._refused()
         yield Kind.STEPPED_OVER, self._stepped_over()
@@ -186,9 +188,9 @@ class _Case:
             for at in again
         ]
 
-    def _reordered(self) -> list[Violation]:
+    def _reordered(self, kind: Kind, rows: Rows) -> list[Violation]:
         """The places where the first copy of an acknowledged record stands before that of one that was sent earlier."""
-        rows = _first_by(self.ours, self.ours_ids)
+        rows = _first_by(rows, _identity(rows))
         rows = rows[np.isin(_identity(rows), self.acked_ids)]
         found = []
         for _, mine in _by(rows, "producer"):
@@ -196,13 +198,30 @@ class _Case:
             highest = np.maximum.accumulate(mine["offset"]) if len(mine) else mine["offset"]
             found += [
                 self._violation(
-                    Kind.REORDERED,
+                    kind,
                     mine[at + 1],
                     f"the record stands before one that was sent earlier. the_earlier_one_at=`{highest[at]}`",
                 )
                 for at in np.flatnonzero(mine["offset"][1:] < highest[:-1])
             ]
         return found
+
+    def _overtook(self) -> list[Violation]:
+        """Records whose acknowledged offset is below one that had been acknowledged before they were sent."""
+        told = self.acked[self.acked["offset"] >= 0]
+        ended = told[np.argsort(told["ended_us"], kind="stable")]
+        highest = np.concatenate([[-1], np.maximum.accumulate(ended["offset"])])
+        before = highest[np.searchsorted(ended["ended_us"], told["invoked_us"], side="left")]
+        return [
+            self._violation(
+                Kind.OVERTOOK,
+                row,
+                f"the record stands before one that had been acknowledged when it was sent. acked_before=`{offset}` "
+                f"sent_us=`{row['invoked_us']}`",
+                "ended_us",
+            )
+            for row, offset in zip(told[before > told["offset"]], before[before > told["offset"]], strict=True)
+        ]
 
     def _never_sent(self) -> list[Violation]:
         rows = _first_by(self.ours, self.ours_ids)
@@ -316,13 +335,14 @@ def _counts(case: _Case, writing_us: tuple[int, int]) -> PlaceCounts:
     edges = np.concatenate([[began_us], acks_us[(acks_us > began_us) & (acks_us < ended_us)], [max(ended_us, began_us)]])
     pauses = np.diff(edges)
     longest = int(np.argmax(pauses))
+    gone = ~np.isin(case.acked_ids, case.ours_ids)
     return PlaceCounts(
         sent=len(operations),
         acked=len(case.acked),
         refused=int((operations["outcome"] == Outcome.FAILED).sum()),
         unknown=len(unknown),
         unknown_written=int(np.isin(_identity(unknown), case.ours_ids).sum()),
-        deleted=int((~np.isin(case.acked_ids, case.ours_ids) & (case.acked["offset"] >= 0) & (case.acked["offset"] < case.low)).sum()),
+        deleted=int((gone & (case.acked["offset"] >= 0) & (case.acked["offset"] < case.low)).sum()),
         in_log=len(case.final),
         foreign=int((case.final["producer"] == Unread.FOREIGN).sum()),
         read=len(case.shown),

@@ -12,6 +12,8 @@ class Kind(StrEnum):
     DUPLICATED = "duplicated"
     DUPLICATED_PLAIN = "duplicated, producer without idempotence"
     REORDERED = "reordered"
+    REORDERED_PLAIN = "reordered, producer without idempotence"
+    OVERTOOK = "written before an earlier one"
     VANISHED = "vanished"
     TWO_VALUES = "offset with two values"
     MOVED = "moved"
@@ -31,7 +33,9 @@ RULES: dict[Kind, str] = {
     Kind.LOST: "A record that was acknowledged must be in the final read, unless retention has deleted its offset.",
     Kind.DUPLICATED: "A record of an idempotent producer stands in the log at most once.",
     Kind.DUPLICATED_PLAIN: "A producer without idempotence may repeat a record when it retries.",
-    Kind.REORDERED: "Acknowledged records of one producer in one partition stand in the order in which they were sent.",
+    Kind.REORDERED: "Acknowledged records of one idempotent producer in one partition stand in the order in which they were sent.",
+    Kind.REORDERED_PLAIN: "A producer without idempotence may send later records first when it retries at another broker.",
+    Kind.OVERTOOK: "A record that was sent after another one had been acknowledged, by any producer, stands behind it.",
     Kind.VANISHED: "A record that any consumer was shown must be in the final read, unless retention has deleted its offset.",
     Kind.TWO_VALUES: "One offset has one record: in every acknowledgement and for every reader.",
     Kind.MOVED: "A record stands at the offset that its acknowledgement named.",
@@ -48,7 +52,7 @@ RULES: dict[Kind, str] = {
 }
 """A record without an acknowledgement may be in the log or not; neither is an error."""
 
-STRICT_ONLY = frozenset({Kind.DUPLICATED_PLAIN, Kind.GAP, Kind.WATERMARK_BACK})
+STRICT_ONLY = frozenset({Kind.DUPLICATED_PLAIN, Kind.REORDERED_PLAIN, Kind.GAP, Kind.WATERMARK_BACK})
 """Counted always, errors only with `--strict`."""
 
 

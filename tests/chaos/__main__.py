@@ -20,7 +20,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Rounds of faults under `headgate verify`.")
     parser.add_argument("--rounds", type=int, default=10, help="faults in all (10)")
     parser.add_argument("--rounds-per-life", type=int, default=5, help="faults between a start and its verdict (5)")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="draws the faults; default: another one each time")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="draws the faults; default: a new one")
     parser.add_argument("--faults", default=",".join(ALL), help=f"those to draw from ({','.join(ALL)})")
     parser.add_argument("--directory", type=Path, help="where stores, logs and histories go; default: a temporary one")
     given = parser.parse_args()
@@ -60,13 +60,16 @@ def main() -> int:
         wrong += not is_right
         acked += page["acked"]
         deleted = f" {page['deleted']:,} acknowledged records were deleted." if page["deleted"] else ""
+        allowed = ", ".join(f"{count:,} {kind}" for kind, count in page["counts"].items() if count and kind not in page["errors"])
         silence_s = page["longest_without_ack_ms"] / 1000
         _say(f"life {number} {page['summary']}{deleted} Longest time without an acknowledgement {silence_s:.1f} s")
+        if allowed:
+            _say(f"  allowed: {allowed}")
         if is_right:
             shutil.rmtree(directory)
         else:
             _say(f"  kept in {directory}: `headgate verify judge {directory / 'history'}`")
-    _say(f"{rounds} rounds, {len(lives)} lives, {acked:,} acknowledged records, {wrong} lives WRONG; again with --seed {given.seed}")
+    _say(f"{rounds} rounds, {len(lives)} lives, {acked:,} acknowledged records, {wrong} lives WRONG; seed {given.seed}")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""The faults of a round. `Faults.apply` brings one about and ends it; afterwards all brokers run, or have ended for a good reason."""
+"""The faults of a round. `Faults.apply` brings one about, ends it, and waits until all is well again."""
 
 from __future__ import annotations
 

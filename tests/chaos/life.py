@@ -20,7 +20,18 @@ DEVICE_BYTES = 1 << 30
 RETENTION_MS = 3_600_000
 """Longer than a life: whatever retention deletes, it deletes because of a clock that jumped."""
 ENV = {"HEADGATE_RETENTION_CHECK_INTERVAL_MS": "1000"}
-OPTIONS = ("--rate", "300", "--partitions", "6", "--patience", "2m", "--settle", "30s", "--topic-config", f"retention.ms={RETENTION_MS}")
+OPTIONS = (
+    "--rate",
+    "300",
+    "--partitions",
+    "6",
+    "--patience",
+    "2m",
+    "--settle",
+    "30s",
+    "--topic-config",
+    f"retention.ms={RETENTION_MS}",
+)
 
 Say = Callable[[str], None]
 
@@ -52,7 +63,8 @@ def live(
     Args:
         settings: of the brokers, by the names of environment variables.
 
-    Raises AssertionError when brokers or partitions do not come back, a broker ends for no good reason, or its output shows a crash.
+    Raises AssertionError when brokers or partitions do not come back, a broker ends for no good reason, or its output shows a
+    crash.
     """
     directory.mkdir(parents=True)
     made: list[BrokerProcess] = []

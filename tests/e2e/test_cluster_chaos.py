@@ -6,8 +6,8 @@ broker, the cluster's leader in every other one, is killed (SIGKILL), drained (S
 from the other brokers while clients and the store still reach it, cut off from the store, or from both. Whoever was replaced
 meanwhile must end with exit code 3, and is started again; nobody may end otherwise.
 Compared, at the end: the whole topic with every ack and with what the consumers were shown (`tests/support/history.py`). A mismatch
-means that an acked record was lost, repeated, reordered, moved, or shown before it was safe. `headgate verify`, which shares no code
-with the project, judges a topic of its own beside it.
+means that an acked record was lost, repeated, reordered, moved, or shown before it was safe. `headgate verify`, which shares no
+code with the brokers, judges a topic of its own beside it.
 
 HEADGATE_CHAOS_ROUNDS sets the number of rounds of the long forms, HEADGATE_CHAOS_SEED replays a run's choices.
 """
@@ -95,11 +95,19 @@ def run(
 
 
 @pytest.mark.timeout(300)
-def test_some_rounds_with_copies_in_memory(
-    make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path
-) -> None:
+def test_some_rounds_with_copies_in_memory(make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path) -> None:
     """`ack=replicated`: what the lost broker's WAL lacks comes from its follower."""
-    brokers = run(make_broker, report, ["kill"], 3, label="replicated", s3=s3_server, seconds=QUICK_S, ack="replicated", history=tmp_path / "history")
+    brokers = run(
+        make_broker,
+        report,
+        ["kill"],
+        3,
+        label="replicated",
+        s3=s3_server,
+        seconds=QUICK_S,
+        ack="replicated",
+        history=tmp_path / "history",
+    )
     assert any("copies_recovered" in broker.log_path.read_text() for broker in brokers.all), "nobody was asked for copies"
 
 
@@ -112,14 +120,31 @@ def test_some_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, repo
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("how", ["kill", "drain", "pause", "peers"])
 def test_rounds_on_a_directory(make_broker: BrokerFactory, tmp_path: Path, report: Report, how: str) -> None:
-    run(make_broker, report, [how], ROUNDS, label=f"{how} directory", s3=tmp_path / "store", seconds=None, history=tmp_path / "history")
+    run(
+        make_broker,
+        report,
+        [how],
+        ROUNDS,
+        label=f"{how} directory",
+        s3=tmp_path / "store",
+        seconds=None,
+        history=tmp_path / "history",
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("how", ["kill", "drain", "pause", "peers", "store", "alone"])
 @pytest.mark.parametrize("ack", ["durable", "replicated"])
-def test_rounds_on_s3(
-    make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path, how: str, ack: str
-) -> None:
-    run(make_broker, report, [how], ROUNDS, label=f"{how} {ack} S3", s3=s3_server, seconds=None, ack=ack, history=tmp_path / "history")
+def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path, how: str, ack: str) -> None:
+    run(
+        make_broker,
+        report,
+        [how],
+        ROUNDS,
+        label=f"{how} {ack} S3",
+        s3=s3_server,
+        seconds=None,
+        ack=ack,
+        history=tmp_path / "history",
+    )

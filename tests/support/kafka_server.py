@@ -1,4 +1,4 @@
-"""A real Apache Kafka on loopback, for what is compared with it: its jars come from Maven Central, its data is a temporary directory.
+"""A real Apache Kafka on loopback, for what is compared with it. Its jars come from Maven Central, its data is temporary.
 
 KRaft, with as many nodes as wanted; each is controller and broker. `missing` says why it cannot run here (no Java, no Maven).
 """

@@ -49,6 +49,8 @@ class Given:
     high: int = 3
     positions: dict[str, int] = field(default_factory=dict)
     is_complete: bool = True
+    lasts_us: int = 1_000
+    """From sending to acknowledgement. A record is sent each microsecond, so by default all are under way at once."""
 
 
 def log(*sequences: int, producer: int = IDEMPOTENT, session: int = FINAL, start: int = 0) -> list[Shown]:
@@ -95,9 +97,14 @@ WRONG = {
     "two records the other way round": (Kind.REORDERED, 1, Given(acked(0, 2, 1), log(0, 2, 1))),
     "one record behind two later ones": (Kind.REORDERED, 2, Given(acked(2, 0, 1), log(1, 2, 0))),
     "a plain producer's records the other way round": (
-        Kind.REORDERED,
+        Kind.REORDERED_PLAIN,
         1,
         Given(acked(1, 0, producer=PLAIN), log(1, 0, producer=PLAIN), high=2),
+    ),
+    "a record sent after an acknowledgement stands before it": (
+        Kind.OVERTOOK,
+        1,
+        Given([*acked(1, producer=PLAIN), (IDEMPOTENT, OK, 0, 0)], [*log(0), *log(0, producer=PLAIN, start=1)], high=2, lasts_us=0),
     ),
     "a record that was read is gone": (
         Kind.VANISHED,
@@ -151,7 +158,7 @@ def judged(given: Given) -> dict[Kind, int]:
         place=0,
         operations=operations(
             [
-                (producer, outcome, sequence, offset, 1_000 * at, -1 if outcome is UNKNOWN else 1_000 * at + 500)
+                (producer, outcome, sequence, offset, at, -1 if outcome is UNKNOWN else at + given.lasts_us)
                 for at, (producer, outcome, sequence, offset) in enumerate(given.told)
             ]
         ),
