@@ -25,6 +25,8 @@ ended, silent         accepts, or not known      after the stretched time-out; o
 
 A refusal of a broker that reported that its door is not open yet counts as not known.
 
+A leader that has just started, and has not heard a broker yet, knows nothing of lateness: it allows the longest silence.
+
 On a quiet machine the stretched time-out is the time-out: a broker that hangs is replaced after `cluster_member_timeout_ms`. On a
 starved machine it is replaced after `STRETCHED_MAX` times that, of the leader's attention.
 """
@@ -50,6 +52,8 @@ STRETCHED_MAX = 5.0
 """The longest stretched time-out, in multiples of the time-out."""
 PEAK_S = 30.0
 """The peak of lateness is remembered for this long at least, and for twice as long at most."""
+KNOWN_S = 10.0
+"""A process that has measured its lateness for less than this does not know whether its machine is quiet."""
 GAP_S_MAX = 1.0
 """A gap between two ticks counts as this much at most: for the rest of it this process did not run either."""
 ASK_AGAIN_S = 0.2
@@ -107,10 +111,10 @@ class Attention:
     A task tells it of every wake-up, `TICK_S` after the one before on a quiet machine. Silences are measured on its clock, `at`.
     """
 
-    __slots__ = ("_counted_s", "_late", "_woke_s")
+    __slots__ = ("_began_s", "_counted_s", "_late", "_woke_s")
 
     def __init__(self, now_s: float) -> None:
-        self._woke_s = now_s
+        self._began_s = self._woke_s = now_s
         self._counted_s = 0.0
         self._late = Lateness()
 
@@ -122,6 +126,10 @@ class Attention:
     def at(self, now_s: float) -> float:
         """Attention so far, in seconds: the clock that silences are measured on."""
         return self._counted_s + min(now_s - self._woke_s, GAP_S_MAX)
+
+    def is_new(self, now_s: float) -> bool:
+        """Whether this process does not know yet how late it runs."""
+        return now_s - self._began_s < KNOWN_S
 
     def late_s(self, now_s: float) -> float:
         """How late this process's timers were lately; a timer that is due now and has not fired yet counts too."""
@@ -217,6 +225,8 @@ class _Peer:
     asked_s: float = field(default=float("-inf"))
     gone: str = ""
     """How it is known to be over; empty: it is not."""
+    is_known: bool = False
+    """It has reported in this term."""
     is_waited_for: bool = False
     """Silent for longer than the time-out, and not lost yet."""
 
@@ -278,7 +288,7 @@ class Detector:
             peer.told_late_s = late_s
         if serves is not None:
             peer.serves = serves
-        peer.answer, peer.is_waited_for = None, False
+        peer.answer, peer.is_waited_for, peer.is_known = None, False, True
 
     def left(self, incarnation_id: str, now_s: float) -> None:
         """A broker's stream has ended: its process has, or it gave this one up. Its address tells."""
@@ -382,6 +392,8 @@ class Detector:
         return self._timeout_s if peer.answer is Answer.UNREACHED else self._allowed_s(peer, now_s)
 
     def _allowed_s(self, peer: _Peer, now_s: float) -> float:
+        if not peer.is_known and self._attention.is_new(now_s):
+            return STRETCHED_MAX * self._timeout_s  # neither of the two has told how late it runs
         late_s = max(self._attention.late_s(now_s), peer.heard.late.peak_s(now_s), peer.told_late_s)
         return stretched(self._timeout_s, late_s)
 

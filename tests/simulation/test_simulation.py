@@ -78,6 +78,7 @@ def test_a_seed_is_one_life() -> None:
         ("half-a-gate", ("a gate is filled whole",)),
         ("readers-pass-gates", ("history, then live",)),
         ("deaf-recovery", ("a fenced broker never acks", "acked records are there", "one record per offset")),
+        ("fixed-timeout", ("starved brokers stay",)),
         pytest.param("loyal-follower", ("a fenced broker never acks", "acked records are there"), marks=pytest.mark.slow),
     ],
 )

@@ -100,6 +100,26 @@ def _loyal_follower() -> Mapping[str, object]:
     return {"broker.engine.replicas.Replicas.surrender": surrender}
 
 
+def _fixed_timeout() -> Mapping[str, object]:
+    """The leader judges silence by a time-out that nothing stretches, takes the end of a stream for death, and knows no pauses."""
+    from broker.cluster.liveness import Detector
+
+    left = Detector.left
+
+    def dies(self: Detector, incarnation_id: str, now_s: float) -> None:
+        left(self, incarnation_id, now_s)
+        self.over(incarnation_id, "its stream ended")
+
+    return {
+        "broker.cluster.liveness.Detector.left": dies,
+        "broker.cluster.liveness.Pace.allows": lambda self, now_s: True,
+        "broker.cluster.liveness.Detector._allowed_s": lambda self, peer, now_s: self._timeout_s,
+        "broker.cluster.liveness.stretched": lambda timeout_s, late_s: timeout_s,
+        "broker.control.member.stretched": lambda timeout_s, late_s: timeout_s,
+        "broker.cluster.lease.stretched": lambda timeout_s, late_s: timeout_s,
+    }
+
+
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-fence-check": _no_fence_check,
     "ack-before-durable": _ack_before_durable,
@@ -113,4 +133,5 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "readers-pass-gates": _readers_pass_gates,
     "deaf-recovery": _deaf_recovery,
     "loyal-follower": _loyal_follower,
+    "fixed-timeout": _fixed_timeout,
 }

@@ -1,4 +1,5 @@
-"""What goes wrong, by the seed: processes that die, stop and go on, networks that are cut, a store that fails, clocks that jump."""
+"""What goes wrong, by the seed: processes that die, stop and go on, or run late; networks that are cut, a store that fails,
+clocks that jump."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.testing.simulation.ledger import Violation
+from broker.testing.simulation.loop import Process
 from broker.testing.simulation.network import CLIENTS
 from broker.testing.simulation.process import Broker
 
@@ -18,6 +21,54 @@ QUIET_S = 8.0
 """After a fault, where only one may happen at a time: the failover is done, and whoever leads has a follower again."""
 
 
+STARVED_RATE = 0.15
+"""Share of the seeds in which machines are starved and nothing else is wrong."""
+STARVED_TURN_S = 0.02
+"""Longest time for which a starved process runs between two pauses."""
+STARVED_PAUSES = (0.5, 1.0, 1.0, 2.5)
+"""Longest pause of a starved process, in parts of the longest one that is no hang."""
+REPORTS_S = 0.6
+"""A broker's last report is this old at most when it is paused."""
+REMEMBERED_S = 10.0
+"""A pause is over for this long before it counts no more."""
+
+
+class Replacements:
+    """Which living brokers may be replaced where machines are starved and nothing else is wrong.
+
+    One that was paused for so long that its silence was the member timeout cannot be told from one that hangs: it may be replaced,
+    one at a time. No other may.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self.timeout_s = scenario.member_timeout_ms / 1000
+        self.pause_s_max = self.timeout_s - REPORTS_S
+        """Of a broker that may not be replaced."""
+        self._hung_until_s: dict[Process, float] = {}
+        self._leader = ""
+        self._last: tuple[str, float] = ("", float("-inf"))
+        """The leader, and when it replaced a living broker."""
+
+    def pauses(self, process: Process, seconds: float) -> None:
+        """A process is paused from now on."""
+        if seconds > self.pause_s_max:
+            self._hung_until_s[process] = self._scenario.loop.time() + seconds + REMEMBERED_S
+
+    def leads(self, incarnation_id: str) -> None:
+        self._leader = incarnation_id
+
+    def replaced(self, broker: Broker) -> None:
+        """A broker that lives, and was not told to end, is over. Raises Violation."""
+        now_s = self._scenario.loop.time()
+        if now_s > self._hung_until_s.get(broker.process, float("-inf")):
+            raise Violation("starved brokers stay", f"{broker.name} was replaced, and did nothing but run late")
+        leader, at_s = self._last
+        if leader == self._leader and now_s - at_s < self.timeout_s:
+            raise Violation("starved brokers stay", f"{broker.name} was replaced {now_s - at_s:.1f} s after another silent broker")
+        self._last = (self._leader, now_s)
+
+
 class Nemesis:
     """See the module's text."""
 
@@ -25,6 +76,9 @@ class Nemesis:
         self._scenario = scenario
         self.over = False
         self.made = 0
+        self.only_starves = scenario.random.random() < STARVED_RATE
+        """Nothing happens but that processes run late, die or are drained (`Replacements`)."""
+        self.replacements = Replacements(scenario)
         self._lengths_s: tuple[float, ...] = (1.0,)
         self._undo: list[Callable[[], None]] = []
 
@@ -66,6 +120,9 @@ class Nemesis:
     async def _round(self) -> None:
         scenario, random = self._scenario, self._scenario.random
         victim = self._victim()
+        if self.only_starves:
+            await self._starved_round(victim)
+            return
         kind = random.choices(
             (
                 "kill",
@@ -79,9 +136,10 @@ class Nemesis:
                 "weather",
                 "reset",
                 "clock",
+                "starve",
                 "kill_all",
             ),
-            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 2, 0 if scenario.replicated else 1),
+            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 2, 4, 0 if scenario.replicated else 1),
         )[0]
         seconds = random.choice(self._lengths_s) * (0.5 + random.random())
         scenario.trace("nemesis", kind, "" if victim is None else victim.name, round(seconds, 3))
@@ -100,11 +158,48 @@ class Nemesis:
             scenario.medium.weather.outage = True
             await asyncio.sleep(seconds)
             scenario.medium.weather.outage = False
+        elif kind == "starve":
+            await self._starve(seconds)
         elif kind == "kill_all":
             for broker in scenario.fleet.alive():
                 self._kill(broker)
         elif victim is not None:
             await self._hurt(kind, victim, seconds)
+
+    async def _starved_round(self, victim: Broker | None) -> None:
+        """Processes run late, and one of them may end meanwhile."""
+        random = self._scenario.random
+        seconds = 3 * random.choice(self._lengths_s) * (0.5 + random.random())
+        self._scenario.trace("nemesis", "only starves", round(seconds, 3))
+        starving = asyncio.create_task(self._starve(seconds))
+        if victim is not None and random.random() < 0.3:
+            await asyncio.sleep(seconds * random.random())
+            if victim.alive:
+                self._scenario.trace("nemesis", "ends", victim.name)
+                self._kill(victim) if random.random() < 0.5 else victim.stop()
+        await starving
+
+    async def _starve(self, seconds: float) -> None:
+        """All processes, or some of them, run for a moment between two pauses."""
+        scenario, random = self._scenario, self._scenario.random
+        addresses = sorted(scenario.fleet.brokers)
+        starved = addresses if random.random() < 0.6 else random.sample(addresses, random.randint(1, len(addresses)))
+        pause_s = random.choice(STARVED_PAUSES) * self.replacements.pause_s_max
+        scenario.trace("nemesis", "starves", " ".join(starved), pause_s)
+        await asyncio.gather(*(self._starve_one(address, pause_s, scenario.loop.time() + seconds) for address in starved))
+
+    async def _starve_one(self, address: str, pause_s: float, until_s: float) -> None:
+        """The process at an address, whichever runs there."""
+        scenario, random = self._scenario, self._scenario.random
+        while scenario.loop.time() < until_s:
+            process = scenario.fleet.brokers[address].process
+            paused_s = random.random() * pause_s
+            self.replacements.pauses(process, paused_s)
+            scenario.loop.stop_process(process)
+            await asyncio.sleep(paused_s)
+            if process.stopped:
+                scenario.loop.resume(process)
+            await asyncio.sleep(random.random() * STARVED_TURN_S)
 
     async def _hurt(self, kind: str, victim: Broker, seconds: float) -> None:
         scenario, random, network = self._scenario, self._scenario.random, self._scenario.network

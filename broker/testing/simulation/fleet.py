@@ -165,6 +165,10 @@ class Fleet:
 
     # -- what the journal says
 
+    def incarnation(self, incarnation_id: str) -> Broker | None:
+        """The newest run at its address; None where it is another one."""
+        return next((one for one in self.brokers.values() if one.incarnation_id == incarnation_id), None)
+
     def opened(self, edit: OpenSegment) -> None:
         self._segments[edit.segment.id] = edit.segment
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TextIO
 
-from broker.cluster.manifest import FillGate, OpenSegment, SealIncarnation, SealSegment, decode_edits
+from broker.cluster.manifest import Edit, FillGate, OpenSegment, SealIncarnation, SealSegment, SetLeader, decode_edits
 from broker.engine import keys
 from broker.runtime.config import Settings
 from broker.runtime.errors import RetryError
@@ -173,6 +173,7 @@ class Scenario:
             cluster_member_timeout_ms=random.choice((1_500, 2_000)),
             retention_check_interval_ms=random.choice((2_000, 60_000)),
         )
+        self.member_timeout_ms = settings.cluster_member_timeout_ms
         self.replicated = random.random() < 0.3
         """Topics have `ack=replicated`: nothing may be lost whatever happens to one broker, then to the next."""
         self.fleet = Fleet(self, settings, random.choice((2, 3, 3, 4) if self.replicated else (1, 2, 3, 3, 3, 4)))
@@ -357,8 +358,23 @@ class Scenario:
                 self.ledger.filled.add((edit.topic_id.bytes, edit.gate_id))
             elif isinstance(edit, SealSegment):
                 self.fleet.sealed(edit)
+        if self.nemesis.only_starves:
+            self._check_replaced(edits)
         for incarnation_id in over:
             self.ledger.seal(incarnation_id, self.fleet.ends.get(incarnation_id, {}))
+
+    def _check_replaced(self, edits: list[Edit]) -> None:
+        replacements = self.nemesis.replacements
+        for edit in edits:
+            if isinstance(edit, SetLeader):
+                replacements.leads(edit.incarnation_id)
+            elif isinstance(edit, SealIncarnation):
+                broker = self.fleet.incarnation(edit.incarnation_id)
+                if broker is not None and broker.alive and not broker.ending:
+                    try:
+                        replacements.replaced(broker)
+                    except Violation as violation:
+                        self.fail(violation)
 
     def broker_acks(self, incarnation_id: str, topic_id: bytes, partition: int, base_offset: int, count: int) -> None:
         try:

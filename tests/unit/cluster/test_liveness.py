@@ -17,6 +17,7 @@ from broker.cluster.liveness import (
     ASK_AGAIN_S,
     CALM_PAUSES,
     GAP_S_MAX,
+    KNOWN_S,
     LATE_S_MIN,
     MEMBER_REPORT_S,
     PAUSE_S_MAX,
@@ -40,9 +41,11 @@ NAMES = ("a", "b", "c")
 class Machine:
     """A leader of some brokers: time passes in ticks, in which brokers report and addresses are asked."""
 
-    def __init__(self, names: tuple[str, ...] = ("a",), *, join: bool = True) -> None:
+    def __init__(self, names: tuple[str, ...] = ("a",), *, join: bool = True, runs_s: float = 0.0) -> None:
         self.now_s = 100.0
-        self.attention = Attention(self.now_s)
+        self.attention = Attention(self.now_s - runs_s)
+        for tick in range(round(runs_s / TICK_S)):
+            self.attention.woke(self.now_s - runs_s + (tick + 1) * TICK_S)
         self.detector = Detector(self.attention, TIMEOUT_S, MEMBER_REPORT_S, self.now_s)
         self.names = list(names)
         self.answers = dict.fromkeys(names, Answer.ACCEPTED)
@@ -237,9 +240,23 @@ def test_pauses_double_up_to_a_limit_and_are_forgotten() -> None:
     assert pace.pause_s == TIMEOUT_S
 
 
+def test_a_leader_that_has_just_started_does_not_know_whether_its_machine_is_quiet() -> None:
+    """All brokers of a starved machine were started again: the first one leads, and the others come late."""
+    machine = Machine(("a", "b"), join=False)
+    began_s = machine.now_s
+    machine.run(4 * TIMEOUT_S)
+    assert not machine.lost
+    machine.run(2 * KNOWN_S)
+    assert machine.took("a", began_s) >= KNOWN_S and set(machine.lost) == {"a", "b"}
+    known = Machine().run(1)
+    began_s = known.silence("a")
+    known.run(TIMEOUT_S + 2 * TICK_S)
+    assert known.took("a", began_s) <= TIMEOUT_S + 2 * TICK_S, "one that has reported on time is judged by the time-out"
+
+
 def test_brokers_that_never_joined() -> None:
     """A new term: one is dead, one is on a machine that is gone, one hangs."""
-    machine = Machine(NAMES, join=False)
+    machine = Machine(NAMES, join=False, runs_s=KNOWN_S)
     machine.answers |= {"a": Answer.REFUSED, "b": Answer.UNREACHED}
     began_s = machine.now_s
     machine.detector.begins(began_s, 1.0)
@@ -252,13 +269,13 @@ def test_brokers_that_never_joined() -> None:
 
 
 def test_the_leader_before_is_silent_since_its_last_renewal() -> None:
-    machine = Machine(("a", "b"), join=False)
+    machine = Machine(("a", "b"), join=False, runs_s=KNOWN_S)
     machine.answers["a"] = Answer.ACCEPTED
     machine.detector.silent_since("a", 3.0, machine.now_s)
     began_s = machine.now_s
     machine.run(1)
     assert machine.took("a", began_s) <= TICK_S
-    starved = Machine(("a",), join=False)
+    starved = Machine(("a",), join=False, runs_s=KNOWN_S)
     starved.attention.woke(starved.now_s + 1.0)
     starved.now_s += 1.0
     starved.detector.silent_since("a", 3.0, starved.now_s)
