@@ -1,26 +1,41 @@
 """Brokers on a machine that gives them too little time.
 
 Runs: three broker processes that are stopped together (SIGSTOP) for longer than `cluster_member_timeout_ms` and go on for a moment
-between two stops, as on a machine with far more runnable processes than cores; then one that is stopped for good.
+between two stops, as on a machine with far more runnable processes than cores; then one that is stopped for good. The brokers of
+`headgate up`, in the same way, and beside busy loops.
 Compared: the processes that still run with those that were started. A mismatch means that healthy brokers replace one another, and
 each replacement costs the machine more; or that a broker that hangs is never replaced.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from broker.runtime.errors import RetryError
 from tests.conftest import BrokerFactory
+from tests.e2e.test_fleet import Fleet, brokers_of
+from tests.e2e.test_fleet import eventually as eventually_up
+from tests.e2e.test_process import Running, Spawn, spawn
 from tests.support.cluster import EXIT_FENCED, Brokers, eventually
+
+__all__ = ["spawn"]
 
 TIMEOUT_S = 1.0
 """`cluster_member_timeout_ms`: the stops, and so the test, are short with it."""
 STOPS = 4
 GO_ON_S = 0.3
+BUSY_LOOPS = 25
+"""For each core."""
+BUSY_S = 60.0
 
 
 @pytest.mark.timeout(180)
@@ -54,3 +69,59 @@ def test_brokers_that_are_starved_together_do_not_replace_one_another(make_broke
     finally:
         hung.signal(signal.SIGCONT)
     eventually(lambda: hung.exit_code() == EXIT_FENCED, "the broker that hung finds out")
+
+
+def is_starved(fleet: Fleet) -> bool:
+    try:
+        return any(member.starved for member in fleet.call(lambda control: control.describe()).members)
+    except RetryError:
+        return False
+
+
+def starve_up(running: Running, starve: Callable[[dict[int, int]], None]) -> None:
+    """Starve the brokers of `headgate up`: the same processes run afterwards, and people are told why they are late."""
+    fleet = Fleet(running)
+    before = brokers_of(running)
+    assert len(before) == 3
+    starve(before)
+    eventually_up(lambda: is_starved(fleet), "the leader tells that the machine is starved", running)
+    assert brokers_of(running) == before, running.err
+    assert "ended" not in running.err, running.err
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() == 0
+
+
+def test_a_local_fleet_that_is_starved_keeps_its_brokers(spawn: Spawn, tmp_path: Path) -> None:
+    def stop_together(pids: dict[int, int]) -> None:
+        for _ in range(STOPS):
+            for pid in pids.values():
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(2 * TIMEOUT_S)
+            for pid in pids.values():
+                os.kill(pid, signal.SIGCONT)
+            time.sleep(GO_ON_S)
+
+    timeout_ms = str(round(TIMEOUT_S * 1000))
+    environment = {"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": timeout_ms}
+    starve_up(spawn("up", "--store", str(tmp_path / "store"), "--brokers", "3", environment=environment), stop_together)
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_local_fleet_beside_busy_loops_keeps_its_brokers(spawn: Spawn, tmp_path: Path) -> None:
+    def crowd(pids: dict[int, int]) -> None:
+        with busy_loops(BUSY_LOOPS * (os.cpu_count() or 1)):
+            time.sleep(BUSY_S)
+
+    starve_up(spawn("up", "--store", str(tmp_path / "store"), "--brokers", "3"), crowd)
