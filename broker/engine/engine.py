@@ -45,7 +45,7 @@ from broker.engine.checkpoint import Checkpointer, Rolled
 from broker.engine.encoding import Encoders
 from broker.engine.history import HistoryReader
 from broker.engine.identity import identify
-from broker.engine.leads import Leads
+from broker.engine.leads import INSTALL_PARTITIONS_MAX, Leads
 from broker.engine.partition import Appended, PartitionLog
 from broker.engine.reader import Reader
 from broker.engine.recovery import encode_states, recover, sweep_leftovers
@@ -86,6 +86,7 @@ from broker.runtime.errors import (
 )
 from broker.runtime.logging import get_logger
 from broker.runtime.tasks import outlast, watch
+from broker.runtime.turns import Turns
 from broker.store.interface import Store
 from broker.store.open import PRIVATE_URLS
 
@@ -142,6 +143,8 @@ class Engine:
         self.store = store
         self.settings = settings
         self.clock = clock
+        self.turns = Turns(clock.monotonic)
+        """Shared by long requests."""
         self.incarnation_id = incarnation_id
         self.broker_id = settings.broker_id
         self.cluster_id = ""
@@ -679,6 +682,7 @@ class Engine:
                 await self._catalog.settle()
             except HeadgateError as error:
                 return [error for _ in asked]
+            turn = self.turns.begin()
             for lot in lots(max(one.partitions or self.settings.num_partitions, 1) for one in asked):
                 created_ms = self.clock.now_ms()
                 made = [
@@ -697,6 +701,9 @@ class Engine:
                     errors = await self._commit_each([CreateTopic(topic) for topic in topics])
                     refused = {topic.id: error for topic, error in zip(topics, errors, strict=True) if error is not None}
                 results += [refused.get(one.id, one) if isinstance(one, Topic) else one for one in made]
+                await turn.pause()
+            if any(isinstance(one, Topic) and one.partitions > INSTALL_PARTITIONS_MAX for one in results) and not validate_only:
+                await self.leads.opened()
             return results
 
     async def _commit_each(self, edits: Sequence[Edit]) -> list[HeadgateError | None]:
@@ -740,8 +747,10 @@ class Engine:
                 await self._catalog.settle()
             except HeadgateError as error:
                 return [error for _ in topics]
+            turn = self.turns.begin()
             for lot in lots(topic.partitions for topic in topics):
                 errors += await self._commit_each([DeleteTopic(topic.id) for topic in topics[lot]])
+                await turn.pause()
         self._sweeper.wake()
         return errors
 

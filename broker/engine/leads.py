@@ -48,6 +48,8 @@ from broker.store.interface import Store
 
 log = get_logger("leads")
 
+INSTALL_PARTITIONS_MAX = 250
+"""Partitions that are opened in one turn of the loop: they take some three milliseconds."""
 RETRY_S = 0.2
 """Pause before a checkpoint of producers is read again from a store that did not answer."""
 
@@ -377,15 +379,20 @@ class Leads:
             return
         self._mine.update((segment.id, segment) for segment in segments)
         origins = sorted({origin for segment in segments for origin in segment.origins})
-        if origins:
-            task = asyncio.create_task(self._open_with_producers(segments, origins), name="open-segments")
+        if origins or sum(len(segment.partitions) for segment in segments) > INSTALL_PARTITIONS_MAX:
+            task = asyncio.create_task(self._open_soon(segments, origins), name="open-segments")
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
             watch(task, "opening of segments", self._owner.wal_failed)
         else:
-            self._install(segments, {})
+            self._install([(segment, segment.partitions) for segment in segments], {})
 
-    async def _open_with_producers(self, segments: list[SegmentInfo], origins: list[str]) -> None:
+    async def opened(self) -> None:
+        """Wait until every segment that this broker was given before the call is open, or was lost again."""
+        if self._opening:
+            await asyncio.wait(set(self._opening))
+
+    async def _open_soon(self, segments: list[SegmentInfo], origins: list[str]) -> None:
         while True:
             try:
                 producers = await load_producers(self._owner.store, origins)
@@ -393,16 +400,21 @@ class Leads:
                 log.warning("segments_wait", segments=len(segments), error=error.message)
                 await asyncio.sleep(RETRY_S)
                 continue
-            self._install([segment for segment in segments if segment.id in self._mine], producers)
-            return
+            break
+        # A lot of partitions takes long to install: others have the loop's turns in between.
+        for lot in _lots_of(segments):
+            self._install([(segment, numbers) for segment, numbers in lot if segment.id in self._mine], producers)
+            await asyncio.sleep(0)
 
-    def _install(self, segments: list[SegmentInfo], producers: Producers) -> None:
+    def _install(self, parts: list[tuple[SegmentInfo, range]], producers: Producers) -> None:
+        """Open partitions of segments."""
         manifest = self._owner.manifest
         made: list[PartitionLog] = []
-        for segment in segments:
+        for segment, numbers in parts:
             topic = manifest.topics_by_id[segment.topic_id]
             config = self._owner.parse_config(topic)
-            for number, base_offset in zip(segment.partitions, segment.base_offsets, strict=True):
+            for number in numbers:
+                base_offset = segment.base_offsets[number - segment.first_partition]
                 log = PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._owner.tail_memory)
                 # A gate may have been opened behind the last record.
                 end_offset = max(base_offset, manifest.window_end(topic.id, number))
@@ -435,6 +447,22 @@ class Leads:
             for base_offset, epoch in sorted(epochs):
                 log.note_epoch(epoch, base_offset)
             assert not rows or rows[-1][0].end_offset <= log.high_watermark, "a segment begins behind all that is listed"
+
+
+def _lots_of(segments: list[SegmentInfo]) -> Iterator[list[tuple[SegmentInfo, range]]]:
+    """Their partitions, INSTALL_PARTITIONS_MAX in each lot."""
+    lot: list[tuple[SegmentInfo, range]] = []
+    room = INSTALL_PARTITIONS_MAX
+    for segment in segments:
+        left = segment.partitions
+        while left:
+            lot.append((segment, left[:room]))
+            left, room = left[room:], room - len(left[:room])
+            if room == 0:
+                yield lot
+                lot, room = [], INSTALL_PARTITIONS_MAX
+    if lot:
+        yield lot
 
 
 def _base_offset(row: tuple[AnyExtent, AnyRef]) -> int:

@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
 from broker.runtime.errors import InvalidError, Reason
+from broker.runtime.steps import finish
 from broker.wire.kafka.primitives import ZERO_UUID, DecodeError
 from broker.wire.kafka.schema import snake
 from tests.support.messages import LOADED, message_module, message_values
@@ -113,7 +114,7 @@ def test_round_trip_and_foreign_implementations(name: str, version: int) -> None
         padded = b"\xee" * 3 + data + b"\xee" * 5
         assert kind.decode(memoryview(padded), 3, version) == (value, len(data) + 3)
         out = bytearray(b"before")
-        value.encode_into(out, version)
+        finish(value.encoding(out, version))
         assert out == b"before" + data
         if entity is not None:
             theirs, size = entity_reader(entity)(data, 0)

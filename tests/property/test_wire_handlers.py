@@ -19,6 +19,8 @@ from broker.engine.engine import Engine
 from broker.runtime.clock import ManualClock, SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError
+from broker.runtime.steps import finish
+from broker.runtime.turns import Turns
 from broker.server.kafka.apis import APIS
 from broker.server.kafka.context import Context
 from broker.store.memory import MemoryStore
@@ -67,7 +69,7 @@ class Broker:
             engine.append(log, memoryview(bytearray(batch([b"x"] * 3, timestamp_ms=engine.clock.now_ms()))))
             await engine.durable(10_000)
         decode, handle = APIS[key].load()
-        message, _ = decode(request.encode(version), 0, version)
+        message, _ = finish(decode(request.encode(version), 0, version))
         context = Context(
             engine=engine,
             groups=cast(Any, None),
@@ -75,6 +77,7 @@ class Broker:
             client_id=None,
             client_host="127.0.0.1",
             api_version=version,
+            turn=Turns(engine.clock.monotonic).begin(),
             host="broker.test",
             port=9092,
         )

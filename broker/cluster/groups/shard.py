@@ -343,7 +343,8 @@ class Shard:
         return [self._append(self._tombstones(group_id, entry, token, DeleteReply()))]
 
     def list_groups(self) -> Iterator[GroupListing]:
-        for group_id, entry in self._entries.items():
+        """The groups that there are when the iteration begins. Groups may come and go meanwhile."""
+        for group_id, entry in list(self._entries.items()):
             group = entry.group
             if group is not None:
                 yield GroupListing(group_id, group.protocol_type or "", group.state, len(group.members))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, TypeAlias
 
+from broker.runtime.steps import Steps
 from broker.server.kafka.context import Context
 from broker.wire.kafka.primitives import Buffer
 
@@ -19,10 +20,10 @@ class Message(Protocol):
 
     def encode(self, version: int) -> bytes: ...
 
-    def encode_into(self, out: bytearray, version: int) -> None: ...
+    def encoding(self, out: bytearray, version: int) -> Steps[None]: ...
 
 
-Decoder: TypeAlias = Callable[[Buffer, int, int], tuple[Message, int]]
+Decoder: TypeAlias = Callable[[Buffer, int, int], Steps[tuple[Message, int]]]
 Handler: TypeAlias = Callable[[Message, Context], Awaitable[Message]]
 
 
@@ -50,11 +51,11 @@ class Api:
         return self.flexible_from is not None and version >= self.flexible_from
 
     def load(self) -> tuple[Decoder, Handler]:
-        """The request's decoder and the handler; the first call imports them."""
+        """The request's decoder, which works in steps, and the handler; the first call imports them."""
         assert self.module is not None
         messages = import_module(f"broker.wire.kafka.messages.{self.module}")
         handler = import_module(f"broker.server.kafka.api.{self.module}")
-        return getattr(messages, f"{self.name}Request").decode, handler.handle
+        return getattr(messages, f"{self.name}Request").decoding, handler.handle
 
 
 def _api(
@@ -86,12 +87,11 @@ SYNC_GROUP = 14
 API_VERSIONS = 18
 
 REQUEST_BYTES_MAX = 1 << 20
-"""Size of a request other than those below. Two bytes can be an object of 60: this bounds what one request makes of memory, and of
-the loop's time: about a second, and a broker that is silent for two is replaced. A real one of this size would commit some 25,000
-offsets."""
+"""Size of a request other than those below. Two bytes can be an object of 60: this bounds what one request makes of memory. A real
+one of this size would commit some 25,000 offsets."""
 LARGE_REQUEST_BYTES_MAX = 4 << 20
-"""Of Fetch, JoinGroup and SyncGroup, which take less time for their size: a real Fetch of this size is for some 100,000 partitions,
-the others carry large pieces that are not looked into."""
+"""Of Fetch, JoinGroup and SyncGroup: a real Fetch of this size is for some 100,000 partitions, the others carry large pieces that
+are not looked into."""
 
 _ROWS = (
     # The connection itself. Produce is advertised from 0: librdkafka turns features off otherwise (KAFKA-18659).

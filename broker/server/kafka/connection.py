@@ -10,9 +10,12 @@ read share one slot: their responses are known at once and are kept back togethe
 A fetch that must wait, and every other API, is a task that fills its slot later. Those other APIs run one after another, as in
 Kafka; Produce and Fetch do not wait for them.
 
-A produce request for partitions that are being handed over is parked for that moment, and with it those behind it, whose answers
-would have to wait anyway: a client that is refused comes again after a tenth of a second at best, and then often too early. So are
-those that come before the engine is there: they stand before whatever comes later.
+A produce request for very many partitions is *parked*: a task appends it in steps, and those behind it wait for it. A produce
+request for partitions that are being handed over is parked for that moment, and with it those behind it, whose answers would have
+to wait anyway: a client that is refused comes again after a tenth of a second at best, and then often too early. So are those that
+come before the engine is there: they stand before whatever comes later.
+
+A small fetch is answered in one turn of the loop. Other requests, and large fetches, work in slices of `runtime/turns.py`.
 
 An answer from the store leaves in pieces, a turn of the loop each: who catches up takes megabytes at a time, and acks would wait.
 
@@ -26,6 +29,7 @@ import asyncio
 import os
 import struct
 from collections import deque
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
@@ -34,13 +38,14 @@ from broker.log.batch import Buffer
 from broker.log.check import Source
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
+from broker.runtime.steps import Steps, finish
 from broker.server.kafka import fetch, produce
-from broker.server.kafka.apis import LARGE_REQUEST_BYTES_MAX
 from broker.server.kafka.produce import Malformed, produce_again
-from broker.wire.kafka.primitives import DecodeError
+from broker.wire.kafka.primitives import STEP_ELEMENTS, DecodeError
 
 if TYPE_CHECKING:
     from broker.engine.engine import Engine
+    from broker.runtime.turns import Turn
     from broker.server.kafka.listener import KafkaServer
 
 log = get_logger("kafka")
@@ -62,6 +67,9 @@ WRITE_BUFFER_BYTES = 256 << 10
 PIECE_BYTES = 64 << 10
 """Of an answer from the store that is written in one turn of the loop. With 128 KB acks wait a tenth longer, with 32 KB readers are
 a tenth slower."""
+SMALL_FETCH_BYTES = 4 << 10
+"""A fetch of this size is answered in one turn of the loop where it can be: it has 250 partitions at most, or 1,300 empty topics. A
+larger one is answered in slices."""
 ROOM_RETRY_S = 0.1
 """A fetch that finds no room for an answer looks again after this."""
 PARK_S = 2.0
@@ -402,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
                     if shape.acks:
                         self._produced.append(response)
                     return
-                if self._is_on_its_way(shape.engine, response, shape.version, failed):
+                if finish(self._is_on_its_way(shape.engine, response, shape.version, failed)):
                     self._park(buffer[start:end])
                     return
                 self._produce_done(end - start, shape.version, shape.acks, response, failed)
@@ -415,21 +423,27 @@ class Connection(asyncio.BufferedProtocol):
                 return
             frame = buffer[:end]
             position = self._skip_header(frame, start, client_size, version >= produce.FLEXIBLE)
+            if produce.is_large(frame, position, version):
+                self._park(buffer[start:end])
+                return
             acks, response, failed, self._shape = produce.produce(
                 engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, self._sampled, own
             )
-            if failed and self._is_on_its_way(engine, response, version, failed):
+            if failed and finish(self._is_on_its_way(engine, response, version, failed)):
                 self._park(buffer[start:end])
                 return
             self._produce_done(end - start, version, acks, response, failed)
             return
         self._end_of_produce()
         if api == FETCH and fetch.VERSION_MIN <= version <= fetch.VERSION_MAX and engine is not None:
-            if end - start > LARGE_REQUEST_BYTES_MAX:
-                raise Malformed(f"request is too large. api=`Fetch` size=`{end - start}` max=`{LARGE_REQUEST_BYTES_MAX}`")
+            if end - start > SMALL_FETCH_BYTES:
+                self._spawn(self._answer_alone(bytes(buffer[start:end]), self._open_slot(end - start)))
+                return
             frame = buffer[:end]
             position = self._skip_header(frame, start, client_size, version >= fetch.FLEXIBLE)
-            self._fetch(fetch.parse(engine, frame, position, version), correlation_id)
+            request, portions = fetch.parse(engine, frame, position, version)
+            request.portions += portions
+            self._fetch(request, correlation_id)
             return
         slot = self._open_slot(end - start)
         self._cold.append((bytes(buffer[start:end]), slot))
@@ -440,13 +454,13 @@ class Connection(asyncio.BufferedProtocol):
     def _produce_done(self, size: int, version: int, acks: int, response: bytes, failed: int) -> None:
         self._unanswered += size
         if failed:
-            response = self._refusal(version, acks, response)
+            response = finish(self._refusal(version, acks, response))
         if failed != produce.ALL_FAILED:
             self._appended = True
         if acks != 0:
             self._produced.append(response)
 
-    def _refusal(self, version: int, acks: int, response: bytes) -> bytes:
+    def _refusal(self, version: int, acks: int, response: bytes) -> Steps[bytes]:
         """An answer with errors, as the client gets it. Raises Malformed where it gets none."""
         if acks == 0:
             raise Malformed("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
@@ -455,30 +469,29 @@ class Connection(asyncio.BufferedProtocol):
         from broker.server.kafka.hints import hint_produce
 
         assert self._server.engine is not None
-        return hint_produce(self._server.engine, response, version)
+        return (yield from hint_produce(self._server.engine, response, version))
 
     @staticmethod
-    def _is_on_its_way(engine: Engine, response: bytes, version: int, failed: int) -> bool:
+    def _is_on_its_way(engine: Engine, response: bytes, version: int, failed: int) -> Steps[bool]:
         """Whether a request was refused as a whole, and only because partitions are being handed over, from or to here."""
         if failed != produce.ALL_FAILED:
             return False
         from broker.server.kafka.hints import is_on_its_way
 
-        return is_on_its_way(engine, response, version)
+        return (yield from is_on_its_way(engine, response, version))
 
     def _park(self, request: memoryview) -> None:
         self._end_of_produce()
         self._shape = None
         self._parked.append((bytearray(request), self._open_slot(len(request))))
         if len(self._parked) == 1:
-            task = self._server.loop.create_task(self._produce_parked())
-            self._tasks.add(task)
-            task.add_done_callback(self._task_ended)
+            self._spawn(self._produce_parked())
 
     async def _produce_parked(self) -> None:
         """Append what is parked, in order, as soon as that is possible; answer with what is wrong where it is not for too long."""
         server = self._server
         engine = await server.opened()
+        turn = server.turns.begin()
         deadline = server.now() + PARK_S
         while self._parked:
             request, slot = self._parked[0]
@@ -486,17 +499,17 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 _, version, correlation_id, client_size = _REQUEST(frame, 0)
                 position = self._skip_header(frame, 0, client_size, version >= produce.FLEXIBLE)
-                acks, response, failed, _ = produce.produce(
-                    engine, frame, KEY_AT_BYTES, position, version, correlation_id, server.now_ms(), self._source.sent(1)
+                acks, response, failed = await turn.run(
+                    produce.produce_large(engine, frame, position, version, correlation_id, server.now_ms(), self._source.sent(1))
                 )
                 left = deadline - server.now()
-                if failed and left > 0 and self._is_on_its_way(engine, response, version, failed):
+                if failed and left > 0 and await turn.run(self._is_on_its_way(engine, response, version, failed)):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(left):
                             await engine.leads.changed()
                     continue
                 if failed:
-                    response = self._refusal(version, acks, response)
+                    response = await turn.run(self._refusal(version, acks, response))
             except PARSE_ERRORS as error:
                 self.drop("malformed_request", str(error))
                 return
@@ -505,13 +518,20 @@ class Connection(asyncio.BufferedProtocol):
             self._fill_when_acked(slot, [response] if acks else [], appended=failed != produce.ALL_FAILED)
 
     @staticmethod
-    def _respond_fetch(engine: Engine, request: fetch.FetchRequest, correlation_id: int, failed: bool) -> list[Buffer]:
-        buffers = fetch.respond(request, correlation_id)
-        if not failed or request.version < fetch.HINTS or all(wanted.code not in fetch.HINTED for wanted in request.wanted()):
-            return buffers
+    def _respond_fetch(engine: Engine, request: fetch.FetchRequest, correlation_id: int, failed: bool) -> Steps[list[Buffer]]:
+        response = fetch.Response(request, correlation_id)
+        hinted = False
+        portions = request.portions
+        for at, portion in enumerate(portions):
+            yield STEP_ELEMENTS
+            response.add(portion)
+            hinted = hinted or (failed and request.version >= fetch.HINTS and fetch.wants_hint(portion))
+            portions[at] = []  # freeing a large request at once would take milliseconds
+        if not hinted:
+            return response.end()
         from broker.server.kafka.hints import hint_fetch
 
-        return hint_fetch(engine, buffers, request.version)
+        return (yield from hint_fetch(engine, response.end(), request.version))
 
     @staticmethod
     def _skip_header(frame: memoryview, start: int, client_size: int, flexible: bool) -> int:
@@ -556,44 +576,80 @@ class Connection(asyncio.BufferedProtocol):
         slot = self._open_slot(0)
         max_bytes = self._answer_room(request, slot)
         if max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
-            total, failed, cold = fetch.collect(engine, request, max_bytes, self.reader)
-            if not cold and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
-                self.fill_counted(slot, self._respond_fetch(engine, request, correlation_id, failed))
+            total, failed, left = 0, False, False
+            for portion in request.portions:
+                total, bad, cold = fetch.collect(engine, request.version, portion, total, max_bytes, self.reader)
+                failed = failed or bad
+                left = left or bool(cold)
+            if not left and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
+                self.fill_counted(slot, finish(self._respond_fetch(engine, request, correlation_id, failed)))
                 return
-        task = server.loop.create_task(self.fetch_later(request, correlation_id, slot))
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
+        self._spawn(self.fetch_later(request, correlation_id, slot, server.turns.begin()))
 
-    async def fetch_later(self, request: fetch.FetchRequest, correlation_id: int, slot: Slot) -> None:
+    async def fetch_later(self, request: fetch.FetchRequest, correlation_id: int, slot: Slot, turn: Turn) -> None:
+        """Answer a fetch that is large, or must wait."""
         server = self._server
         engine = server.engine
         assert engine is not None
         deadline = server.now() + min(request.max_wait_ms, server.settings.fetch_wait_max_ms) / 1000
         failed = False
-        while True:
-            max_bytes = self._answer_room(request, slot)
-            if max_bytes is None:
-                await self._wait_for_room(slot)
-                continue
-            if max_bytes > 0 or request.max_bytes <= 0:
-                total, failed, cold = fetch.collect(engine, request, max_bytes, self.reader)
-                if cold:
-                    slot.in_pieces = True
-                    total, cold_failed = await self._collect_cold(cold, total, max_bytes)
-                    failed = failed or cold_failed
-                if failed or total >= request.min_bytes or (total > 0 and fetch.ends_early(request, cold)):
+        poll: fetch.Poll | None = None
+        try:
+            while True:
+                max_bytes = self._answer_room(request, slot)
+                if max_bytes is None:
+                    await self._wait_for_room(slot)
+                    continue
+                if max_bytes > 0 or request.max_bytes <= 0:
+                    enough, failed = await self._collect(request, slot, turn, max_bytes)
+                    if enough:
+                        break
+                left = deadline - server.now()
+                if left <= 0:
                     break
-            left = deadline - server.now()
-            if left <= 0:
-                break
-            self._wake_next()
-            fetch.note_waiting(request, self.reader, engine.clock.monotonic())
-            poll = fetch.Poll(request, self.reader, server.loop)
-            await poll.wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
-        self.fill_counted(slot, self._respond_fetch(engine, request, correlation_id, failed))
+                self._wake_next()
+                if poll is None:
+                    poll = fetch.Poll(self.reader, server.loop)
+                    now_s = engine.clock.monotonic()
+                    if len(request.portions) > 1:
+                        # Records may come in the pauses before the last portion waits for them: all are collected once more.
+                        async for portion in turn.each(request.portions):
+                            fetch.note_waiting(portion, self.reader, now_s)
+                            poll.subscribe(portion)
+                        continue
+                    for portion in request.portions:
+                        fetch.note_waiting(portion, self.reader, now_s)
+                        poll.subscribe(portion)
+                await poll.wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
+                poll.end()
+                poll = None
+        finally:
+            if poll is not None:
+                poll.end()
+        self.fill_counted(slot, await turn.run(self._respond_fetch(engine, request, correlation_id, failed)))
         self._wake_next()
 
-    async def _collect_cold(self, cold: list[fetch.Wanted], total: int, max_bytes: int) -> tuple[int, bool]:
+    async def _collect(self, request: fetch.FetchRequest, slot: Slot, turn: Turn, max_bytes: int) -> tuple[bool, bool]:
+        """Take what there is for a fetch. Returns (whether it is answered now, whether a partition has an error)."""
+        engine = self._server.engine
+        assert engine is not None
+        total, failed, early = 0, bool(request.error), False
+        cold: list[fetch.Wanted] = []
+        for portion in request.portions:
+            if portion is not request.portions[0]:
+                await turn.pause()
+            total, bad, portion_cold = fetch.collect(engine, request.version, portion, total, max_bytes, self.reader)
+            failed = failed or bad
+            early = early or fetch.ends_early(portion)
+            cold += portion_cold
+        if cold:
+            early = True
+            slot.in_pieces = True
+            total, bad = await self._collect_cold(turn, cold, total, max_bytes)
+            failed = failed or bad
+        return failed or total >= request.min_bytes or (total > 0 and early), failed
+
+    async def _collect_cold(self, turn: Turn, cold: list[fetch.Wanted], total: int, max_bytes: int) -> tuple[int, bool]:
         """Read from the store; what may come is counted before it is there, for others read meanwhile."""
         engine = self._server.engine
         assert engine is not None
@@ -601,7 +657,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held += reserved
         self.count_outgoing()
         try:
-            return await fetch.collect_cold(engine, cold, total, max_bytes, self.reader)
+            return await fetch.collect_cold(engine, turn, cold, total, max_bytes, self.reader)
         finally:
             if self._transport is not None:
                 self._held -= reserved
@@ -661,6 +717,18 @@ class Connection(asyncio.BufferedProtocol):
                     await asyncio.sleep(0)
         finally:
             self._cold_task = None
+
+    async def _answer_alone(self, frame: bytes, slot: Slot) -> None:
+        """Answer a large fetch. Requests behind it do not wait for it."""
+        try:
+            await self._server.answer(frame, self, slot)
+        except PARSE_ERRORS as error:
+            self.drop("malformed_request", str(error))
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = self._server.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """A request that broke our own code ends its connection: without an answer the client would wait for ever."""

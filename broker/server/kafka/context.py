@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from broker.engine.coordinator import Coordinator
     from broker.engine.engine import Engine
     from broker.runtime.config import Settings
+    from broker.runtime.turns import Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,9 @@ class Context:
 
     `host` and `port` are where this listener tells clients to connect; `client_id` is what the client calls itself, `client_host`
     where it comes from. `reader` is the connection, for windows in which history is to come (engine/windows.py).
+
+    `turn` is the request's share of the loop's time. A handler goes through everything that a request or a cluster can have many of
+    with `turn.each`: a loop over it without pauses would stall the broker (`tests/e2e/test_turns.py` finds such loops).
     """
 
     engine: Engine
@@ -25,6 +29,7 @@ class Context:
     client_id: str | None
     client_host: str
     api_version: int
+    turn: Turn
     host: str
     port: int
     reader: int = 0

@@ -10,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import struct
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
 
 from broker.log.batch import Buffer
 from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.server.kafka.produce import Malformed, encode_unsigned_varint, read_name, skip_tags, unsigned_varint
+from broker.wire.kafka.primitives import ARRAY_ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, STEP_ELEMENTS
 
 if TYPE_CHECKING:
     from broker.engine.engine import Engine
     from broker.engine.partition import PartitionLog
+    from broker.runtime.turns import Turn
 
 VERSION_MIN = 4
 VERSION_MAX = 17
@@ -68,26 +72,36 @@ class Wanted:
         self.code = 0
 
 
-class FetchRequest:
-    """A request as it was read. Times in ms, sizes in bytes."""
+Part: TypeAlias = tuple[bytes | None, int, list[Wanted], bool]
+"""Some partitions of one topic of a request: (name, number of partitions in all parts of the topic, partitions, last part).
 
-    __slots__ = ("error", "max_bytes", "max_wait_ms", "min_bytes", "topics", "version")
+The name is the topic's name or id as it stands in the request; None where the portion before has the beginning of the topic.
+"""
+Portion: TypeAlias = list[Part]
+"""Consecutive parts of a request with about STEP_ELEMENTS topics and partitions: what is read, collected and answered in one step.
+A small request has one portion."""
+
+
+class FetchRequest:
+    """A request as it was read. Times in ms, sizes in bytes. `topics` is their number."""
+
+    __slots__ = ("error", "max_bytes", "max_wait_ms", "min_bytes", "portions", "topics", "version")
 
     def __init__(self, version: int, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
         self.version = version
         self.max_wait_ms = max_wait_ms
         self.min_bytes = min_bytes
         self.max_bytes = max_bytes
-        self.topics: list[tuple[bytes, list[Wanted]]] = []
+        self.portions: list[Portion] = []
+        self.topics = 0
         self.error = 0
 
-    def wanted(self) -> list[Wanted]:
-        return [wanted for _, partitions in self.topics for wanted in partitions]
 
+def parse(engine: Engine, frame: memoryview, position: int, version: int) -> tuple[FetchRequest, Iterator[Portion]]:
+    """Read the head of a request. The caller reads the portions, into the request.
 
-def parse(engine: Engine, frame: memoryview, position: int, version: int) -> FetchRequest:
-    """Read a request. Raises Malformed, struct.error, IndexError, UnicodeDecodeError where it is not one."""
-    flexible = version >= FLEXIBLE
+    Both raise Malformed, struct.error, IndexError, UnicodeDecodeError where it is not a request.
+    """
     if version < 15:
         position += 4
     max_wait_ms, min_bytes, max_bytes, _ = _LIMITS(frame, position)
@@ -98,9 +112,19 @@ def parse(engine: Engine, frame: memoryview, position: int, version: int) -> Fet
         position += 8
         if session_id != 0 and session_epoch > 0:
             request.error = FETCH_SESSION_ID_NOT_FOUND
-            return request
+            return request, iter(([],))
+    request.topics, position = _count(frame, position, version >= FLEXIBLE)
+    return request, _portions(engine, frame, position, version, request.topics)
+
+
+def _portions(engine: Engine, frame: memoryview, position: int, version: int, topics: int) -> Iterator[Portion]:
+    """The topics of a request, at least one portion."""
+    flexible = version >= FLEXIBLE
     layout = _P12 if version >= 12 else _P9 if version >= 9 else _P5 if version >= 5 else _P4
-    topics, position = _count(frame, position, flexible)
+    portion: Portion = []
+    elements, due = topics, STEP_ELEMENTS
+    _check_elements(elements)
+    read = 0
     for _ in range(topics):
         logs: list[PartitionLog | None] | None
         if version >= TOPIC_IDS:
@@ -119,51 +143,77 @@ def parse(engine: Engine, frame: memoryview, position: int, version: int) -> Fet
             name = read_name(frame, position, size)
             position += size
             logs = engine.logs.get(name.decode())
-        partitions, position = _count(frame, position, flexible)
-        wanted: list[Wanted] = []
-        for _ in range(partitions):
-            fields = layout.unpack_from(frame, position)
-            position += layout.size
-            number = fields[0]
-            epoch = fields[1] if version >= 9 else NO_LEADER_EPOCH
-            offset = fields[2] if version >= 9 else fields[1]
-            exists = logs is not None and 0 <= number < len(logs)
-            log = logs[number] if logs is not None and exists else None
-            wanted.append(Wanted(log, exists, number, epoch, offset, max(fields[-1], 0)))
-            if flexible:
-                position = skip_tags(frame, position)
+        count, position = _count(frame, position, flexible)
+        elements += count
+        _check_elements(elements)
+        left = count
+        part_name: bytes | None = name
+        while True:
+            wanted: list[Wanted] = []
+            for _ in range(left if left < STEP_ELEMENTS else STEP_ELEMENTS):
+                fields = layout.unpack_from(frame, position)
+                position += layout.size
+                number = fields[0]
+                epoch = fields[1] if version >= 9 else NO_LEADER_EPOCH
+                offset = fields[2] if version >= 9 else fields[1]
+                exists = logs is not None and 0 <= number < len(logs)
+                log = logs[number] if logs is not None and exists else None
+                wanted.append(Wanted(log, exists, number, epoch, offset, max(fields[-1], 0)))
+                if flexible:
+                    position = skip_tags(frame, position)
+            left -= len(wanted)
+            portion.append((part_name, count, wanted, left == 0))
+            read += 1 + len(wanted)
+            if left == 0:
+                break
+            yield portion
+            portion, part_name, due = [], None, read + STEP_ELEMENTS
         if flexible:
             position = skip_tags(frame, position)
-        request.topics.append((name, wanted))
-    return request
+        if read >= due:
+            yield portion
+            portion, due = [], read + STEP_ELEMENTS
+    yield portion
 
 
 def _count(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
+    """The length of an array; one that is null has none."""
     if flexible:
         count, position = unsigned_varint(frame, position)
-        return count - 1, position
-    (count,) = _I32(frame, position)
-    return count, position + 4
+        count -= 1
+    else:
+        (count,) = _I32(frame, position)
+        position += 4
+    if count > ARRAY_ELEMENTS_MAX:
+        raise Malformed(f"array has too many elements. api=`Fetch` count=`{count}` max=`{ARRAY_ELEMENTS_MAX}`")
+    return max(count, 0), position
 
 
-def collect(engine: Engine, request: FetchRequest, max_bytes: int, reader: int) -> tuple[int, bool, list[Wanted]]:
-    """Take what memory has.
+def _check_elements(elements: int) -> None:
+    if elements > REQUEST_ELEMENTS_MAX:
+        raise Malformed(f"request has too many elements. api=`Fetch` elements=`{elements}` max=`{REQUEST_ELEMENTS_MAX}`")
+
+
+def collect(
+    engine: Engine, version: int, portion: Portion, total: int, max_bytes: int, reader: int
+) -> tuple[int, bool, list[Wanted]]:
+    """Take what memory has for one portion of a request.
 
     Args:
+        total: bytes that the portions before have.
         reader: the connection, for windows in which history is to come (engine/windows.py).
         max_bytes: of all records together; the first partition with records gives at least one batch (KIP-74).
 
     Returns:
-        (bytes found, whether a partition has an error, partitions whose records are in the store only).
+        (bytes found so far, whether a partition has an error, partitions whose records are in the store only).
     """
-    total = 0
     failed = False
     cold: list[Wanted] = []
-    for _, partitions in request.topics:
+    for _, _, partitions, _ in portion:
         for wanted in partitions:
             log = wanted.log
             if log is None or log.closed is not None:
-                wanted.code = _gone(wanted, request.version)
+                wanted.code = _gone(wanted, version)
                 failed = True
                 continue
             wanted.code = 0
@@ -208,10 +258,10 @@ def collect(engine: Engine, request: FetchRequest, max_bytes: int, reader: int) 
     return total, failed, cold
 
 
-async def collect_cold(engine: Engine, cold: list[Wanted], total: int, max_bytes: int, reader: int) -> tuple[int, bool]:
+async def collect_cold(engine: Engine, turn: Turn, cold: list[Wanted], total: int, max_bytes: int, reader: int) -> tuple[int, bool]:
     """Read from the store what memory no longer has. Returns (bytes found in all, whether a partition has an error)."""
     failed = False
-    for wanted in cold:
+    async for wanted in turn.each(cold):
         room = min(wanted.max_bytes, max_bytes - total)
         if total > 0 and room <= 0:
             break
@@ -230,25 +280,30 @@ async def collect_cold(engine: Engine, cold: list[Wanted], total: int, max_bytes
     return total, failed
 
 
-def ends_early(request: FetchRequest, cold: list[Wanted]) -> bool:
-    """Whether there may be more behind what was found: a read from the store ends with a file, each read before a window.
+def wanted_of(portion: Portion) -> Iterator[Wanted]:
+    return (wanted for _, _, partitions, _ in portion for wanted in partitions)
 
-    Then nobody waits for `min_bytes`: the rest is there, and the next request asks for it.
+
+def ends_early(portion: Portion) -> bool:
+    """Whether there may be more behind what memory had: each read before a window ends with it.
+
+    The answer does not wait for `min_bytes` then: the rest is there, and the next request asks for it. The same holds behind a read
+    from the store, which ends with a file.
     """
-    return bool(cold) or any(
-        wanted.bytes and wanted.log is not None and wanted.offset < wanted.log.windows_end
-        for _, partitions in request.topics
-        for wanted in partitions
-    )
+    return any(wanted.bytes and wanted.log is not None and wanted.offset < wanted.log.windows_end for wanted in wanted_of(portion))
 
 
-def note_waiting(request: FetchRequest, reader: int, now_s: float) -> None:
+def note_waiting(portion: Portion, reader: int, now_s: float) -> None:
     """The reader waits: remember where it has come to the end."""
-    for _, partitions in request.topics:
-        for wanted in partitions:
-            log = wanted.log
-            if log is not None and wanted.offset == log.high_watermark:
-                log.readers.at_end(reader, wanted.offset, now_s)
+    for wanted in wanted_of(portion):
+        log = wanted.log
+        if log is not None and wanted.offset == log.high_watermark:
+            log.readers.at_end(reader, wanted.offset, now_s)
+
+
+def wants_hint(portion: Portion) -> bool:
+    """Whether an error of the portion is one beside which it is said who leads."""
+    return any(wanted.code in HINTED for wanted in wanted_of(portion))
 
 
 def _gone(wanted: Wanted, version: int) -> int:
@@ -271,90 +326,108 @@ def _code(error: HeadgateError) -> int:
     return error_code(error)
 
 
-def respond(request: FetchRequest, correlation_id: int) -> list[Buffer]:
-    """The response, with its length prefix, as buffers to be written one after another. Records are not copied."""
-    version = request.version
-    flexible = version >= FLEXIBLE
-    out: list[Buffer] = []
-    # Length, correlation id, [tagged fields of the header,] throttle time
-    head = first = bytearray(13 if flexible else 12)
-    if version >= 7:
-        head += request.error.to_bytes(2, "big") + b"\0\0\0\0"
-    head += encode_unsigned_varint(len(request.topics) + 1) if flexible else len(request.topics).to_bytes(4, "big")
-    size = -4
-    for name, partitions in request.topics:
-        if version >= TOPIC_IDS:
-            head += name
-        elif flexible:
-            head += encode_unsigned_varint(len(name) + 1) + name
-        else:
-            head += len(name).to_bytes(2, "big") + name
-        head += encode_unsigned_varint(len(partitions) + 1) if flexible else len(partitions).to_bytes(4, "big")
-        for wanted in partitions:
-            log = wanted.log
-            if log is None or wanted.code:
-                end = start = -1
-                if log is not None and wanted.code == 1:
-                    end, start = log.high_watermark, log.log_start
-            else:
-                end, start = log.high_watermark, log.log_start
-                if wanted.bytes:
-                    log.bytes_out += wanted.bytes
-                    log.requests += 1
-            if flexible:
-                head += _ROW_12.pack(wanted.number, wanted.code, end, end, start, 1, -1)
-                head += encode_unsigned_varint(wanted.bytes + 1)
-            else:
-                if version >= 11:
-                    head += _ROW_11.pack(wanted.number, wanted.code, end, end, start, 0, -1)
-                elif version >= 5:
-                    head += _ROW_5.pack(wanted.number, wanted.code, end, end, start, 0)
+class Response:
+    """A response in the making, with its length prefix: buffers that are written one after another. Records are not copied."""
+
+    __slots__ = ("_correlation_id", "_first", "_head", "_out", "_size", "_version")
+
+    def __init__(self, request: FetchRequest, correlation_id: int) -> None:
+        version = self._version = request.version
+        flexible = version >= FLEXIBLE
+        self._correlation_id = correlation_id
+        self._out: list[Buffer] = []
+        # Length, correlation id, [tagged fields of the header,] throttle time
+        head = self._head = self._first = bytearray(13 if flexible else 12)
+        if version >= 7:
+            head += request.error.to_bytes(2, "big") + b"\0\0\0\0"
+        head += encode_unsigned_varint(request.topics + 1) if flexible else request.topics.to_bytes(4, "big")
+        self._size = -4
+
+    def add(self, portion: Portion) -> None:
+        """The rows of the next portion."""
+        version, out, head, size = self._version, self._out, self._head, self._size
+        flexible = version >= FLEXIBLE
+        for name, count, partitions, ends in portion:
+            if name is not None:
+                if version >= TOPIC_IDS:
+                    head += name
+                elif flexible:
+                    head += encode_unsigned_varint(len(name) + 1) + name
                 else:
-                    head += _ROW_4.pack(wanted.number, wanted.code, end, end, 0)
-                head += _SIZE(wanted.bytes)
-            if wanted.bytes:
-                out.append(head)
-                out += wanted.slices
-                size += len(head) + wanted.bytes
-                head = bytearray()
-            if flexible:
+                    head += len(name).to_bytes(2, "big") + name
+                head += encode_unsigned_varint(count + 1) if flexible else count.to_bytes(4, "big")
+            for wanted in partitions:
+                log = wanted.log
+                if log is None or wanted.code:
+                    end = start = -1
+                    if log is not None and wanted.code == 1:
+                        end, start = log.high_watermark, log.log_start
+                else:
+                    end, start = log.high_watermark, log.log_start
+                    if wanted.bytes:
+                        log.bytes_out += wanted.bytes
+                        log.requests += 1
+                if flexible:
+                    head += _ROW_12.pack(wanted.number, wanted.code, end, end, start, 1, -1)
+                    head += encode_unsigned_varint(wanted.bytes + 1)
+                else:
+                    if version >= 11:
+                        head += _ROW_11.pack(wanted.number, wanted.code, end, end, start, 0, -1)
+                    elif version >= 5:
+                        head += _ROW_5.pack(wanted.number, wanted.code, end, end, start, 0)
+                    else:
+                        head += _ROW_4.pack(wanted.number, wanted.code, end, end, 0)
+                    head += _SIZE(wanted.bytes)
+                if wanted.bytes:
+                    out.append(head)
+                    out += wanted.slices
+                    size += len(head) + wanted.bytes
+                    head = bytearray()
+                if flexible:
+                    head += b"\0"
+            if flexible and ends:
                 head += b"\0"
-        if flexible:
-            head += b"\0"
-    if flexible:
-        head += b"\0"
-    out.append(head)
-    _HEAD(first, 0, size + len(head), correlation_id)
-    return out
+        self._head, self._size = head, size
+
+    def end(self) -> list[Buffer]:
+        """The whole response."""
+        if self._version >= FLEXIBLE:
+            self._head += b"\0"
+        self._out.append(self._head)
+        _HEAD(self._first, 0, self._size + len(self._head), self._correlation_id)
+        return self._out
 
 
 class Poll:
     """Waits until some partition of a request has moved, once: the waiter that partitions call."""
 
-    __slots__ = ("_future", "_logs")
+    __slots__ = ("_future", "_logs", "_reader")
 
-    def __init__(self, request: FetchRequest, reader: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, reader: int, loop: asyncio.AbstractEventLoop) -> None:
         self._future: asyncio.Future[None] = loop.create_future()
-        self._logs: list[PartitionLog] = []
-        for _, partitions in request.topics:
-            for wanted in partitions:
-                log = wanted.log
-                if log is not None:
-                    log.subscribe(self, at_window=wanted.offset < log.windows_end and log.is_waiting(wanted.offset, reader))
-                    self._logs.append(log)
+        self._logs: dict[PartitionLog, None] = {}
+        self._reader = reader
+
+    def subscribe(self, portion: Portion) -> None:
+        """Wait for the partitions of a portion, too."""
+        reader = self._reader
+        for wanted in wanted_of(portion):
+            log = wanted.log
+            if log is not None:
+                log.subscribe(self, at_window=wanted.offset < log.windows_end and log.is_waiting(wanted.offset, reader))
+                self._logs[log] = None
 
     def __call__(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
 
-    async def wait(self, timeout_s: float) -> bool:
-        """True where a partition moved, False after `timeout_s`."""
-        try:
+    async def wait(self, timeout_s: float) -> None:
+        """Returns when a partition has moved, or after `timeout_s`."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._future
-        except TimeoutError:
-            return False
-        finally:
-            for log in self._logs:
-                log.unsubscribe(self)
-        return True
+
+    def end(self) -> None:
+        """Wait for nothing any more."""
+        for log in self._logs:
+            log.unsubscribe(self)

@@ -12,9 +12,11 @@ import uuid
 from typing import TYPE_CHECKING
 
 from broker.log.batch import Buffer
+from broker.runtime.steps import Steps
 from broker.server.kafka.fetch import FENCED_LEADER_EPOCH, HINTED, NOT_LEADER_OR_FOLLOWER
 from broker.server.kafka.produce import FLEXIBLE
 from broker.wire.kafka.messages import fetch, produce
+from broker.wire.kafka.primitives import portions
 
 if TYPE_CHECKING:
     from broker.cluster.manifest import Incarnation
@@ -26,56 +28,68 @@ HEAD_BYTES = 9
 PRODUCE_IDS_VERSION_MIN = FETCH_IDS_VERSION_MIN = 13
 
 
-def hint_produce(engine: Engine, response: bytes, version: int) -> bytes:
+def hint_produce(engine: Engine, response: bytes, version: int) -> Steps[bytes]:
     """A Produce response, with its length prefix, with the leads filled in where this broker is not one."""
-    message, _ = produce.ProduceResponse.decode(response, HEAD_BYTES, version)
+    message, _ = yield from produce.ProduceResponse.decoding(response, HEAD_BYTES, version)
     leads: dict[int, Incarnation] = {}
     for topic in message.responses:
         topic_id = topic.topic_id if version >= PRODUCE_IDS_VERSION_MIN else _id(engine, topic.name)
-        for one in topic.partition_responses:
-            lead = engine.lead(topic_id, one.index) if one.error_code == NOT_LEADER_OR_FOLLOWER else None
-            if lead is not None and lead[0].id != engine.incarnation_id:
-                one.current_leader = produce.LeaderIdAndEpoch(leader_id=lead[0].broker_id, leader_epoch=lead[1])
-                leads[lead[0].broker_id] = lead[0]
+        for portion in portions(topic.partition_responses):
+            yield len(portion)
+            for one in portion:
+                lead = engine.lead(topic_id, one.index) if one.error_code == NOT_LEADER_OR_FOLLOWER else None
+                if lead is not None and lead[0].id != engine.incarnation_id:
+                    one.current_leader = produce.LeaderIdAndEpoch(leader_id=lead[0].broker_id, leader_epoch=lead[1])
+                    leads[lead[0].broker_id] = lead[0]
     message.node_endpoints = [
         produce.NodeEndpoint(node_id=key, host=lead.host, port=lead.kafka_port, rack=lead.rack or None)
         for key, lead in leads.items()
     ]
-    return _framed(response, message.encode(version))
+    out = bytearray(response[:HEAD_BYTES])
+    yield from message.encoding(out, version)
+    return _framed(out)
 
 
-def is_on_its_way(engine: Engine, response: bytes, version: int) -> bool:
+def is_on_its_way(engine: Engine, response: bytes, version: int) -> Steps[bool]:
     """Whether a Produce response, with its length prefix, has no other error than NOT_LEADER_OR_FOLLOWER, for partitions of which
     this broker may be the lead in a moment, or may know who is."""
-    message, _ = produce.ProduceResponse.decode(response, HEAD_BYTES if version >= FLEXIBLE else HEAD_BYTES - 1, version)
+    message, _ = yield from produce.ProduceResponse.decoding(
+        response, HEAD_BYTES if version >= FLEXIBLE else HEAD_BYTES - 1, version
+    )
     waits = False
     for topic in message.responses:
         topic_id = topic.topic_id if version >= PRODUCE_IDS_VERSION_MIN else _id(engine, topic.name)
-        for one in topic.partition_responses:
-            if one.error_code != NOT_LEADER_OR_FOLLOWER:
-                return False
-            waits = waits or engine.is_on_its_way(topic_id, one.index)
+        for portion in portions(topic.partition_responses):
+            yield len(portion)
+            for one in portion:
+                if one.error_code != NOT_LEADER_OR_FOLLOWER:
+                    return False
+                waits = waits or engine.is_on_its_way(topic_id, one.index)
     return waits
 
 
-def hint_fetch(engine: Engine, buffers: list[Buffer], version: int) -> list[Buffer]:
+def hint_fetch(engine: Engine, buffers: list[Buffer], version: int) -> Steps[list[Buffer]]:
     """A Fetch response, as buffers with the length prefix in front, with the leads filled in where this broker is not one."""
     response = b"".join(buffers)
-    message, _ = fetch.FetchResponse.decode(response, HEAD_BYTES, version)
+    message, _ = yield from fetch.FetchResponse.decoding(response, HEAD_BYTES, version)
     leads: dict[int, Incarnation] = {}
     for topic in message.responses:
         topic_id = topic.topic_id if version >= FETCH_IDS_VERSION_MIN else _id(engine, topic.topic)
-        for one in topic.partitions:
-            lead = engine.lead(topic_id, one.partition_index) if one.error_code in HINTED else None
-            if lead is not None and (lead[0].id != engine.incarnation_id or one.error_code == FENCED_LEADER_EPOCH):
-                one.current_leader = fetch.LeaderIdAndEpoch(leader_id=lead[0].broker_id, leader_epoch=lead[1])
-                leads[lead[0].broker_id] = lead[0]
+        for portion in portions(topic.partitions):
+            yield len(portion)
+            for one in portion:
+                lead = engine.lead(topic_id, one.partition_index) if one.error_code in HINTED else None
+                if lead is not None and (lead[0].id != engine.incarnation_id or one.error_code == FENCED_LEADER_EPOCH):
+                    one.current_leader = fetch.LeaderIdAndEpoch(leader_id=lead[0].broker_id, leader_epoch=lead[1])
+                    leads[lead[0].broker_id] = lead[0]
     if version >= ADDRESSES_VERSION_MIN:
         message.node_endpoints = [
             fetch.NodeEndpoint(node_id=key, host=lead.host, port=lead.kafka_port, rack=lead.rack or None)
             for key, lead in leads.items()
         ]
-    return [_framed(response, message.encode(version))]
+    out = bytearray(response[:HEAD_BYTES])
+    yield from message.encoding(out, version)
+    return [_framed(out)]
 
 
 def _id(engine: Engine, name: str) -> uuid.UUID:
@@ -83,5 +97,7 @@ def _id(engine: Engine, name: str) -> uuid.UUID:
     return uuid.UUID(int=0) if topic is None else topic.id
 
 
-def _framed(response: bytes, body: bytes) -> bytes:
-    return (len(body) + HEAD_BYTES - 4).to_bytes(4, "big") + response[4:HEAD_BYTES] + body
+def _framed(response: bytearray) -> bytes:
+    """A response whose length prefix is that of another one, with its own."""
+    response[:4] = (len(response) - 4).to_bytes(4, "big")
+    return bytes(response)

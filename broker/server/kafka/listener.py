@@ -13,11 +13,13 @@ from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, Reason
 from broker.runtime.logging import get_logger
+from broker.runtime.turns import Turn, Turns
 from broker.server.kafka import fetch, produce
 from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, Api, request_bytes_max
 from broker.server.kafka.connection import Connection, Slot
 from broker.server.kafka.context import Context
 from broker.wire.kafka.header import read_key_version, read_request_header, response_header
+from broker.wire.kafka.primitives import DecodeError, bounded, dispose
 
 if TYPE_CHECKING:
     from broker.engine.coordinator import Coordinator
@@ -57,6 +59,8 @@ class KafkaServer:
         self.landing = memoryview(bytearray(LANDING_BYTES))
         self.now = clock.monotonic
         self.now_ms = clock.now_ms
+        self.turns = Turns(clock.monotonic)
+        """Shared by the requests of all connections; the engine's, once it is there."""
         self.inflight_bytes = 0
         """Received and not answered, of all connections."""
         self.outgoing_bytes = 0
@@ -87,6 +91,7 @@ class KafkaServer:
     def serve(self, engine: Engine, groups: Coordinator) -> None:
         """The engine is open: answer what waited, and everything else."""
         self.engine = engine
+        self.turns = engine.turns
         self.groups = groups
         self._ready.set()
 
@@ -215,32 +220,42 @@ class KafkaServer:
             return
         if key != API_VERSIONS:
             await self.opened()
+        turn = self.turns.begin()
         head, position = read_request_header(frame, 0, api.flexible(version))
         if key == PRODUCE:
             connection.fill(slot, [produce.refuse_version(memoryview(frame), position, version, correlation_id)])
         elif key == FETCH:
             assert self.engine is not None
-            request = fetch.parse(self.engine, memoryview(frame), position, version)
-            await connection.fetch_later(request, correlation_id, slot)
+            self.requests["fetch"] += 1
+            request, portions = fetch.parse(self.engine, memoryview(frame), position, version)
+            async for portion in turn.each(portions):
+                request.portions.append(portion)
+            await connection.fetch_later(request, correlation_id, slot, turn)
         else:
             self.requests["other"] += 1
             decode, handle = api.load()
-            message, _ = decode(frame, position, version)
             try:
-                response = await handle(message, self._context(api, version, head.client_id, connection.peer, connection.reader))
+                message, _ = await turn.run(bounded(decode(frame, position, version)))
+            except DecodeError as error:
+                raise produce.Malformed(f"{error.message} api=`{api.name}` version=`{version}`") from error
+            context = self._context(api, version, head.client_id, connection.peer, connection.reader, turn)
+            try:
+                response = await handle(message, context)
             except HeadgateError as error:
                 connection.drop("request_failed", f"{api.name}: {error.message}")
                 return
             out = bytearray(4) + response_header(key, correlation_id, api.flexible(version))
-            response.encode_into(out, version)
+            await turn.run(response.encoding(out, version))
             out[:4] = (len(out) - 4).to_bytes(4, "big")
             connection.fill_counted(slot, [bytes(out)])
             if key == LIST_OFFSETS:
                 from broker.server.kafka.api.list_offsets import is_led_elsewhere
 
-                connection.looked_up(elsewhere=is_led_elsewhere(cast("ListOffsetsResponse", response)))
+                connection.looked_up(elsewhere=await is_led_elsewhere(cast("ListOffsetsResponse", response), turn))
+            await turn.run(dispose(message))
+            await turn.run(dispose(response))
 
-    def _context(self, api: Api, version: int, client_id: str | None, peer: str, reader: int) -> Context:
+    def _context(self, api: Api, version: int, client_id: str | None, peer: str, reader: int, turn: Turn) -> Context:
         host, port = self._advertised
         # ApiVersions, which needs no engine, is answered before there is one.
         return Context(
@@ -250,6 +265,7 @@ class KafkaServer:
             client_id=client_id,
             client_host=peer.rpartition(":")[0],
             api_version=version,
+            turn=turn,
             host=host,
             port=port,
             reader=reader,

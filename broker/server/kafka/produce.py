@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from broker.log.batch import HEADER_BYTES, parse, unpack_header
 from broker.log.check import RecordError, Source
 from broker.runtime.errors import HeadgateError
+from broker.runtime.steps import Steps, finish
+from broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX, TAGS_MAX
 
 if TYPE_CHECKING:
     from broker.engine.engine import Engine
@@ -27,11 +29,13 @@ TOPIC_IDS = 13
 HINTS = 10
 """First version that says who leads (hints.py)."""
 
-PARTITIONS_MAX = 100_000
-"""Topics, and partitions, of one request: they are judged in one turn of the loop, half a second for so many. A frame has room for
-tens of millions, and whoever stops the loop for seconds has the broker replaced."""
-TAGS_MAX = 1000
-"""Tagged fields in one place; Kafka's own schemas have at most a few."""
+STEP_ELEMENTS = 100
+"""Topics and partitions of a request that are appended in one step: with an append each they take some two milliseconds."""
+STEP_ROWS_MAX = 250
+"""A request with more topics and partitions is appended in steps, in a task of its own. Those of real producers have fewer."""
+REFUSED_MAX = 1_000
+"""Topics, or partitions, of a request of a version before VERSION_MIN that is answered, in one turn of the loop. With more the
+connection ends, which the client understands as well."""
 
 ACKS_VALID = (-1, 0, 1)
 UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -255,56 +259,16 @@ def produce(
         Malformed, struct.error, IndexError, UnicodeDecodeError: not a produce request; nothing of it was appended, or a part
         of it that will not be acknowledged.
     """
-    flexible = version >= FLEXIBLE
-    # transactional id: null or a string; a producer with one never gets this far (InitProducerId refuses it)
-    if flexible:
-        size, position = unsigned_varint(frame, position)
-        position += max(size - 1, 0)
-    else:
-        (size,) = _I16(frame, position)
-        position += 2 + max(size, 0)
-    acks, _ = _ACKS_TIMEOUT(frame, position)
-    position += 6
-    if flexible:
-        topics, position = unsigned_varint(frame, position)
-        topics -= 1
-    else:
-        (topics,) = _I32(frame, position)
-        position += 4
-    _check_count(topics)
-    parts: list[bytes] = []
-    failures = rows_count = 0
-    for _ in range(topics):
-        if version >= TOPIC_IDS:
-            name = bytes(frame[position : position + 16])
-            position += 16
-            if len(name) != 16:
-                raise Malformed("topic id is cut off")
-            logs = engine.logs_by_id.get(uuid.UUID(bytes=name))
-        elif flexible:
-            size, position = unsigned_varint(frame, position)
-            name = read_name(frame, position, size - 1)
-            position += size - 1
-            logs = engine.logs.get(name.decode())
-        else:
-            (size,) = _I16(frame, position)
-            position += 2
-            name = read_name(frame, position, size)
-            position += size
-            logs = engine.logs.get(name.decode())
-        if flexible:
-            partitions, position = unsigned_varint(frame, position)
-            partitions -= 1
-        else:
-            (partitions,) = _I32(frame, position)
-            position += 4
-        if topics == 1 and partitions == 1:
+    acks, topics, position = _head(frame, position, version)
+    if topics == 1:
+        name, logs, partitions, rows_at = _topic_head(engine, frame, position, version)
+        if partitions == 1:
             # The common request: one partition.
-            (number,) = _I32(frame, position)
-            records_at = position + 4
+            (number,) = _I32(frame, rows_at)
+            records_at = rows_at + 4
             log, refused = _find(logs, number, version, acks)
             if log is not None:
-                if flexible:
+                if version >= FLEXIBLE:
                     size, position = unsigned_varint(frame, records_at)
                     size -= 1
                 else:
@@ -321,35 +285,147 @@ def produce(
                     return acks, _failure(shape, correlation_id, error), ALL_FAILED, shape
                 return acks, shape.respond(correlation_id, appended), NONE_FAILED, shape
             return acks, _respond(version, correlation_id, [(name, [_error_row(version, number, refused)])]), ALL_FAILED, None
-        rows: list[bytes] = []
-        _check_count(rows_count + partitions)
+    response, failed = finish(_append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, source))
+    return acks, response, failed, None
+
+
+def produce_large(
+    engine: Engine, frame: memoryview, position: int, version: int, correlation_id: int, now_ms: int, source: Source | None
+) -> Steps[tuple[int, bytes, int]]:
+    """`produce` in steps, without a shape. `frame` must stay as it is meanwhile."""
+    acks, topics, position = _head(frame, position, version)
+    response, failed = yield from _append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, source)
+    return acks, response, failed
+
+
+def is_large(frame: memoryview, position: int, version: int) -> bool:
+    """Whether a request has so many topics and partitions that it is to be appended in steps. Raises as `produce`."""
+    flexible = version >= FLEXIBLE
+    _, topics, position = _head(frame, position, version)
+    rows = topics
+    for _ in range(topics):
+        _, partitions, position = _topic_name(frame, position, version)
+        rows += partitions
+        if rows <= 2:
+            return False
+        if rows > STEP_ROWS_MAX:
+            return True
         for _ in range(partitions):
-            (number,) = _I32(frame, position)
-            position += 4
-            if flexible:
-                size, position = unsigned_varint(frame, position)
-                size -= 1
-            else:
-                (size,) = _I32(frame, position)
-                position += 4
-            end = position + size
-            if size < 0 or end > len(frame):
-                raise Malformed("records are cut off")
-            row, bad = _append_row(engine, logs, number, frame[position:end], version, acks, now_ms, source)
+            _, position = _row_records(frame, position, flexible)
+        if flexible:
+            position = skip_tags(frame, position)
+    return False
+
+
+def _head(frame: memoryview, position: int, version: int) -> tuple[int, int, int]:
+    """(acks, number of topics, position of the first)."""
+    # transactional id: null or a string; a producer with one never gets this far (InitProducerId refuses it)
+    if version >= FLEXIBLE:
+        size, position = unsigned_varint(frame, position)
+        position += max(size - 1, 0)
+        acks, _ = _ACKS_TIMEOUT(frame, position)
+        topics, position = unsigned_varint(frame, position + 6)
+        topics -= 1
+    else:
+        (size,) = _I16(frame, position)
+        position += 2 + max(size, 0)
+        acks, _ = _ACKS_TIMEOUT(frame, position)
+        (topics,) = _I32(frame, position + 6)
+        position += 10
+    _check_count(topics)
+    return acks, topics, position
+
+
+def _topic_name(frame: memoryview, position: int, version: int) -> tuple[bytes, int, int]:
+    """(name or id of a topic, number of partitions, position of the first)."""
+    if version >= TOPIC_IDS:
+        name = bytes(frame[position : position + 16])
+        position += 16
+        if len(name) != 16:
+            raise Malformed("topic id is cut off")
+    else:
+        if version >= FLEXIBLE:
+            size, position = unsigned_varint(frame, position)
+            size -= 1
+        else:
+            (size,) = _I16(frame, position)
+            position += 2
+        name = read_name(frame, position, size)
+        position += size
+    if version >= FLEXIBLE:
+        partitions, position = unsigned_varint(frame, position)
+        return name, partitions - 1, position
+    (partitions,) = _I32(frame, position)
+    return name, partitions, position + 4
+
+
+def _topic_head(
+    engine: Engine, frame: memoryview, position: int, version: int
+) -> tuple[bytes, list[PartitionLog | None] | None, int, int]:
+    """(name or id of a topic, its logs, number of partitions, position of the first)."""
+    name, partitions, position = _topic_name(frame, position, version)
+    logs = engine.logs_by_id.get(uuid.UUID(bytes=name)) if version >= TOPIC_IDS else engine.logs.get(name.decode())
+    return name, logs, partitions, position
+
+
+def _row_records(frame: memoryview, position: int, flexible: bool) -> tuple[tuple[int, memoryview], int]:
+    """((number of a partition, its records), position of the next)."""
+    (number,) = _I32(frame, position)
+    if flexible:
+        size, position = unsigned_varint(frame, position + 4)
+        size -= 1
+    else:
+        (size,) = _I32(frame, position + 4)
+        position += 8
+    end = position + size
+    if size < 0 or end > len(frame):
+        raise Malformed("records are cut off")
+    return (number, frame[position:end]), skip_tags(frame, end) if flexible else end
+
+
+def _append_all(
+    engine: Engine,
+    frame: memoryview,
+    position: int,
+    version: int,
+    correlation_id: int,
+    topics: int,
+    acks: int,
+    now_ms: int,
+    source: Source | None,
+) -> Steps[tuple[bytes, int]]:
+    """Append the batches of all topics. Returns (the response with its length prefix, which partitions failed)."""
+    flexible = version >= FLEXIBLE
+    parts: list[bytes] = []
+    failures = rows_count = 0
+    elements, due = topics, STEP_ELEMENTS
+    for _ in range(topics):
+        name, logs, partitions, position = _topic_head(engine, frame, position, version)
+        elements += partitions
+        _check_count(elements)
+        rows: list[bytes] = []
+        for _ in range(partitions):
+            (number, records), position = _row_records(frame, position, flexible)
+            row, bad = _append_row(engine, logs, number, records, version, acks, now_ms, source)
             rows.append(row)
-            rows_count += 1
             failures += bad
-            position = skip_tags(frame, end) if flexible else end
+            if rows_count + len(rows) + len(parts) >= due:
+                yield STEP_ELEMENTS
+                due += STEP_ELEMENTS
+        rows_count += len(rows)
         if flexible:
             position = skip_tags(frame, position)
         parts.append(_topic(version, name, rows))
+        if rows_count + len(parts) >= due:
+            yield STEP_ELEMENTS
+            due += STEP_ELEMENTS
     failed = NONE_FAILED if not failures else ALL_FAILED if failures == rows_count else SOME_FAILED
-    return acks, _wrap(version, correlation_id, parts), failed, None
+    return _wrap(version, correlation_id, parts), failed
 
 
 def _check_count(count: int) -> None:
-    if count > PARTITIONS_MAX:
-        raise Malformed(f"request is for too many topics or partitions. count=`{count}` max=`{PARTITIONS_MAX}`")
+    if count > REQUEST_ELEMENTS_MAX:
+        raise Malformed(f"request has too many elements. api=`Produce` elements=`{count}` max=`{REQUEST_ELEMENTS_MAX}`")
 
 
 def _append_row(
@@ -377,7 +453,7 @@ def refuse_version(frame: memoryview, position: int, version: int, correlation_i
     position += 6  # acks, timeout
     (topics,) = _I32(frame, position)
     position += 4
-    _check_count(topics)
+    _check_refused(topics)
     out = bytearray(max(topics, 0).to_bytes(4, "big"))
     rows_count = 0
     for _ in range(topics):
@@ -387,7 +463,7 @@ def refuse_version(frame: memoryview, position: int, version: int, correlation_i
         (partitions,) = _I32(frame, position)
         position += 4
         rows_count += max(partitions, 0)
-        _check_count(rows_count)
+        _check_refused(rows_count)
         out += len(name).to_bytes(2, "big") + name + max(partitions, 0).to_bytes(4, "big")
         for _ in range(partitions):
             number, size = _HEAD_OF_RECORDS(frame, position)
@@ -399,6 +475,11 @@ def refuse_version(frame: memoryview, position: int, version: int, correlation_i
     if version >= 1:
         out += b"\0\0\0\0"
     return _HEAD(len(out) + 4, correlation_id) + out
+
+
+def _check_refused(count: int) -> None:
+    if count > REFUSED_MAX:
+        raise Malformed(f"request of an old version has too many elements. api=`Produce` elements=`{count}` max=`{REFUSED_MAX}`")
 
 
 def _code(error: HeadgateError) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+from broker.cluster.groups.shard import RowsReply
 from broker.cluster.topic_config import validate_topic_name
-from broker.runtime.errors import InvalidError, Reason
+from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from broker.server.kafka.errors import ErrorCode, error_code
 
 if TYPE_CHECKING:
@@ -29,7 +31,11 @@ CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 ID_UNKNOWN = -1
 """Kafka's "none" for offsets, timestamps, epochs, producers."""
 
+ROWS_MAX = 250
+"""Positions that a group takes in one turn of the loop: they cost it about two milliseconds."""
+
 _Key = TypeVar("_Key", bound=Hashable)
+_Row = TypeVar("_Row")
 
 
 def broker_address(broker: Incarnation, context: Context) -> tuple[str, int]:
@@ -47,13 +53,37 @@ def lead_of(topic: Topic, number: int, context: Context) -> tuple[ErrorCode, int
     return ErrorCode.NONE, lead[0].broker_id, lead[1]
 
 
-def repeated(keys: Iterable[_Key]) -> set[_Key]:
+async def repeated(context: Context, keys: Iterable[_Key]) -> set[_Key]:
     """The keys that come more than once."""
     seen: set[_Key] = set()
     twice: set[_Key] = set()
-    for key in keys:
+    async for key in context.turn.each(keys):
         (twice if key in seen else seen).add(key)
     return twice
+
+
+async def in_portions(context: Context, rows: list[_Row], act: Callable[[list[_Row]], Awaitable[RowsReply]]) -> RowsReply:
+    """Have a group act on many rows, ROWS_MAX at a time, and wait for all. The reply is that of one act on all rows.
+
+    A group takes a portion in one turn of the loop. The portions are written one after another and become durable together. Where a
+    portion is refused, those before it may be done: the client is told of the error, and sends all of them again.
+    """
+    acts: list[asyncio.Task[RowsReply]] = []
+    try:
+        if len(rows) <= ROWS_MAX:
+            return await act(rows)
+        async for at in context.turn.each(range(0, len(rows), ROWS_MAX)):
+            acts.append(asyncio.ensure_future(act(rows[at : at + ROWS_MAX])))
+            await asyncio.sleep(0)  # the group takes it
+        replies = [await one for one in acts]
+    except HeadgateError as error:
+        return RowsReply(error=error.reason)
+    finally:
+        for one in acts:
+            one.cancel()
+        await asyncio.gather(*acts, return_exceptions=True)
+    refused = next((reply.error for reply in replies if reply.error is not None), None)
+    return RowsReply(() if refused else tuple(error for reply in replies for error in reply.errors), refused)
 
 
 def unknown_topic_code(name: str) -> ErrorCode:

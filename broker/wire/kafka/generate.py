@@ -7,6 +7,8 @@ module writes.
 How it works: every field has, for each version of its message, an *operation* (the primitive that reads or writes it there) or
 none. Versions with the same operation form ranges, and ranges become an ``if version >= 9: ... elif ...`` chain; a field that is
 the same in all versions costs no branch. Neighbouring fixed-width fields with the same versions share one `struct.Struct`.
+A struct with an array is read and written by a generator, which yields before each step of some elements (`runtime/steps.py`): a
+message of any size leaves the event loop to others in between. Other structs are read and written by plain functions.
 The rules for tagged and ignorable fields are those of Kafka's own generator (generator/.../MessageDataGenerator.java).
 """
 
@@ -143,6 +145,17 @@ def _variant(prefix: str, kind: str, compact: bool, null: bool) -> str:
     return f"{prefix}_{'compact_' if compact else ''}{'nullable_' if null else ''}{kind}"
 
 
+def _call(verb: str, struct: Struct) -> str:
+    """The expression that calls a struct's reader or writer, without its arguments."""
+    return f"{'yield from ' if struct.stepped else ''}_{verb}_{snake(struct.name)}"
+
+
+def _item(struct: Struct) -> str:
+    """The name of a variable that holds one of these: short enough for its line."""
+    name = snake(struct.name)
+    return name if len(name) <= 32 else "_".join(name.split("_")[-2:])
+
+
 def _runs(fields: list[Field], width_max: int) -> Iterator[list[Field]]:
     """Fields in their order; neighbours of fixed width with the same versions together."""
     run: list[Field] = []
@@ -166,7 +179,10 @@ class Reading:
 
     def function(self, struct: Struct) -> None:
         out = self.out
-        out.head(f"_read_{snake(struct.name)}", "buf: Buffer, pos: int, version: int", f"tuple[{struct.name}, int]")
+        result = f"tuple[{struct.name}, int]"
+        if struct.stepped:
+            result = f"{out.use('Steps')}[{result}]"
+        out.head(f"_read_{snake(struct.name)}", "buf: Buffer, pos: int, version: int", result)
         out.depth += 1
         for run in _runs(struct.plain, 80):
             self.run(run, struct.reach)
@@ -208,9 +224,9 @@ class Reading:
                 out.line(f"{name}: {one.type} = None")
             out.line("pos += 1")
             out.line("if buf[pos - 1] < 0x80:")
-            out.line(f"    {name}, pos = _read_{snake(one.struct.name)}(buf, pos, version)")
+            out.line(f"    {name}, pos = {_call('read', one.struct)}(buf, pos, version)")
         elif one.struct is not None:
-            out.line(f"{name}, pos = _read_{snake(one.struct.name)}(buf, pos, version)")
+            out.line(f"{name}, pos = {_call('read', one.struct)}(buf, pos, version)")
         elif one.kind == "uuid":
             out.line(f"{name}, pos = {out.use('read_uuid')}(buf, pos)")
         else:
@@ -229,26 +245,31 @@ class Reading:
             out.line(f"{name}: {one.type} = None" if declare else f"{name} = None")
             out.block("if length >= 0:", lambda: self.elements(one, versions))
         else:
-            self.elements(one, versions, declare and (one.struct is not None or one.kind == "string"))
+            self.elements(one, versions, declare)
 
     def elements(self, one: Field, versions: Versions, declare: bool = False) -> None:
         out = self.out
         name = one.name
-        if one.kind in ("int32", "int64"):
-            out.line(f"{name}, pos = {out.use('read_' + one.kind + 's')}(buf, pos, length)")
-            return
         out.line(f"{name}: list[{one.element_type}] = []" if declare else f"{name} = []")
-        out.line("for _ in range(length):")
+        out.line(f"for step in {out.use('steps')}(length):")
         out.depth += 1
-        if one.struct is not None:
-            item = snake(one.struct.name)
-            out.line(f"{item}, pos = _read_{item}(buf, pos, version)")
+        out.line("yield step")
+        if one.kind in ("int32", "int64"):
+            out.line(f"portion, pos = {out.use('read_' + one.kind + 's')}(buf, pos, step)")
+            out.line(f"{name} += portion")
         else:
-            assert one.kind == "string"
-            item = "text"
-            ops = {v: _variant("read", "string", v in one.flexible, False) for v in versions}
-            out.chain({v: f"text, pos = {out.use(op)}(buf, pos)" for v, op in ops.items()})
-        out.line(f"{name}.append({item})")
+            out.line("for _ in range(step):")
+            out.depth += 1
+            if one.struct is not None:
+                item = _item(one.struct)
+                out.line(f"{item}, pos = {_call('read', one.struct)}(buf, pos, version)")
+            else:
+                assert one.kind == "string"
+                item = "text"
+                ops = {v: _variant("read", "string", v in one.flexible, False) for v in versions}
+                out.chain({v: f"text, pos = {out.use(op)}(buf, pos)" for v, op in ops.items()})
+            out.line(f"{name}.append({item})")
+            out.depth -= 1
         out.depth -= 1
 
     def tags(self, struct: Struct) -> None:
@@ -269,7 +290,7 @@ class Reading:
         if not struct.tagged:
             out.line(f"pos = {out.use('skip_tags')}(buf, pos)")
             return
-        out.line(f"tags, pos = {out.use('read_uvarint')}(buf, pos)")
+        out.line(f"tags, pos = {out.use('read_tag_count')}(buf, pos)")
         out.line("for _ in range(tags):")
         out.depth += 1
         out.line(f"tag, size, start = {out.use('read_tag')}(buf, pos)")
@@ -293,7 +314,8 @@ class Writing:
 
     def function(self, struct: Struct) -> None:
         out = self.out
-        out.head(f"_write_{snake(struct.name)}", f"out: bytearray, value: {struct.name}, version: int", "None")
+        result = f"{out.use('Steps')}[None]" if struct.stepped else "None"
+        out.head(f"_write_{snake(struct.name)}", f"out: bytearray, value: {struct.name}, version: int", result)
         out.depth += 1
         start = len(out.lines)
         for run in _runs(struct.plain, 72):
@@ -346,9 +368,9 @@ class Writing:
             out.line(f'    {target} += b"\\xff"')
             out.line("else:")
             out.line(f"    {target}.append(1)")
-            out.line(f"    _write_{snake(one.struct.name)}({target}, {value}, version)")
+            out.line(f"    {_call('write', one.struct)}({target}, {value}, version)")
         elif one.struct is not None:
-            out.line(f"_write_{snake(one.struct.name)}({target}, {value}, version)")
+            out.line(f"{_call('write', one.struct)}({target}, {value}, version)")
         elif one.kind == "uuid":
             out.line(f"{target} += {value}.bytes")
         else:
@@ -392,18 +414,22 @@ class Writing:
 
     def elements(self, one: Field, items: str, target: str) -> None:
         out = self.out
-        if one.kind in ("int32", "int64"):
-            out.line(f"{out.use('write_' + one.kind + 's')}({target}, {items})")
-            return
-        if one.struct is not None:
-            item = snake(one.struct.name)
-            out.line(f"for {item} in {items}:")
-            out.line(f"    _write_{item}({target}, {item}, version)")
-            return
-        out.line(f"for text in {items}:")
+        some = f"some_{one.name}"
+        out.line(f"for {some} in {out.use('portions')}({items}):")
         out.depth += 1
-        ops = {v: f"{out.use(_variant('write', 'string', v in one.flexible, False))}({target}, text)" for v in one.versions}
-        out.chain(ops)
+        out.line(f"yield len({some})")
+        if one.kind in ("int32", "int64"):
+            out.line(f"{out.use('write_' + one.kind + 's')}({target}, {some})")
+        elif one.struct is not None:
+            item = _item(one.struct)
+            out.line(f"for {item} in {some}:")
+            out.line(f"    {_call('write', one.struct)}({target}, {item}, version)")
+        else:
+            out.line(f"for text in {some}:")
+            out.depth += 1
+            ops = {v: _variant("write", "string", v in one.flexible, False) for v in one.versions}
+            out.chain({v: f"{out.use(op)}({target}, text)" for v, op in ops.items()})
+            out.depth -= 1
         out.depth -= 1
 
     def tags(self, struct: Struct) -> None:
@@ -480,27 +506,39 @@ def _message_methods(out: Writer, message: Message) -> None:
     flexible = list(message.flexible & message.versions)
     out.line(f"FLEXIBLE_FROM: ClassVar[int | None] = {flexible[0] if flexible else None}")
     out.line()
+    read, write = _call("read", message.root), _call("write", message.root)
+    stepped = message.root.stepped
+    arguments = "buf: Buffer, pos: int, version: int"
     out.line("@staticmethod")
-    out.line(f"def decode(buf: Buffer, pos: int, version: int) -> tuple[{name}, int]:")
+    out.head("decoding", arguments, f"{out.use('Steps')}[tuple[{name}, int]]")
     out.depth += 1
-    out.line('"""The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""')
+    out.line('"""`decode` in steps."""')
     out.line(f'check_version("{name}", version, {low}, {high})')
     out.line("try:")
-    out.line(f"    return _read_{snake(name)}(buf, pos, version)")
+    if not stepped:
+        out.line("    yield 1")
+    out.line(f"    return {f'({read}(buf, pos, version))' if stepped else f'{read}(buf, pos, version)'}")
     out.line("except PARSE_ERRORS as error:")
     out.line(f'    raise malformed("{name}", version, error) from error')
     out.depth -= 1
     out.line()
+    out.line("@staticmethod")
+    out.head("decode", arguments, f"tuple[{name}, int]")
+    out.line('    """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""')
+    out.line(f"    return {out.use('finish')}({name}.decoding(buf, pos, version))")
+    out.line()
     out.line("def encode(self, version: int) -> bytes:")
     out.line('    """The message as bytes. Raises ValueError where that version cannot carry it."""')
     out.line("    out = bytearray()")
-    out.line("    self.encode_into(out, version)")
+    out.line("    finish(self.encoding(out, version))")
     out.line("    return bytes(out)")
     out.line()
-    out.line("def encode_into(self, out: bytearray, version: int) -> None:")
-    out.line('    """As `encode`, behind what `out` holds already."""')
+    out.line("def encoding(self, out: bytearray, version: int) -> Steps[None]:")
+    out.line('    """`encode` in steps, behind what `out` holds already."""')
     out.line(f'    check_version("{name}", version, {low}, {high})')
-    out.line(f"    _write_{snake(name)}(out, self, version)")
+    if not stepped:
+        out.line("    yield 1")
+    out.line(f"    {write}(out, self, version)")
 
 
 def generate(module: str) -> str:
@@ -545,9 +583,11 @@ def generate(module: str) -> str:
     if "ZERO_UUID" in body:
         out.use("ZERO_UUID")
     head.line()
+    stepping = out.used & {"Steps", "finish"}
+    head.line(f"from broker.runtime.steps import {', '.join(sorted(stepping))}")
     head.line("from broker.wire.kafka.primitives import (")
     # ruff's order: constants, classes, functions
-    for used in sorted(out.used, key=lambda x: (0 if x.isupper() else 1 if x[0].isupper() else 2, x)):
+    for used in sorted(out.used - stepping, key=lambda x: (0 if x.isupper() else 1 if x[0].isupper() else 2, x)):
         head.line(f"    {used},")
     head.line(")")
     if out.packers:

@@ -11,10 +11,13 @@ the only error that any bytes can cause, `DecodeError`. Whatever takes a length 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 from broker.runtime.errors import InvalidError, Reason
+from broker.runtime.steps import Steps
 
 Buffer: TypeAlias = bytes | memoryview
 
@@ -25,9 +28,18 @@ PARSE_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-ELEMENTS_MAX = 100_000
-"""Of one array. An element of one byte costs as much time as one of a hundred, some microseconds until it is answered, and a
-broker that is silent for two seconds is replaced. No topic has more than a tenth of so many partitions."""
+ARRAY_ELEMENTS_MAX = 1_000_000
+"""Elements of one array, as in Kafka 4.4."""
+REQUEST_ELEMENTS_MAX = 100_000
+"""Elements of all arrays of one request: a broker by default has no more partitions in all (`partitions_max`). An element costs up
+to ten microseconds until it is answered, which the loop spends in slices (`runtime/turns.py`): the limit bounds the CPU time of one
+request to about a second, and what cannot be cut into slices, like freeing its memory, to some milliseconds."""
+STEP_ELEMENTS = 250
+"""Elements that a reader or writer handles between two yields, and the most for which it allocates before it has read them. One
+step takes less than a millisecond. Kafka 4.4 allocates for at most 1,000."""
+TAGS_MAX = 32
+"""Tagged fields in one place. No Kafka schema has more than five. Kafka 4.4 takes 10,000; a step of 250 elements with so many each
+would take a second."""
 _STRING_BYTES_MAX = 0x7FFF
 _UVARINT_MAX = 0xFFFF_FFFF
 _UVARINT_SHIFT_MAX = 28
@@ -180,8 +192,8 @@ def read_uuid(buf: Buffer, pos: int) -> tuple[UUID, int]:
 def _check_count(buf: Buffer, pos: int, count: int, size_min: int) -> None:
     if count * size_min > len(buf) - pos:
         raise DecodeError(f"array has more elements than the message has room for. count=`{count}` left=`{len(buf) - pos}`")
-    if count > ELEMENTS_MAX:
-        raise DecodeError(f"array has too many elements. count=`{count}` max=`{ELEMENTS_MAX}`")
+    if count > ARRAY_ELEMENTS_MAX:
+        raise DecodeError(f"array has too many elements. count=`{count}` max=`{ARRAY_ELEMENTS_MAX}`")
 
 
 def read_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
@@ -216,6 +228,54 @@ def read_compact_nullable_count(buf: Buffer, pos: int, size_min: int) -> tuple[i
     return count - 1, pos
 
 
+def steps(length: int) -> Iterator[int]:
+    """The elements of an array in steps: how many each has. `length` -1 is null and has none."""
+    while length > STEP_ELEMENTS:
+        yield STEP_ELEMENTS
+        length -= STEP_ELEMENTS
+    if length > 0:
+        yield length
+
+
+def bounded(steps: Steps[_T]) -> Steps[_T]:
+    """The same steps, for at most REQUEST_ELEMENTS_MAX elements. Raises DecodeError beyond."""
+    elements = 0
+    while True:
+        try:
+            elements += next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        if elements > REQUEST_ELEMENTS_MAX:
+            raise DecodeError(f"request has too many elements. elements=`{elements}` max=`{REQUEST_ELEMENTS_MAX}`")
+        yield 0
+
+
+_ARRAYS: dict[type, tuple[str, ...]] = {}
+
+
+def _arrays(kind: type) -> tuple[str, ...]:
+    """The fields of a generated message, or of a part of one, that are arrays."""
+    found = _ARRAYS.get(kind)
+    if found is None:
+        named = fields(kind) if is_dataclass(kind) else ()
+        found = _ARRAYS[kind] = tuple(one.name for one in named if str(one.type).startswith("list["))
+    return found
+
+
+def dispose(message: object) -> Steps[None]:
+    """Take a message apart. Freeing a hundred thousand objects at once takes tens of milliseconds."""
+    for name in _arrays(type(message)):
+        items = getattr(message, name) or []
+        while items:
+            some = items[-STEP_ELEMENTS:]
+            del items[-STEP_ELEMENTS:]
+            yield len(some)
+            if _arrays(type(some[0])):
+                for one in some:
+                    yield from dispose(one)
+
+
 def read_int32s(buf: Buffer, pos: int, count: int) -> tuple[list[int], int]:
     return list(struct.unpack_from(f">{count}i", buf, pos)), pos + 4 * count
 
@@ -233,9 +293,17 @@ def read_tag(buf: Buffer, pos: int) -> tuple[int, int, int]:
     return tag, size, pos
 
 
+def read_tag_count(buf: Buffer, pos: int) -> tuple[int, int]:
+    """How many tagged fields a section has."""
+    count, pos = read_uvarint(buf, pos)
+    if count > TAGS_MAX:
+        raise DecodeError(f"message has too many tagged fields in one place. fields=`{count}` max=`{TAGS_MAX}`")
+    return count, pos
+
+
 def skip_tags(buf: Buffer, pos: int) -> int:
     """The position behind a section of tagged fields of which none is known."""
-    count, pos = read_uvarint(buf, pos)
+    count, pos = read_tag_count(buf, pos)
     for _ in range(count):
         _, size, pos = read_tag(buf, pos)
         pos += size
@@ -317,6 +385,16 @@ def write_count(out: bytearray, count: int) -> None:
 def write_compact_count(out: bytearray, count: int) -> None:
     """The head of an array of `count` elements; -1 is null."""
     write_uvarint(out, count + 1)
+
+
+def portions(items: list[_T]) -> Iterator[list[_T]]:
+    """The elements of an array in the portions that one step writes."""
+    if len(items) <= STEP_ELEMENTS:
+        if items:
+            yield items
+        return
+    for at in range(0, len(items), STEP_ELEMENTS):
+        yield items[at : at + STEP_ELEMENTS]
 
 
 def write_int32s(out: bytearray, values: list[int]) -> None:

@@ -21,7 +21,7 @@ FIXED = {
 }
 """Fixed-width types: struct code, name in a Struct's name, bytes."""
 
-RESERVED = {"buf", "pos", "version", "length", "tags", "tag", "size", "start", "text", "result"}
+RESERVED = {"buf", "pos", "version", "length", "tags", "tag", "size", "start", "text", "result", "step", "portion"}
 """Names that the generated readers use themselves."""
 
 
@@ -83,6 +83,11 @@ class Struct:
     @property
     def tagged(self) -> list[Field]:
         return sorted((x for x in self.fields if x.tag is not None), key=lambda x: x.tag or 0)
+
+    @property
+    def stepped(self) -> bool:
+        """Whether it has an array, directly or in a part of it: then it is read and written in steps."""
+        return any(x.array or (x.struct is not None and x.struct.stepped) for x in self.fields)
 
     def size_min(self) -> int:
         """The least bytes that it takes in any version."""

@@ -22,6 +22,7 @@ from broker.control.load import LoadMeter, broker_load
 from broker.control.member import Membership
 from broker.engine import keys
 from broker.runtime.errors import FencedError, InvalidError, Reason
+from broker.runtime.turns import Turns
 from broker.server.grpc.errors import REASON_KEY
 from broker.server.kafka.context import Context
 from broker.store.memory import MemoryObjects, MemoryStore
@@ -300,6 +301,7 @@ async def ask_epoch(broker: Broker, topic: str, epoch: int, current: int) -> tup
         client_id=None,
         client_host="127.0.0.1",
         api_version=4,
+        turn=Turns(broker.engine.clock.monotonic).begin(),
         host="127.0.0.1",
         port=1,
     )

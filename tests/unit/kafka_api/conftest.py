@@ -14,6 +14,8 @@ from broker.engine.engine import Engine
 from broker.runtime.clock import ManualClock, SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError
+from broker.runtime.steps import finish
+from broker.runtime.turns import Turns
 from broker.server.kafka.apis import APIS
 from broker.server.kafka.context import Context
 from broker.store.memory import MemoryStore
@@ -52,7 +54,7 @@ class Kafka:
         api = APIS[request.API_KEY]
         assert api.serves(version)
         decode, handle = api.load()
-        message, _ = decode(request.encode(version), 0, version)
+        message, _ = finish(decode(request.encode(version), 0, version))
         context = Context(
             engine=self.engine,
             groups=self.groups,
@@ -60,6 +62,7 @@ class Kafka:
             client_id="test",
             client_host="127.0.0.1",
             api_version=version,
+            turn=Turns(self.clock.monotonic).begin(),
             host="broker.test",
             port=9092,
         )

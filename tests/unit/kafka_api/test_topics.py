@@ -341,11 +341,11 @@ def version(kafka: Kafka) -> int:
 async def test_topics_of_one_request_are_made_and_deleted_with_one_commit(kafka: Kafka) -> None:
     await kafka.engine.create_topic("there", 1, {})
     before = version(kafka)
-    names = [f"t{number}" for number in range(200)]
+    names = [f"t{number}" for number in range(60)]
     wrong = [topic("there"), topic("a_b"), topic("a.b"), topic("bad", configs=configs(no_such="1"))]
     results = await create(kafka, *(topic(name) for name in names), *wrong)
-    assert [one.error_code for one in results[:201]] == [0] * 200 + [ErrorCode.TOPIC_ALREADY_EXISTS]
-    assert [one.error_code for one in results[201:]] == [0, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_CONFIG]
+    assert [one.error_code for one in results[:61]] == [0] * 60 + [ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert [one.error_code for one in results[61:]] == [0, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_CONFIG]
     assert version(kafka) == before + 1
     request = DeleteTopicsRequest(topic_names=[*names, "no-such", "a_b"])
     answers = (await kafka.call(request, 5)).responses
@@ -356,9 +356,17 @@ async def test_topics_of_one_request_are_made_and_deleted_with_one_commit(kafka:
 
 async def test_topics_that_are_too_much_for_one_turn_of_the_loop_are_made_with_several_commits(kafka: Kafka) -> None:
     before = version(kafka)
-    results = await create(kafka, *(topic(f"t{number}", num_partitions=4000) for number in range(5)))
+    results = await create(kafka, *(topic(f"t{number}", num_partitions=80) for number in range(5)))
     assert [one.error_code for one in results] == [0] * 5
     assert version(kafka) == before + 3
+
+
+async def test_a_topic_with_many_partitions_is_led_when_it_is_answered(kafka: Kafka) -> None:
+    """They are opened in several turns of the loop."""
+    results = await create(kafka, topic("wide", num_partitions=2_000))
+    assert [one.error_code for one in results] == [0]
+    assert all(kafka.engine.logs["wide"])
+    assert [log.number for log in kafka.engine.logs["wide"] if log is not None] == list(range(2_000))
 
 
 async def test_a_topic_that_somebody_else_deleted_meanwhile_stops_none_of_the_others(kafka: Kafka) -> None:

@@ -111,7 +111,7 @@ def test_records_are_not_copied() -> None:
     ("read", "data", "size_min"),
     [
         (p.read_count, b"\x7f\xff\xff\xff", 1),
-        (p.read_count, (p.ELEMENTS_MAX + 1).to_bytes(4, "big") + bytes(p.ELEMENTS_MAX + 1), 1),
+        (p.read_count, (p.ARRAY_ELEMENTS_MAX + 1).to_bytes(4, "big") + bytes(p.ARRAY_ELEMENTS_MAX + 1), 1),
         (p.read_count, b"\xff\xff\xff\xff", 1),
         (p.read_count, b"\x80\x00\x00\x00", 1),
         (p.read_count, b"\x00\x00\x00\x02abc", 2),

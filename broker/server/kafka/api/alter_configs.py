@@ -22,8 +22,10 @@ from broker.wire.kafka.messages.alter_configs import (
 
 async def handle(request: AlterConfigsRequest, context: Context) -> AlterConfigsResponse:
     response = AlterConfigsResponse()
-    twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
-    for (resource_type, name), one in {(one.resource_type, one.resource_name): one for one in request.resources}.items():
+    each = context.turn.each
+    twice = await repeated(context, ((one.resource_type, one.resource_name) for one in request.resources))
+    resources = {(one.resource_type, one.resource_name): one async for one in each(request.resources)}
+    async for (resource_type, name), one in each(resources.items()):
         result = AlterConfigsResourceResponse(resource_type=resource_type, resource_name=name, error_message=None)
         response.responses.append(result)
         try:
@@ -37,9 +39,9 @@ async def handle(request: AlterConfigsRequest, context: Context) -> AlterConfigs
 
 
 async def _alter(one: AlterConfigsResource, validate_only: bool, context: Context) -> None:
-    if repeated(entry.name for entry in one.configs):
+    if await repeated(context, (entry.name for entry in one.configs)):
         raise InvalidError(Reason.INVALID_REQUEST, "a key is in the request more than once")
-    config = {entry.name: entry.value for entry in one.configs if entry.value is not None}
+    config = {entry.name: entry.value async for entry in context.turn.each(one.configs) if entry.value is not None}
     if len(config) < len(one.configs):
         raise InvalidError(Reason.INVALID_REQUEST, "a key has no value")
     if one.resource_type == BROKER:

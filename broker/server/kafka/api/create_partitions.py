@@ -21,8 +21,10 @@ from broker.wire.kafka.messages.create_partitions import (
 
 async def handle(request: CreatePartitionsRequest, context: Context) -> CreatePartitionsResponse:
     response = CreatePartitionsResponse()
-    twice = repeated(one.name for one in request.topics)
-    for name, one in {one.name: one for one in request.topics}.items():
+    each = context.turn.each
+    twice = await repeated(context, (one.name for one in request.topics))
+    topics = {one.name: one async for one in each(request.topics)}
+    async for name, one in each(topics.items()):
         result = CreatePartitionsTopicResult(name=name)
         response.results.append(result)
         try:
@@ -48,6 +50,6 @@ async def _create(one: CreatePartitionsTopic, validate_only: bool, context: Cont
                 f"manual assignment does not fit. new_partitions=`{added}` assigned=`{len(one.assignments)}`",
             )
         brokers = {broker.broker_id for broker in engine.brokers()}
-        for assignment in one.assignments:
+        async for assignment in context.turn.each(one.assignments):
             check_assignment(brokers, assignment.broker_ids)
     await engine.create_partitions(topic, one.count, validate_only=validate_only)

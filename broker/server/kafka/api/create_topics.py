@@ -34,20 +34,22 @@ DEFAULT = -1
 
 
 async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
-    twice = repeated(one.name for one in request.topics)
-    results: dict[str, Topic | HeadgateError | None] = dict.fromkeys(one.name for one in request.topics)
+    each = context.turn.each
+    twice = await repeated(context, (one.name for one in request.topics))
+    results: dict[str, Topic | HeadgateError | None] = {}
     asked: dict[str, NewTopic] = {}
-    for one in request.topics:
+    async for one in each(request.topics):
+        results[one.name] = None
         try:
             if one.name in twice:
                 raise InvalidError(Reason.INVALID_REQUEST, f"topic is in the request more than once. topic=`{one.name}`")
-            asked[one.name] = _asked(one, context)
+            asked[one.name] = await _asked(one, context)
         except InvalidError as error:
             results[one.name] = error
     created = await context.engine.create_topics(list(asked.values()), validate_only=request.validate_only)
     results.update(zip(asked, created, strict=True))
     response = CreateTopicsResponse()
-    for name, made in results.items():
+    async for name, made in each(results.items()):
         if isinstance(made, HeadgateError):
             result = CreatableTopicResult(name=name, error_code=error_code(made), error_message=error_message(made))
         else:
@@ -57,10 +59,10 @@ async def handle(request: CreateTopicsRequest, context: Context) -> CreateTopics
     return response
 
 
-def _asked(one: CreatableTopic, context: Context) -> NewTopic:
+async def _asked(one: CreatableTopic, context: Context) -> NewTopic:
     partitions: int | None = one.num_partitions
     if one.assignments:
-        partitions = _assigned(one, context)
+        partitions = await _assigned(one, context)
     elif one.replication_factor < 1 and one.replication_factor != DEFAULT:
         raise InvalidError(
             Reason.INVALID_REPLICATION_FACTOR,
@@ -69,14 +71,14 @@ def _asked(one: CreatableTopic, context: Context) -> NewTopic:
     elif partitions == DEFAULT:
         partitions = None
     config: dict[str, str] = {}
-    for entry in one.configs:
+    async for entry in context.turn.each(one.configs):
         if entry.value is None:
             raise InvalidError(Reason.INVALID_CONFIG, f"config of a new topic has no value. key=`{entry.name[:100]}`")
         config[entry.name] = entry.value
     return NewTopic(one.name, partitions, config)
 
 
-def _assigned(one: CreatableTopic, context: Context) -> int:
+async def _assigned(one: CreatableTopic, context: Context) -> int:
     """How many partitions a manual assignment has."""
     if one.replication_factor != DEFAULT or one.num_partitions != DEFAULT:
         raise InvalidError(
@@ -88,7 +90,7 @@ def _assigned(one: CreatableTopic, context: Context) -> int:
     if numbers != list(range(len(numbers))):
         raise InvalidError(Reason.INVALID_REPLICA_ASSIGNMENT, "manual assignment does not have each partition from 0 on once")
     brokers = {broker.broker_id for broker in context.engine.brokers()}
-    for assignment in one.assignments:
+    async for assignment in context.turn.each(one.assignments):
         check_assignment(brokers, assignment.broker_ids)
     return len(numbers)
 

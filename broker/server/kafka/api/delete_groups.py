@@ -10,7 +10,8 @@ from broker.wire.kafka.messages.delete_groups import DeletableGroupResult, Delet
 
 async def handle(request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
     response = DeleteGroupsResponse()
-    for group_id in dict.fromkeys(request.groups_names):
+    asked = {group_id: None async for group_id in context.turn.each(request.groups_names)}
+    async for group_id in context.turn.each(asked):
         reason: Reason | None
         try:
             reason = (await context.groups.delete_group(group_id)).error

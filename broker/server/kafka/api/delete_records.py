@@ -28,10 +28,11 @@ async def handle(request: DeleteRecordsRequest, context: Context) -> DeleteRecor
     response = DeleteRecordsResponse()
     offsets: dict[PartitionLog, int] = {}
     accepted: list[tuple[DeleteRecordsPartitionResult, PartitionLog]] = []
-    for topic in request.topics:
+    each = context.turn.each
+    async for topic in each(request.topics):
         rows = DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(rows)
-        for one in topic.partitions:
+        async for one in each(topic.partitions):
             row = DeleteRecordsPartitionResult(partition_index=one.partition_index, low_watermark=ID_UNKNOWN)
             rows.partitions.append(row)
             try:
@@ -46,7 +47,7 @@ async def handle(request: DeleteRecordsRequest, context: Context) -> DeleteRecor
         await context.engine.delete_below(offsets)
     except HeadgateError as error:
         code = error_code(error)
-    for row, log in accepted:
+    async for row, log in each(accepted):
         row.error_code, row.low_watermark = code, ID_UNKNOWN if code else log.log_start
     return response
 

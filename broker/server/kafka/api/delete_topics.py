@@ -28,14 +28,16 @@ IDS_VERSION_MIN = 6
 
 
 async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
+    each = context.turn.each
     asked = request.topics
     if context.api_version < IDS_VERSION_MIN:
-        asked = [DeleteTopicState(name=name) for name in request.topic_names]
-    names = {topic.id: topic.name for topic in context.engine.topics()}
-    twice = repeated(names.get(one.topic_id, one.topic_id) if one.name is None else one.name for one in asked)
+        asked = [DeleteTopicState(name=name) async for name in each(request.topic_names)]
+    names = {topic.id: topic.name async for topic in each(context.engine.topics())}
+    twice = await repeated(context, (names.get(one.topic_id, one.topic_id) if one.name is None else one.name for one in asked))
     response = DeleteTopicsResponse()
     found: list[tuple[Topic, DeleteTopicState, DeletableTopicResult]] = []
-    for one in {(one.name, one.topic_id): one for one in asked}.values():
+    different = {(one.name, one.topic_id): one async for one in each(asked)}
+    async for one in each(different.values()):
         result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
         response.responses.append(result)
         try:
@@ -53,7 +55,7 @@ async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopics
         except InvalidError as error:
             _refuse(result, error)
     errors = await context.engine.delete_topics([topic for topic, _, _ in found])
-    for (topic, one, result), refused in zip(found, errors, strict=True):
+    async for (topic, one, result), refused in each(zip(found, errors, strict=True)):
         if refused is None:
             continue
         if refused.reason is Reason.UNKNOWN_TOPIC_ID and one.name is not None:

@@ -32,7 +32,9 @@ from broker.wire.kafka.messages.describe_configs import (
 
 async def handle(request: DescribeConfigsRequest, context: Context) -> DescribeConfigsResponse:
     response = DescribeConfigsResponse()
-    for one in {(one.resource_type, one.resource_name): one for one in request.resources}.values():
+    each = context.turn.each
+    resources = {(one.resource_type, one.resource_name): one async for one in each(request.resources)}
+    async for one in each(resources.values()):
         result = DescribeConfigsResult(resource_type=one.resource_type, resource_name=one.resource_name, error_message=None)
         response.results.append(result)
         try:
@@ -41,7 +43,7 @@ async def handle(request: DescribeConfigsRequest, context: Context) -> DescribeC
             result.error_code = error_code(error)
             result.error_message = error_message(error)
             continue
-        wanted = set(one.configuration_keys or ())
+        wanted = {key async for key in each(one.configuration_keys or ())}
         result.configs = [
             _result(entry, request.include_synonyms, request.include_documentation)
             for entry in entries

@@ -24,10 +24,12 @@ NOT_FOUND_VERSION_MIN = MESSAGE_VERSION_MIN = 6
 
 async def handle(request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    return DescribeGroupsResponse(groups=[_describe(group_id, context, operations) for group_id in dict.fromkeys(request.groups)])
+    each = context.turn.each
+    asked = {group_id: None async for group_id in each(request.groups)}
+    return DescribeGroupsResponse(groups=[await _describe(group_id, context, operations) async for group_id in each(asked)])
 
 
-def _describe(group_id: str, context: Context, operations: int) -> DescribedGroup:
+async def _describe(group_id: str, context: Context, operations: int) -> DescribedGroup:
     try:
         group = context.groups.find(group_id)
     except HeadgateError as error:
@@ -55,6 +57,6 @@ def _describe(group_id: str, context: Context, operations: int) -> DescribedGrou
                 member_metadata=member.subscription,
                 member_assignment=member.assignment,
             )
-            for member in shown.members
+            async for member in context.turn.each(shown.members)
         ],
     )

@@ -17,18 +17,23 @@ from broker.wire.kafka.messages.describe_log_dirs import (
 
 async def handle(request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
     engine = context.engine
+    each = context.turn.each
     wanted: dict[str, set[int]] | None = None
     if request.topics is not None:
         wanted = {}
-        for one in request.topics:
-            wanted.setdefault(one.topic, set()).update(one.partitions)
+        async for one in each(request.topics):
+            numbers = wanted.setdefault(one.topic, set())
+            async for number in each(one.partitions):
+                numbers.add(number)
     result = DescribeLogDirsResult(log_dir=engine.store.url)
-    for topic in engine.topics():
-        numbers = range(topic.partitions) if wanted is None else sorted(wanted.get(topic.name, ()))
+    async for topic in each(engine.topics()):
+        logs = [
+            log
+            for number, log in enumerate(engine.logs_by_id.get(topic.id, ()))
+            if log is not None and (wanted is None or number in wanted.get(topic.name, ()))
+        ]
         partitions = [
-            DescribeLogDirsPartition(partition_index=log.number, partition_size=log.size_bytes)
-            for log in (engine.logs_by_id[topic.id][number] for number in numbers if 0 <= number < topic.partitions)
-            if log is not None
+            DescribeLogDirsPartition(partition_index=log.number, partition_size=log.size_bytes) async for log in each(logs)
         ]
         if partitions:
             result.topics.append(DescribeLogDirsTopic(name=topic.name, partitions=partitions))

@@ -20,17 +20,20 @@ from broker.wire.kafka.messages.describe_producers import (
 
 async def handle(request: DescribeProducersRequest, context: Context) -> DescribeProducersResponse:
     wanted: dict[str, dict[int, None]] = {}
-    for topic in request.topics:
-        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    each = context.turn.each
+    async for topic in each(request.topics):
+        rows = wanted.setdefault(topic.name, {})
+        async for number in each(topic.partition_indexes):
+            rows[number] = None
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(name=name, partitions=[_describe(name, number, context) for number in numbers])
-            for name, numbers in wanted.items()
+            TopicResponse(name=name, partitions=[await _describe(name, number, context) async for number in each(numbers)])
+            async for name, numbers in each(wanted.items())
         ]
     )
 
 
-def _describe(topic: str, number: int, context: Context) -> PartitionResponse:
+async def _describe(topic: str, number: int, context: Context) -> PartitionResponse:
     try:
         log = context.engine.partition(context.engine.topic(topic), number)
     except HeadgateError as error:
@@ -46,6 +49,6 @@ def _describe(topic: str, number: int, context: Context) -> PartitionResponse:
                 coordinator_epoch=ID_UNKNOWN,
                 current_txn_start_offset=ID_UNKNOWN,
             )
-            for producer in log.producers()
+            async for producer in context.turn.each(log.producers())
         ],
     )

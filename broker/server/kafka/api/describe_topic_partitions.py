@@ -32,15 +32,17 @@ PARTITIONS_MAX = 2000
 async def handle(request: DescribeTopicPartitionsRequest, context: Context) -> DescribeTopicPartitionsResponse:
     engine = context.engine
     cursor = request.cursor
-    names = {one.name for one in request.topics} or {topic.name for topic in engine.topics()}
+    each = context.turn.each
+    asked = {one.name async for one in each(request.topics)}
+    names = sorted(asked or {topic.name async for topic in each(engine.topics())})
     response = DescribeTopicPartitionsResponse()
     if cursor is not None and cursor.partition_index < 0:
         response.topics = [
-            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name) for name in sorted(names)
+            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name) async for name in each(names)
         ]
         return response
     room = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
-    for name in sorted(names):
+    async for name in each(names):
         first = 0
         if cursor is not None:
             if name < cursor.topic_name:
@@ -60,7 +62,7 @@ async def handle(request: DescribeTopicPartitionsRequest, context: Context) -> D
                 name=name,
                 topic_id=topic.id,
                 is_internal=is_internal(name),
-                partitions=[_partition(topic, number, context) for number in range(first, end)],
+                partitions=[_partition(topic, number, context) async for number in each(range(first, end))],
                 topic_authorized_operations=TOPIC_OPERATIONS,
             )
         )

@@ -26,7 +26,9 @@ async def handle(request: FindCoordinatorRequest, context: Context) -> FindCoord
         return FindCoordinatorResponse(
             error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
         )
-    return FindCoordinatorResponse(coordinators=[_find(key, request.key_type, context) for key in request.coordinator_keys])
+    return FindCoordinatorResponse(
+        coordinators=[_find(key, request.key_type, context) async for key in context.turn.each(request.coordinator_keys)]
+    )
 
 
 def _find(key: str, key_type: int, context: Context) -> Coordinator:

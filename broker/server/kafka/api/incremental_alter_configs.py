@@ -24,8 +24,10 @@ from broker.wire.kafka.messages.incremental_alter_configs import (
 
 async def handle(request: IncrementalAlterConfigsRequest, context: Context) -> IncrementalAlterConfigsResponse:
     response = IncrementalAlterConfigsResponse()
-    twice = repeated((one.resource_type, one.resource_name) for one in request.resources)
-    for (resource_type, name), one in {(one.resource_type, one.resource_name): one for one in request.resources}.items():
+    each = context.turn.each
+    twice = await repeated(context, ((one.resource_type, one.resource_name) for one in request.resources))
+    resources = {(one.resource_type, one.resource_name): one async for one in each(request.resources)}
+    async for (resource_type, name), one in each(resources.items()):
         result = AlterConfigsResourceResponse(resource_type=resource_type, resource_name=name, error_message=None)
         response.responses.append(result)
         try:
@@ -40,7 +42,7 @@ async def handle(request: IncrementalAlterConfigsRequest, context: Context) -> I
 
 async def _alter(one: AlterConfigsResource, validate_only: bool, context: Context) -> None:
     changes: dict[str, tuple[Operation, str]] = {}
-    for entry in one.configs:
+    async for entry in context.turn.each(one.configs):
         if entry.name in changes:
             raise InvalidError(Reason.INVALID_REQUEST, f"key is in the request more than once. key=`{entry.name[:100]}`")
         if entry.config_operation not in Operation.__members__.values():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from broker.cluster.groups.events import Join, JoinReply
 from broker.runtime.errors import HeadgateError
 from broker.server.kafka.context import Context
-from broker.server.kafka.errors import reason_code
+from broker.server.kafka.errors import ErrorCode, reason_code
 from broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 REBALANCE_TIMEOUT_VERSION_MIN = 1
@@ -18,9 +18,14 @@ MEMBER_ID_REQUIRED_VERSION_MIN = 4
 NULL_PROTOCOL_VERSION_MIN = 7
 SKIP_ASSIGNMENT_VERSION_MIN = 9
 
+PROTOCOLS_MAX = 100
+"""Assignors that one member may name. A group compares those of all members in one turn of the loop; clients have three or four."""
+
 
 async def handle(request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
     groups, version = context.groups, context.api_version
+    if len(request.protocols) > PROTOCOLS_MAX:
+        return JoinGroupResponse(error_code=ErrorCode.INVALID_REQUEST, member_id=request.member_id)
     client_id = context.client_id or ""
     has_rebalance_timeout = version >= REBALANCE_TIMEOUT_VERSION_MIN
     event = Join(

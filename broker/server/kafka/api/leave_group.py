@@ -1,6 +1,7 @@
 """LeaveGroup (13), versions 0-5: members go, and the rest need not wait for their sessions to end.
 
-One member before version 3, whose error is the response's own; then any number, also static ones by their instance id (KIP-345).
+One member before version 3, whose error is the response's own; then as many as a group may have, also static ones by their instance
+id (KIP-345).
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 from broker.cluster.groups.events import Leave, LeaveReply, Leaving
 from broker.runtime.errors import HeadgateError
 from broker.server.kafka.context import Context
-from broker.server.kafka.errors import reason_code
+from broker.server.kafka.errors import ErrorCode, reason_code
 from broker.wire.kafka.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 MEMBERS_VERSION_MIN = 3
 
 
 async def handle(request: LeaveGroupRequest, context: Context) -> LeaveGroupResponse:
+    if len(request.members) > context.settings.group_max_size:
+        return LeaveGroupResponse(error_code=ErrorCode.INVALID_REQUEST)
     several = context.api_version >= MEMBERS_VERSION_MIN
     members = tuple(Leaving(member_id=member.member_id, instance_id=member.group_instance_id) for member in request.members)
     event = Leave(token=context.groups.token(), members=members if several else (Leaving(member_id=request.member_id),))

@@ -11,15 +11,16 @@ TYPE = "classic"
 
 
 async def handle(request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
-    states = {state.lower() for state in request.states_filter}
-    types = {type.lower() for type in request.types_filter}
+    each = context.turn.each
+    states = {state.lower() async for state in each(request.states_filter)}
+    types = {type.lower() async for type in each(request.types_filter)}
     if types and TYPE not in types:
         return ListGroupsResponse()
     try:
         return ListGroupsResponse(
             groups=[
                 ListedGroup(group_id=row.group_id, protocol_type=row.protocol_type, group_state=row.state.value, group_type=TYPE)
-                for row in context.groups.list_groups()
+                async for row in each(context.groups.list_groups())
                 if not states or row.state.value.lower() in states
             ]
         )

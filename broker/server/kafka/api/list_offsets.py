@@ -12,6 +12,7 @@ storage answers. Without transactions both isolation levels see the same end.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from broker.runtime.errors import HeadgateError
@@ -28,6 +29,7 @@ from broker.wire.kafka.messages.list_offsets import (
 
 if TYPE_CHECKING:
     from broker.engine.partition import PartitionLog
+    from broker.runtime.turns import Turn
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _VERSION_MIN = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
@@ -38,14 +40,14 @@ LOOKUPS_MAX = 16
 
 
 async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
-    twice = repeated((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
-    room = asyncio.Semaphore(LOOKUPS_MAX)
-    searches = []
+    each = context.turn.each
+    twice = await repeated(context, ((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions))
+    searches: list[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]] = []
     response = ListOffsetsResponse()
-    for topic in request.topics:
+    async for topic in each(request.topics):
         answers = ListOffsetsTopicResponse(name=topic.name)
         response.topics.append(answers)
-        for one in topic.partitions:
+        async for one in each(topic.partitions):
             answer = ListOffsetsPartitionResponse(partition_index=one.partition_index)
             answers.partitions.append(answer)
             if (topic.name, one.partition_index) in twice:
@@ -53,16 +55,20 @@ async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
             elif one.timestamp < 0 and context.api_version < _VERSION_MIN.get(one.timestamp, 1 << 15):
                 answer.error_code = ErrorCode.UNSUPPORTED_VERSION
             elif one.timestamp >= 0 or one.timestamp == MAX_TIMESTAMP:
-                searches.append(_search(topic.name, one, answer, context, room))
+                searches.append((topic.name, one, answer))
             else:
                 _name(topic.name, one, answer, context)
-    await asyncio.gather(*searches)
+    left = iter(searches)
+    await asyncio.gather(*(_search_all(left, context) for _ in range(min(len(searches), LOOKUPS_MAX))))
     return response
 
 
-def is_led_elsewhere(response: ListOffsetsResponse) -> bool:
+async def is_led_elsewhere(response: ListOffsetsResponse, turn: Turn) -> bool:
     """Whether one of the partitions is not led by this broker."""
-    return any(one.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER for topic in response.topics for one in topic.partitions)
+    async for one in turn.each(one for topic in response.topics for one in topic.partitions):
+        if one.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return True
+    return False
 
 
 def _name(topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, context: Context) -> None:
@@ -83,22 +89,25 @@ def _name(topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionRes
         _set_epoch(answer, log, context)
 
 
-async def _search(
-    topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, context: Context, room: asyncio.Semaphore
-) -> None:
+async def _search_all(left: Iterator[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]], context: Context) -> None:
+    """Answer what is left, one after another."""
+    async for topic, one, answer in context.turn.each(left):
+        await _search(topic, one, answer, context)
+
+
+async def _search(topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, context: Context) -> None:
     """Answer an offset for which records must be read."""
     engine = context.engine
-    async with room:
-        try:
-            log = engine.partition(engine.topic(topic), one.partition_index)
-            check_leader_epoch(log, one.current_leader_epoch)
-            if one.timestamp == MAX_TIMESTAMP:
-                found = await engine.max_timestamp(log)
-            else:
-                found = await engine.offset_for_timestamp(log, one.timestamp)
-        except HeadgateError as error:
-            answer.error_code = error_code(error)
-            return
+    try:
+        log = engine.partition(engine.topic(topic), one.partition_index)
+        check_leader_epoch(log, one.current_leader_epoch)
+        if one.timestamp == MAX_TIMESTAMP:
+            found = await engine.max_timestamp(log)
+        else:
+            found = await engine.offset_for_timestamp(log, one.timestamp)
+    except HeadgateError as error:
+        answer.error_code = error_code(error)
+        return
     if found is not None:
         answer.timestamp, answer.offset = found
         _set_epoch(answer, log, context)

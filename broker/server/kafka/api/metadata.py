@@ -53,33 +53,35 @@ async def handle(request: MetadataRequest, context: Context) -> MetadataResponse
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
+    each = context.turn.each
     asked = request.topics
     if asked is None or (not asked and context.api_version == ALL_IS_EMPTY_VERSION):
-        response.topics = [_describe(topic, context, operations) for topic in engine.topics()]
+        response.topics = [await _describe(topic, context, operations) async for topic in each(engine.topics())]
         return response
     if context.api_version < IDS_VERSION_MIN and any(one.name is None or one.topic_id != ZERO_UUID for one in asked):
         response.topics = [
-            MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=one.name or "", topic_id=one.topic_id) for one in asked
+            MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=one.name or "", topic_id=one.topic_id)
+            async for one in each(asked)
         ]
         return response
-    ids = dict.fromkeys(one.topic_id for one in asked if one.topic_id != ZERO_UUID)
+    ids = {one.topic_id: None async for one in each(asked) if one.topic_id != ZERO_UUID}
     if ids:
-        for topic_id in ids:
+        async for topic_id in each(ids):
             try:
-                response.topics.append(_describe(engine.topic_by_id(topic_id), context, operations))
+                response.topics.append(await _describe(engine.topic_by_id(topic_id), context, operations))
             except InvalidError as error:
                 response.topics.append(MetadataResponseTopic(error_code=error_code(error), name=None, topic_id=topic_id))
         return response
-    names = list(dict.fromkeys(one.name or "" for one in asked))
+    names = {one.name or "": None async for one in each(asked)}
     refused: dict[str, HeadgateError] = {}
     if request.allow_auto_topic_creation and context.settings.auto_create_topics:
-        refused = await _create([name for name in names if name not in engine.manifest.topics], context)
-    for name in names:
+        refused = await _create([name async for name in each(names) if name not in engine.manifest.topics], context)
+    async for name in each(names):
         topic = engine.manifest.topics.get(name)
         if topic is None:
             response.topics.append(MetadataResponseTopic(error_code=_code(name, refused.get(name)), name=name))
         else:
-            response.topics.append(_describe(topic, context, operations))
+            response.topics.append(await _describe(topic, context, operations))
     return response
 
 
@@ -91,7 +93,8 @@ def _broker(broker: Incarnation, context: Context) -> MetadataResponseBroker:
 async def _create(names: list[str], context: Context) -> dict[str, HeadgateError]:
     """Make topics. Returns why some were not: also where another client was faster."""
     created = await context.engine.create_topics([NewTopic(name) for name in names]) if names else []
-    return {name: made for name, made in zip(names, created, strict=True) if isinstance(made, HeadgateError)}
+    made = context.turn.each(zip(names, created, strict=True))
+    return {name: error async for name, error in made if isinstance(error, HeadgateError)}
 
 
 def _code(name: str, error: HeadgateError | None) -> ErrorCode:
@@ -102,12 +105,12 @@ def _code(name: str, error: HeadgateError | None) -> ErrorCode:
     return ErrorCode.LEADER_NOT_AVAILABLE if again else error_code(error)
 
 
-def _describe(topic: Topic, context: Context, operations: int) -> MetadataResponseTopic:
+async def _describe(topic: Topic, context: Context, operations: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=is_internal(topic.name),
-        partitions=[_partition(topic, number, context) for number in range(topic.partitions)],
+        partitions=[_partition(topic, number, context) async for number in context.turn.each(range(topic.partitions))],
         topic_authorized_operations=operations,
     )
 

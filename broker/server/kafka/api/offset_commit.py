@@ -7,12 +7,14 @@ version 9, then GROUP_ID_NOT_FOUND. Positions of topics and partitions that do n
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from broker.cluster.groups.shard import Commit, RowsReply
 from broker.cluster.offsets import Position
-from broker.runtime.errors import HeadgateError, Reason
+from broker.runtime.errors import Reason
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import ErrorCode, reason_code
-from broker.server.kafka.shared import unknown_topic_code
+from broker.server.kafka.shared import in_portions, unknown_topic_code
 from broker.wire.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -28,11 +30,12 @@ async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommit
     positions: list[Position] = []
     results: list[OffsetCommitResponsePartition] = []
     topics = context.engine.manifest.topics
-    for asked in request.topics:
+    each = context.turn.each
+    async for asked in each(request.topics):
         topic = topics.get(asked.name)
         rows = OffsetCommitResponseTopic(name=asked.name)
         response.topics.append(rows)
-        for row in asked.partitions:
+        async for row in each(asked.partitions):
             result = OffsetCommitResponsePartition(partition_index=row.partition_index)
             rows.partitions.append(result)
             if topic is None:
@@ -51,26 +54,27 @@ async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommit
                         topic_id=topic.id,
                     )
                 )
+
     # Also without positions: the member must learn that it is fenced or unknown, and its commit is a sign of life.
-    event = Commit(
-        token=context.groups.token(),
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-        generation=request.generation_id_or_member_epoch,
-        positions=tuple(positions),
-        retention_ms=request.retention_time_ms,
-        unknown_group=_unknown_group(context.api_version),
-    )
-    try:
-        reply = await context.groups.commit(request.group_id, event)
-    except HeadgateError as error:
-        reply = RowsReply(error=error.reason)
+    def commit(portion: list[Position]) -> Awaitable[RowsReply]:
+        event = Commit(
+            token=context.groups.token(),
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id_or_member_epoch,
+            positions=tuple(portion),
+            retention_ms=request.retention_time_ms,
+            unknown_group=_unknown_group(context.api_version),
+        )
+        return context.groups.commit(request.group_id, event)
+
+    reply = await in_portions(context, positions, commit)
     if reply.error is not None:
-        for topic_rows in response.topics:
-            for result in topic_rows.partitions:
+        async for topic_rows in each(response.topics):
+            async for result in each(topic_rows.partitions):
                 result.error_code = _code(reply.error)
     else:
-        for result, reason in zip(results, reply.errors, strict=True):
+        async for result, reason in each(zip(results, reply.errors, strict=True)):
             if reason is not None:
                 result.error_code = _code(reason)
     return response

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from broker.cluster.groups.shard import RowsReply
-from broker.runtime.errors import HeadgateError
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import ErrorCode, reason_code
+from broker.server.kafka.shared import in_portions
 from broker.wire.kafka.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -19,11 +18,12 @@ async def handle(request: OffsetDeleteRequest, context: Context) -> OffsetDelete
     rows: list[tuple[str, int]] = []
     results: list[OffsetDeleteResponsePartition] = []
     topics = context.engine.manifest.topics
-    for asked in request.topics:
+    each = context.turn.each
+    async for asked in each(request.topics):
         topic = topics.get(asked.name)
         answer = OffsetDeleteResponseTopic(name=asked.name)
         response.topics.append(answer)
-        for partition in asked.partitions:
+        async for partition in each(asked.partitions):
             result = OffsetDeleteResponsePartition(partition_index=partition.partition_index)
             answer.partitions.append(result)
             if topic is None or not 0 <= partition.partition_index < topic.partitions:
@@ -31,12 +31,9 @@ async def handle(request: OffsetDeleteRequest, context: Context) -> OffsetDelete
             else:
                 rows.append((asked.name, partition.partition_index))
                 results.append(result)
-    try:
-        reply = await context.groups.delete_positions(request.group_id, rows)
-    except HeadgateError as error:
-        reply = RowsReply(error=error.reason)
+    reply = await in_portions(context, rows, lambda portion: context.groups.delete_positions(request.group_id, portion))
     if reply.error is not None:
         return OffsetDeleteResponse(error_code=reason_code(reply.error))
-    for result, reason in zip(results, reply.errors, strict=True):
+    async for result, reason in each(zip(results, reply.errors, strict=True)):
         result.error_code = reason_code(reason)
     return response

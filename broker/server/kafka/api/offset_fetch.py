@@ -31,24 +31,25 @@ Rows = dict[str, list[tuple[int, OffsetValue | None]]]
 
 
 async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
+    each = context.turn.each
     if context.api_version >= GROUPS_VERSION_MIN:
         return OffsetFetchResponse(
             groups=[
-                _group(
+                await _group(
                     context,
                     group.group_id,
-                    None if group.topics is None else [(topic.name, topic.partition_indexes) for topic in group.topics],
+                    None if group.topics is None else [(topic.name, topic.partition_indexes) async for topic in each(group.topics)],
                 )
-                for group in {group.group_id: group for group in request.groups}.values()
+                async for group in each({group.group_id: group async for group in each(request.groups)}.values())
             ]
         )
-    asked = None if request.topics is None else [(topic.name, topic.partition_indexes) for topic in request.topics]
+    asked = None if request.topics is None else [(topic.name, topic.partition_indexes) async for topic in each(request.topics)]
     code = 0
     try:
-        rows = _rows(context, request.group_id, asked)
+        rows = await _rows(context, request.group_id, asked)
     except HeadgateError as error:
         code = error_code(error)
-        rows = {name: [(partition, None) for partition in partitions] for name, partitions in asked or ()}
+        rows = {name: [(partition, None) async for partition in each(partitions)] async for name, partitions in each(asked or ())}
     of_partition = code if context.api_version < TOP_LEVEL_ERROR_VERSION_MIN else 0
     return OffsetFetchResponse(
         error_code=code,
@@ -63,17 +64,18 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
                         metadata="" if value is None else value.metadata,
                         error_code=of_partition,
                     )
-                    for partition, value in partitions
+                    async for partition, value in each(partitions)
                 ],
             )
-            for name, partitions in rows.items()
+            async for name, partitions in each(rows.items())
         ],
     )
 
 
-def _group(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None) -> OffsetFetchResponseGroup:
+async def _group(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None) -> OffsetFetchResponseGroup:
+    each = context.turn.each
     try:
-        rows = _rows(context, group_id, asked)
+        rows = await _rows(context, group_id, asked)
     except HeadgateError as error:
         return OffsetFetchResponseGroup(group_id=group_id, error_code=error_code(error))
     return OffsetFetchResponseGroup(
@@ -88,22 +90,28 @@ def _group(context: Context, group_id: str, asked: list[tuple[str, list[int]]] |
                         committed_leader_epoch=ID_UNKNOWN if value is None else value.leader_epoch,
                         metadata="" if value is None else value.metadata,
                     )
-                    for partition, value in partitions
+                    async for partition, value in each(partitions)
                 ],
             )
-            for name, partitions in rows.items()
+            async for name, partitions in each(rows.items())
         ],
     )
 
 
-def _rows(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None) -> Rows:
+async def _rows(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None) -> Rows:
+    each = context.turn.each
     if asked is None:
         rows: Rows = {}
-        for topic, partition, value in context.groups.positions(group_id):
+        async for topic, partition, value in each(context.groups.positions(group_id)):
             rows.setdefault(topic, []).append((partition, value))
         return rows
     wanted: dict[str, dict[int, None]] = {}
-    for name, partitions in asked:
-        wanted.setdefault(name, {}).update(dict.fromkeys(partitions))
+    async for name, partitions in each(asked):
+        numbers = wanted.setdefault(name, {})
+        async for number in each(partitions):
+            numbers[number] = None
     position = context.groups.position
-    return {name: [(number, position(group_id, name, number)) for number in numbers] for name, numbers in wanted.items()}
+    return {
+        name: [(number, position(group_id, name, number)) async for number in each(numbers)]
+        async for name, numbers in each(wanted.items())
+    }

@@ -20,6 +20,7 @@ from broker.wire.kafka.messages.offset_for_leader_epoch import (
 
 
 async def handle(request: OffsetForLeaderEpochRequest, context: Context) -> OffsetForLeaderEpochResponse:
+    each = context.turn.each
     refusal: HeadgateError | None = None
     try:
         await context.engine.confirm()
@@ -28,9 +29,9 @@ async def handle(request: OffsetForLeaderEpochRequest, context: Context) -> Offs
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_end(topic.topic, one, context, refusal) for one in topic.partitions]
+                topic=topic.topic, partitions=[_end(topic.topic, one, context, refusal) async for one in each(topic.partitions)]
             )
-            for topic in request.topics
+            async for topic in each(request.topics)
         ]
     )
 

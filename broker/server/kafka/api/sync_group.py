@@ -1,7 +1,7 @@
 """SyncGroup (14), versions 0-5: get what the leader assigned, and wait for it; the leader's own brings the assignment.
 
 While groups are loaded the answer is REBALANCE_IN_PROGRESS, as Kafka's: old clients do not expect COORDINATOR_LOAD_IN_PROGRESS
-here, and joining again is what there is to do.
+here, and joining again is what there is to do. More assignments than a group may have members are INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRes
 
 
 async def handle(request: SyncGroupRequest, context: Context) -> SyncGroupResponse:
+    if len(request.assignments) > context.settings.group_max_size:
+        return SyncGroupResponse(error_code=ErrorCode.INVALID_REQUEST)
     event = Sync(
         token=context.groups.token(),
         member_id=request.member_id,

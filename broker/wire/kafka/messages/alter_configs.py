@@ -6,11 +6,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
@@ -18,6 +20,7 @@ from broker.wire.kafka.primitives import (
     read_nullable_string,
     read_string,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -66,24 +69,29 @@ class AlterConfigsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsRequest, int]]:
+        """`decode` in steps."""
         check_version("AlterConfigsRequest", version, 0, 2)
         try:
-            return _read_alter_configs_request(buf, pos, version)
+            return (yield from _read_alter_configs_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("AlterConfigsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(AlterConfigsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("AlterConfigsRequest", version, 0, 2)
-        _write_alter_configs_request(out, self, version)
+        yield from _write_alter_configs_request(out, self, version)
 
 
 def _read_alterable_config(buf: Buffer, pos: int, version: int) -> tuple[AlterableConfig, int]:
@@ -119,7 +127,7 @@ def _write_alterable_config(out: bytearray, value: AlterableConfig, version: int
         out.append(0)
 
 
-def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResource, int]:
+def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsResource, int]]:
     (resource_type,) = _I8.unpack_from(buf, pos)
     pos += 1
     resource_name: str
@@ -132,9 +140,11 @@ def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> tuple[A
     else:
         length, pos = read_count(buf, pos, 3)
     configs: list[AlterableConfig] = []
-    for _ in range(length):
-        alterable_config, pos = _read_alterable_config(buf, pos, version)
-        configs.append(alterable_config)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            alterable_config, pos = _read_alterable_config(buf, pos, version)
+            configs.append(alterable_config)
     if version == 2:
         pos = skip_tags(buf, pos)
     result = AlterConfigsResource(
@@ -145,7 +155,7 @@ def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> tuple[A
     return result, pos
 
 
-def _write_alter_configs_resource(out: bytearray, value: AlterConfigsResource, version: int) -> None:
+def _write_alter_configs_resource(out: bytearray, value: AlterConfigsResource, version: int) -> Steps[None]:
     out += _I8.pack(value.resource_type)
     if version >= 2:
         write_compact_string(out, value.resource_name)
@@ -155,21 +165,25 @@ def _write_alter_configs_resource(out: bytearray, value: AlterConfigsResource, v
         write_compact_count(out, len(value.configs))
     else:
         write_count(out, len(value.configs))
-    for alterable_config in value.configs:
-        _write_alterable_config(out, alterable_config, version)
+    for some_configs in portions(value.configs):
+        yield len(some_configs)
+        for alterable_config in some_configs:
+            _write_alterable_config(out, alterable_config, version)
     if version == 2:
         out.append(0)
 
 
-def _read_alter_configs_request(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsRequest, int]:
+def _read_alter_configs_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 4)
     else:
         length, pos = read_count(buf, pos, 4)
     resources: list[AlterConfigsResource] = []
-    for _ in range(length):
-        alter_configs_resource, pos = _read_alter_configs_resource(buf, pos, version)
-        resources.append(alter_configs_resource)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            alter_configs_resource, pos = yield from _read_alter_configs_resource(buf, pos, version)
+            resources.append(alter_configs_resource)
     (validate_only,) = _BOOL.unpack_from(buf, pos)
     pos += 1
     if version == 2:
@@ -181,13 +195,15 @@ def _read_alter_configs_request(buf: Buffer, pos: int, version: int) -> tuple[Al
     return result, pos
 
 
-def _write_alter_configs_request(out: bytearray, value: AlterConfigsRequest, version: int) -> None:
+def _write_alter_configs_request(out: bytearray, value: AlterConfigsRequest, version: int) -> Steps[None]:
     if version >= 2:
         write_compact_count(out, len(value.resources))
     else:
         write_count(out, len(value.resources))
-    for alter_configs_resource in value.resources:
-        _write_alter_configs_resource(out, alter_configs_resource, version)
+    for some_resources in portions(value.resources):
+        yield len(some_resources)
+        for alter_configs_resource in some_resources:
+            yield from _write_alter_configs_resource(out, alter_configs_resource, version)
     out += _BOOL.pack(value.validate_only)
     if version == 2:
         out.append(0)
@@ -221,24 +237,29 @@ class AlterConfigsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsResponse, int]]:
+        """`decode` in steps."""
         check_version("AlterConfigsResponse", version, 0, 2)
         try:
-            return _read_alter_configs_response(buf, pos, version)
+            return (yield from _read_alter_configs_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("AlterConfigsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(AlterConfigsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("AlterConfigsResponse", version, 0, 2)
-        _write_alter_configs_response(out, self, version)
+        yield from _write_alter_configs_response(out, self, version)
 
 
 def _read_alter_configs_resource_response(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResourceResponse, int]:
@@ -282,7 +303,7 @@ def _write_alter_configs_resource_response(out: bytearray, value: AlterConfigsRe
         out.append(0)
 
 
-def _read_alter_configs_response(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResponse, int]:
+def _read_alter_configs_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 2:
@@ -290,9 +311,11 @@ def _read_alter_configs_response(buf: Buffer, pos: int, version: int) -> tuple[A
     else:
         length, pos = read_count(buf, pos, 6)
     responses: list[AlterConfigsResourceResponse] = []
-    for _ in range(length):
-        alter_configs_resource_response, pos = _read_alter_configs_resource_response(buf, pos, version)
-        responses.append(alter_configs_resource_response)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            alter_configs_resource_response, pos = _read_alter_configs_resource_response(buf, pos, version)
+            responses.append(alter_configs_resource_response)
     if version == 2:
         pos = skip_tags(buf, pos)
     result = AlterConfigsResponse(
@@ -302,13 +325,15 @@ def _read_alter_configs_response(buf: Buffer, pos: int, version: int) -> tuple[A
     return result, pos
 
 
-def _write_alter_configs_response(out: bytearray, value: AlterConfigsResponse, version: int) -> None:
+def _write_alter_configs_response(out: bytearray, value: AlterConfigsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 2:
         write_compact_count(out, len(value.responses))
     else:
         write_count(out, len(value.responses))
-    for alter_configs_resource_response in value.responses:
-        _write_alter_configs_resource_response(out, alter_configs_resource_response, version)
+    for some_responses in portions(value.responses):
+        yield len(some_responses)
+        for alter_configs_resource_response in some_responses:
+            _write_alter_configs_resource_response(out, alter_configs_resource_response, version)
     if version == 2:
         out.append(0)

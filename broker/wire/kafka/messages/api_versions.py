@@ -6,17 +6,20 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_string,
     read_count,
     read_tag,
-    read_uvarint,
+    read_tag_count,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_string,
     write_count,
@@ -45,23 +48,30 @@ class ApiVersionsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ApiVersionsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ApiVersionsRequest, int]]:
+        """`decode` in steps."""
         check_version("ApiVersionsRequest", version, 0, 4)
         try:
+            yield 1
             return _read_api_versions_request(buf, pos, version)
         except PARSE_ERRORS as error:
             raise malformed("ApiVersionsRequest", version, error) from error
 
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ApiVersionsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ApiVersionsRequest.decoding(buf, pos, version))
+
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ApiVersionsRequest", version, 0, 4)
+        yield 1
         _write_api_versions_request(out, self, version)
 
 
@@ -152,24 +162,29 @@ class ApiVersionsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ApiVersionsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ApiVersionsResponse, int]]:
+        """`decode` in steps."""
         check_version("ApiVersionsResponse", version, 0, 4)
         try:
-            return _read_api_versions_response(buf, pos, version)
+            return (yield from _read_api_versions_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ApiVersionsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ApiVersionsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ApiVersionsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ApiVersionsResponse", version, 0, 4)
-        _write_api_versions_response(out, self, version)
+        yield from _write_api_versions_response(out, self, version)
 
 
 def _read_api_version(buf: Buffer, pos: int, version: int) -> tuple[ApiVersion, int]:
@@ -229,7 +244,7 @@ def _write_finalized_feature_key(out: bytearray, value: FinalizedFeatureKey, ver
     out.append(0)
 
 
-def _read_api_versions_response(buf: Buffer, pos: int, version: int) -> tuple[ApiVersionsResponse, int]:
+def _read_api_versions_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ApiVersionsResponse, int]]:
     (error_code,) = _I16.unpack_from(buf, pos)
     pos += 2
     if version >= 3:
@@ -237,9 +252,11 @@ def _read_api_versions_response(buf: Buffer, pos: int, version: int) -> tuple[Ap
     else:
         length, pos = read_count(buf, pos, 6)
     api_keys: list[ApiVersion] = []
-    for _ in range(length):
-        api_version, pos = _read_api_version(buf, pos, version)
-        api_keys.append(api_version)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            api_version, pos = _read_api_version(buf, pos, version)
+            api_keys.append(api_version)
     throttle_time_ms: int = 0
     if version >= 1:
         (throttle_time_ms,) = _I32.unpack_from(buf, pos)
@@ -249,25 +266,29 @@ def _read_api_versions_response(buf: Buffer, pos: int, version: int) -> tuple[Ap
     finalized_features: list[FinalizedFeatureKey] = []
     zk_migration_ready: bool = False
     if version >= 3:
-        tags, pos = read_uvarint(buf, pos)
+        tags, pos = read_tag_count(buf, pos)
         for _ in range(tags):
             tag, size, start = read_tag(buf, pos)
             pos = start
             if tag == 0:
                 length, pos = read_compact_count(buf, pos, 6)
                 supported_features = []
-                for _ in range(length):
-                    supported_feature_key, pos = _read_supported_feature_key(buf, pos, version)
-                    supported_features.append(supported_feature_key)
+                for step in steps(length):
+                    yield step
+                    for _ in range(step):
+                        supported_feature_key, pos = _read_supported_feature_key(buf, pos, version)
+                        supported_features.append(supported_feature_key)
             elif tag == 1:
                 (finalized_features_epoch,) = _I64.unpack_from(buf, pos)
                 pos += 8
             elif tag == 2:
                 length, pos = read_compact_count(buf, pos, 6)
                 finalized_features = []
-                for _ in range(length):
-                    finalized_feature_key, pos = _read_finalized_feature_key(buf, pos, version)
-                    finalized_features.append(finalized_feature_key)
+                for step in steps(length):
+                    yield step
+                    for _ in range(step):
+                        finalized_feature_key, pos = _read_finalized_feature_key(buf, pos, version)
+                        finalized_features.append(finalized_feature_key)
             elif tag == 3:
                 (zk_migration_ready,) = _BOOL.unpack_from(buf, pos)
                 pos += 1
@@ -287,14 +308,16 @@ def _read_api_versions_response(buf: Buffer, pos: int, version: int) -> tuple[Ap
     return result, pos
 
 
-def _write_api_versions_response(out: bytearray, value: ApiVersionsResponse, version: int) -> None:
+def _write_api_versions_response(out: bytearray, value: ApiVersionsResponse, version: int) -> Steps[None]:
     out += _I16.pack(value.error_code)
     if version >= 3:
         write_compact_count(out, len(value.api_keys))
     else:
         write_count(out, len(value.api_keys))
-    for api_version in value.api_keys:
-        _write_api_version(out, api_version, version)
+    for some_api_keys in portions(value.api_keys):
+        yield len(some_api_keys)
+        for api_version in some_api_keys:
+            _write_api_version(out, api_version, version)
     if version >= 1:
         out += _I32.pack(value.throttle_time_ms)
     if version >= 3:
@@ -304,8 +327,10 @@ def _write_api_versions_response(out: bytearray, value: ApiVersionsResponse, ver
             tags += 1
             body = bytearray()
             write_compact_count(body, len(value.supported_features))
-            for supported_feature_key in value.supported_features:
-                _write_supported_feature_key(body, supported_feature_key, version)
+            for some_supported_features in portions(value.supported_features):
+                yield len(some_supported_features)
+                for supported_feature_key in some_supported_features:
+                    _write_supported_feature_key(body, supported_feature_key, version)
             write_tag(tagged, 0, body)
         if value.finalized_features_epoch != -1:
             tags += 1
@@ -316,8 +341,10 @@ def _write_api_versions_response(out: bytearray, value: ApiVersionsResponse, ver
             tags += 1
             body = bytearray()
             write_compact_count(body, len(value.finalized_features))
-            for finalized_feature_key in value.finalized_features:
-                _write_finalized_feature_key(body, finalized_feature_key, version)
+            for some_finalized_features in portions(value.finalized_features):
+                yield len(some_finalized_features)
+                for finalized_feature_key in some_finalized_features:
+                    _write_finalized_feature_key(body, finalized_feature_key, version)
             write_tag(tagged, 2, body)
         if value.zk_migration_ready:
             tags += 1

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_count,
     read_int32s,
     read_nullable_bytes,
     read_string,
+    steps,
     write_count,
     write_int32s,
     write_nullable_bytes,
@@ -42,30 +45,39 @@ class ConsumerProtocolAssignment:
     FLEXIBLE_FROM: ClassVar[int | None] = None
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ConsumerProtocolAssignment, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerProtocolAssignment, int]]:
+        """`decode` in steps."""
         check_version("ConsumerProtocolAssignment", version, 0, 3)
         try:
-            return _read_consumer_protocol_assignment(buf, pos, version)
+            return (yield from _read_consumer_protocol_assignment(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ConsumerProtocolAssignment", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ConsumerProtocolAssignment, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ConsumerProtocolAssignment.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ConsumerProtocolAssignment", version, 0, 3)
-        _write_consumer_protocol_assignment(out, self, version)
+        yield from _write_consumer_protocol_assignment(out, self, version)
 
 
-def _read_topic_partition(buf: Buffer, pos: int, version: int) -> tuple[TopicPartition, int]:
+def _read_topic_partition(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicPartition, int]]:
     topic, pos = read_string(buf, pos)
     length, pos = read_count(buf, pos, 4)
-    partitions, pos = read_int32s(buf, pos, length)
+    partitions: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        partitions += portion
     result = TopicPartition(
         topic=topic,
         partitions=partitions,
@@ -73,18 +85,22 @@ def _read_topic_partition(buf: Buffer, pos: int, version: int) -> tuple[TopicPar
     return result, pos
 
 
-def _write_topic_partition(out: bytearray, value: TopicPartition, version: int) -> None:
+def _write_topic_partition(out: bytearray, value: TopicPartition, version: int) -> Steps[None]:
     write_string(out, value.topic)
     write_count(out, len(value.partitions))
-    write_int32s(out, value.partitions)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        write_int32s(out, some_partitions)
 
 
-def _read_consumer_protocol_assignment(buf: Buffer, pos: int, version: int) -> tuple[ConsumerProtocolAssignment, int]:
+def _read_consumer_protocol_assignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerProtocolAssignment, int]]:
     length, pos = read_count(buf, pos, 6)
     assigned_partitions: list[TopicPartition] = []
-    for _ in range(length):
-        topic_partition, pos = _read_topic_partition(buf, pos, version)
-        assigned_partitions.append(topic_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            topic_partition, pos = yield from _read_topic_partition(buf, pos, version)
+            assigned_partitions.append(topic_partition)
     user_data, pos = read_nullable_bytes(buf, pos)
     result = ConsumerProtocolAssignment(
         assigned_partitions=assigned_partitions,
@@ -93,8 +109,10 @@ def _read_consumer_protocol_assignment(buf: Buffer, pos: int, version: int) -> t
     return result, pos
 
 
-def _write_consumer_protocol_assignment(out: bytearray, value: ConsumerProtocolAssignment, version: int) -> None:
+def _write_consumer_protocol_assignment(out: bytearray, value: ConsumerProtocolAssignment, version: int) -> Steps[None]:
     write_count(out, len(value.assigned_partitions))
-    for topic_partition in value.assigned_partitions:
-        _write_topic_partition(out, topic_partition, version)
+    for some_assigned_partitions in portions(value.assigned_partitions):
+        yield len(some_assigned_partitions)
+        for topic_partition in some_assigned_partitions:
+            yield from _write_topic_partition(out, topic_partition, version)
     write_nullable_bytes(out, value.user_data)

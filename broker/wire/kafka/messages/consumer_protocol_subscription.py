@@ -6,16 +6,19 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_count,
     read_int32s,
     read_nullable_bytes,
     read_nullable_string,
     read_string,
+    steps,
     write_count,
     write_int32s,
     write_nullable_bytes,
@@ -53,30 +56,39 @@ class ConsumerProtocolSubscription:
     FLEXIBLE_FROM: ClassVar[int | None] = None
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ConsumerProtocolSubscription, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerProtocolSubscription, int]]:
+        """`decode` in steps."""
         check_version("ConsumerProtocolSubscription", version, 0, 3)
         try:
-            return _read_consumer_protocol_subscription(buf, pos, version)
+            return (yield from _read_consumer_protocol_subscription(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ConsumerProtocolSubscription", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ConsumerProtocolSubscription, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ConsumerProtocolSubscription.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ConsumerProtocolSubscription", version, 0, 3)
-        _write_consumer_protocol_subscription(out, self, version)
+        yield from _write_consumer_protocol_subscription(out, self, version)
 
 
-def _read_topic_partition(buf: Buffer, pos: int, version: int) -> tuple[TopicPartition, int]:
+def _read_topic_partition(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicPartition, int]]:
     topic, pos = read_string(buf, pos)
     length, pos = read_count(buf, pos, 4)
-    partitions, pos = read_int32s(buf, pos, length)
+    partitions: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        partitions += portion
     result = TopicPartition(
         topic=topic,
         partitions=partitions,
@@ -84,26 +96,32 @@ def _read_topic_partition(buf: Buffer, pos: int, version: int) -> tuple[TopicPar
     return result, pos
 
 
-def _write_topic_partition(out: bytearray, value: TopicPartition, version: int) -> None:
+def _write_topic_partition(out: bytearray, value: TopicPartition, version: int) -> Steps[None]:
     write_string(out, value.topic)
     write_count(out, len(value.partitions))
-    write_int32s(out, value.partitions)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        write_int32s(out, some_partitions)
 
 
-def _read_consumer_protocol_subscription(buf: Buffer, pos: int, version: int) -> tuple[ConsumerProtocolSubscription, int]:
+def _read_consumer_protocol_subscription(buf: Buffer, pos: int, version: int) -> Steps[tuple[ConsumerProtocolSubscription, int]]:
     length, pos = read_count(buf, pos, 1)
     topics: list[str] = []
-    for _ in range(length):
-        text, pos = read_string(buf, pos)
-        topics.append(text)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            text, pos = read_string(buf, pos)
+            topics.append(text)
     user_data, pos = read_nullable_bytes(buf, pos)
     owned_partitions: list[TopicPartition] = []
     if version >= 1:
         length, pos = read_count(buf, pos, 6)
         owned_partitions = []
-        for _ in range(length):
-            topic_partition, pos = _read_topic_partition(buf, pos, version)
-            owned_partitions.append(topic_partition)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                topic_partition, pos = yield from _read_topic_partition(buf, pos, version)
+                owned_partitions.append(topic_partition)
     generation_id: int = -1
     if version >= 2:
         (generation_id,) = _I32.unpack_from(buf, pos)
@@ -121,15 +139,19 @@ def _read_consumer_protocol_subscription(buf: Buffer, pos: int, version: int) ->
     return result, pos
 
 
-def _write_consumer_protocol_subscription(out: bytearray, value: ConsumerProtocolSubscription, version: int) -> None:
+def _write_consumer_protocol_subscription(out: bytearray, value: ConsumerProtocolSubscription, version: int) -> Steps[None]:
     write_count(out, len(value.topics))
-    for text in value.topics:
-        write_string(out, text)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for text in some_topics:
+            write_string(out, text)
     write_nullable_bytes(out, value.user_data)
     if version >= 1:
         write_count(out, len(value.owned_partitions))
-        for topic_partition in value.owned_partitions:
-            _write_topic_partition(out, topic_partition, version)
+        for some_owned_partitions in portions(value.owned_partitions):
+            yield len(some_owned_partitions)
+            for topic_partition in some_owned_partitions:
+                yield from _write_topic_partition(out, topic_partition, version)
     if version >= 2:
         out += _I32.pack(value.generation_id)
     if version == 3:

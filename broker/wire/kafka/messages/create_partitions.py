@@ -6,11 +6,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_count,
     read_compact_nullable_string,
@@ -21,6 +23,7 @@ from broker.wire.kafka.primitives import (
     read_nullable_string,
     read_string,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -69,32 +72,41 @@ class CreatePartitionsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsRequest, int]]:
+        """`decode` in steps."""
         check_version("CreatePartitionsRequest", version, 0, 3)
         try:
-            return _read_create_partitions_request(buf, pos, version)
+            return (yield from _read_create_partitions_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("CreatePartitionsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(CreatePartitionsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("CreatePartitionsRequest", version, 0, 3)
-        _write_create_partitions_request(out, self, version)
+        yield from _write_create_partitions_request(out, self, version)
 
 
-def _read_create_partitions_assignment(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsAssignment, int]:
+def _read_create_partitions_assignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsAssignment, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 4)
     else:
         length, pos = read_count(buf, pos, 4)
-    broker_ids, pos = read_int32s(buf, pos, length)
+    broker_ids: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        broker_ids += portion
     if version >= 2:
         pos = skip_tags(buf, pos)
     result = CreatePartitionsAssignment(
@@ -103,17 +115,19 @@ def _read_create_partitions_assignment(buf: Buffer, pos: int, version: int) -> t
     return result, pos
 
 
-def _write_create_partitions_assignment(out: bytearray, value: CreatePartitionsAssignment, version: int) -> None:
+def _write_create_partitions_assignment(out: bytearray, value: CreatePartitionsAssignment, version: int) -> Steps[None]:
     if version >= 2:
         write_compact_count(out, len(value.broker_ids))
     else:
         write_count(out, len(value.broker_ids))
-    write_int32s(out, value.broker_ids)
+    for some_broker_ids in portions(value.broker_ids):
+        yield len(some_broker_ids)
+        write_int32s(out, some_broker_ids)
     if version >= 2:
         out.append(0)
 
 
-def _read_create_partitions_topic(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsTopic, int]:
+def _read_create_partitions_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsTopic, int]]:
     name: str
     if version >= 2:
         name, pos = read_compact_string(buf, pos)
@@ -128,9 +142,11 @@ def _read_create_partitions_topic(buf: Buffer, pos: int, version: int) -> tuple[
     assignments: list[CreatePartitionsAssignment] | None = None
     if length >= 0:
         assignments = []
-        for _ in range(length):
-            create_partitions_assignment, pos = _read_create_partitions_assignment(buf, pos, version)
-            assignments.append(create_partitions_assignment)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                create_partitions_assignment, pos = yield from _read_create_partitions_assignment(buf, pos, version)
+                assignments.append(create_partitions_assignment)
     if version >= 2:
         pos = skip_tags(buf, pos)
     result = CreatePartitionsTopic(
@@ -141,7 +157,7 @@ def _read_create_partitions_topic(buf: Buffer, pos: int, version: int) -> tuple[
     return result, pos
 
 
-def _write_create_partitions_topic(out: bytearray, value: CreatePartitionsTopic, version: int) -> None:
+def _write_create_partitions_topic(out: bytearray, value: CreatePartitionsTopic, version: int) -> Steps[None]:
     if version >= 2:
         write_compact_string(out, value.name)
     else:
@@ -157,21 +173,25 @@ def _write_create_partitions_topic(out: bytearray, value: CreatePartitionsTopic,
             write_compact_count(out, len(value.assignments))
         else:
             write_count(out, len(value.assignments))
-        for create_partitions_assignment in value.assignments:
-            _write_create_partitions_assignment(out, create_partitions_assignment, version)
+        for some_assignments in portions(value.assignments):
+            yield len(some_assignments)
+            for create_partitions_assignment in some_assignments:
+                yield from _write_create_partitions_assignment(out, create_partitions_assignment, version)
     if version >= 2:
         out.append(0)
 
 
-def _read_create_partitions_request(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsRequest, int]:
+def _read_create_partitions_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 7)
     else:
         length, pos = read_count(buf, pos, 7)
     topics: list[CreatePartitionsTopic] = []
-    for _ in range(length):
-        create_partitions_topic, pos = _read_create_partitions_topic(buf, pos, version)
-        topics.append(create_partitions_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            create_partitions_topic, pos = yield from _read_create_partitions_topic(buf, pos, version)
+            topics.append(create_partitions_topic)
     timeout_ms, validate_only = _I32_BOOL.unpack_from(buf, pos)
     pos += 5
     if version >= 2:
@@ -184,13 +204,15 @@ def _read_create_partitions_request(buf: Buffer, pos: int, version: int) -> tupl
     return result, pos
 
 
-def _write_create_partitions_request(out: bytearray, value: CreatePartitionsRequest, version: int) -> None:
+def _write_create_partitions_request(out: bytearray, value: CreatePartitionsRequest, version: int) -> Steps[None]:
     if version >= 2:
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for create_partitions_topic in value.topics:
-        _write_create_partitions_topic(out, create_partitions_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for create_partitions_topic in some_topics:
+            yield from _write_create_partitions_topic(out, create_partitions_topic, version)
     out += _I32_BOOL.pack(value.timeout_ms, value.validate_only)
     if version >= 2:
         out.append(0)
@@ -222,24 +244,29 @@ class CreatePartitionsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsResponse, int]]:
+        """`decode` in steps."""
         check_version("CreatePartitionsResponse", version, 0, 3)
         try:
-            return _read_create_partitions_response(buf, pos, version)
+            return (yield from _read_create_partitions_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("CreatePartitionsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(CreatePartitionsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("CreatePartitionsResponse", version, 0, 3)
-        _write_create_partitions_response(out, self, version)
+        yield from _write_create_partitions_response(out, self, version)
 
 
 def _read_create_partitions_topic_result(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsTopicResult, int]:
@@ -279,7 +306,7 @@ def _write_create_partitions_topic_result(out: bytearray, value: CreatePartition
         out.append(0)
 
 
-def _read_create_partitions_response(buf: Buffer, pos: int, version: int) -> tuple[CreatePartitionsResponse, int]:
+def _read_create_partitions_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatePartitionsResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 2:
@@ -287,9 +314,11 @@ def _read_create_partitions_response(buf: Buffer, pos: int, version: int) -> tup
     else:
         length, pos = read_count(buf, pos, 5)
     results: list[CreatePartitionsTopicResult] = []
-    for _ in range(length):
-        create_partitions_topic_result, pos = _read_create_partitions_topic_result(buf, pos, version)
-        results.append(create_partitions_topic_result)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            create_partitions_topic_result, pos = _read_create_partitions_topic_result(buf, pos, version)
+            results.append(create_partitions_topic_result)
     if version >= 2:
         pos = skip_tags(buf, pos)
     result = CreatePartitionsResponse(
@@ -299,13 +328,15 @@ def _read_create_partitions_response(buf: Buffer, pos: int, version: int) -> tup
     return result, pos
 
 
-def _write_create_partitions_response(out: bytearray, value: CreatePartitionsResponse, version: int) -> None:
+def _write_create_partitions_response(out: bytearray, value: CreatePartitionsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 2:
         write_compact_count(out, len(value.results))
     else:
         write_count(out, len(value.results))
-    for create_partitions_topic_result in value.results:
-        _write_create_partitions_topic_result(out, create_partitions_topic_result, version)
+    for some_results in portions(value.results):
+        yield len(some_results)
+        for create_partitions_topic_result in some_results:
+            _write_create_partitions_topic_result(out, create_partitions_topic_result, version)
     if version >= 2:
         out.append(0)

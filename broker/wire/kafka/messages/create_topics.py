@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_count,
     read_compact_nullable_string,
@@ -22,9 +24,10 @@ from broker.wire.kafka.primitives import (
     read_nullable_string,
     read_string,
     read_tag,
+    read_tag_count,
     read_uuid,
-    read_uvarint,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -98,34 +101,43 @@ class CreateTopicsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 5
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreateTopicsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateTopicsRequest, int]]:
+        """`decode` in steps."""
         check_version("CreateTopicsRequest", version, 2, 7)
         try:
-            return _read_create_topics_request(buf, pos, version)
+            return (yield from _read_create_topics_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("CreateTopicsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreateTopicsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(CreateTopicsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("CreateTopicsRequest", version, 2, 7)
-        _write_create_topics_request(out, self, version)
+        yield from _write_create_topics_request(out, self, version)
 
 
-def _read_creatable_replica_assignment(buf: Buffer, pos: int, version: int) -> tuple[CreatableReplicaAssignment, int]:
+def _read_creatable_replica_assignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatableReplicaAssignment, int]]:
     (partition_index,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 5:
         length, pos = read_compact_count(buf, pos, 4)
     else:
         length, pos = read_count(buf, pos, 4)
-    broker_ids, pos = read_int32s(buf, pos, length)
+    broker_ids: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        broker_ids += portion
     if version >= 5:
         pos = skip_tags(buf, pos)
     result = CreatableReplicaAssignment(
@@ -135,13 +147,15 @@ def _read_creatable_replica_assignment(buf: Buffer, pos: int, version: int) -> t
     return result, pos
 
 
-def _write_creatable_replica_assignment(out: bytearray, value: CreatableReplicaAssignment, version: int) -> None:
+def _write_creatable_replica_assignment(out: bytearray, value: CreatableReplicaAssignment, version: int) -> Steps[None]:
     out += _I32.pack(value.partition_index)
     if version >= 5:
         write_compact_count(out, len(value.broker_ids))
     else:
         write_count(out, len(value.broker_ids))
-    write_int32s(out, value.broker_ids)
+    for some_broker_ids in portions(value.broker_ids):
+        yield len(some_broker_ids)
+        write_int32s(out, some_broker_ids)
     if version >= 5:
         out.append(0)
 
@@ -179,7 +193,7 @@ def _write_creatable_topic_config(out: bytearray, value: CreatableTopicConfig, v
         out.append(0)
 
 
-def _read_creatable_topic(buf: Buffer, pos: int, version: int) -> tuple[CreatableTopic, int]:
+def _read_creatable_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatableTopic, int]]:
     name: str
     if version >= 5:
         name, pos = read_compact_string(buf, pos)
@@ -192,17 +206,21 @@ def _read_creatable_topic(buf: Buffer, pos: int, version: int) -> tuple[Creatabl
     else:
         length, pos = read_count(buf, pos, 6)
     assignments: list[CreatableReplicaAssignment] = []
-    for _ in range(length):
-        creatable_replica_assignment, pos = _read_creatable_replica_assignment(buf, pos, version)
-        assignments.append(creatable_replica_assignment)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            creatable_replica_assignment, pos = yield from _read_creatable_replica_assignment(buf, pos, version)
+            assignments.append(creatable_replica_assignment)
     if version >= 5:
         length, pos = read_compact_count(buf, pos, 3)
     else:
         length, pos = read_count(buf, pos, 3)
     configs: list[CreatableTopicConfig] = []
-    for _ in range(length):
-        creatable_topic_config, pos = _read_creatable_topic_config(buf, pos, version)
-        configs.append(creatable_topic_config)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            creatable_topic_config, pos = _read_creatable_topic_config(buf, pos, version)
+            configs.append(creatable_topic_config)
     if version >= 5:
         pos = skip_tags(buf, pos)
     result = CreatableTopic(
@@ -215,7 +233,7 @@ def _read_creatable_topic(buf: Buffer, pos: int, version: int) -> tuple[Creatabl
     return result, pos
 
 
-def _write_creatable_topic(out: bytearray, value: CreatableTopic, version: int) -> None:
+def _write_creatable_topic(out: bytearray, value: CreatableTopic, version: int) -> Steps[None]:
     if version >= 5:
         write_compact_string(out, value.name)
     else:
@@ -225,27 +243,33 @@ def _write_creatable_topic(out: bytearray, value: CreatableTopic, version: int) 
         write_compact_count(out, len(value.assignments))
     else:
         write_count(out, len(value.assignments))
-    for creatable_replica_assignment in value.assignments:
-        _write_creatable_replica_assignment(out, creatable_replica_assignment, version)
+    for some_assignments in portions(value.assignments):
+        yield len(some_assignments)
+        for creatable_replica_assignment in some_assignments:
+            yield from _write_creatable_replica_assignment(out, creatable_replica_assignment, version)
     if version >= 5:
         write_compact_count(out, len(value.configs))
     else:
         write_count(out, len(value.configs))
-    for creatable_topic_config in value.configs:
-        _write_creatable_topic_config(out, creatable_topic_config, version)
+    for some_configs in portions(value.configs):
+        yield len(some_configs)
+        for creatable_topic_config in some_configs:
+            _write_creatable_topic_config(out, creatable_topic_config, version)
     if version >= 5:
         out.append(0)
 
 
-def _read_create_topics_request(buf: Buffer, pos: int, version: int) -> tuple[CreateTopicsRequest, int]:
+def _read_create_topics_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateTopicsRequest, int]]:
     if version >= 5:
         length, pos = read_compact_count(buf, pos, 10)
     else:
         length, pos = read_count(buf, pos, 10)
     topics: list[CreatableTopic] = []
-    for _ in range(length):
-        creatable_topic, pos = _read_creatable_topic(buf, pos, version)
-        topics.append(creatable_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            creatable_topic, pos = yield from _read_creatable_topic(buf, pos, version)
+            topics.append(creatable_topic)
     timeout_ms, validate_only = _I32_BOOL.unpack_from(buf, pos)
     pos += 5
     if version >= 5:
@@ -258,13 +282,15 @@ def _read_create_topics_request(buf: Buffer, pos: int, version: int) -> tuple[Cr
     return result, pos
 
 
-def _write_create_topics_request(out: bytearray, value: CreateTopicsRequest, version: int) -> None:
+def _write_create_topics_request(out: bytearray, value: CreateTopicsRequest, version: int) -> Steps[None]:
     if version >= 5:
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for creatable_topic in value.topics:
-        _write_creatable_topic(out, creatable_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for creatable_topic in some_topics:
+            yield from _write_creatable_topic(out, creatable_topic, version)
     out += _I32_BOOL.pack(value.timeout_ms, value.validate_only)
     if version >= 5:
         out.append(0)
@@ -322,24 +348,29 @@ class CreateTopicsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 5
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreateTopicsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateTopicsResponse, int]]:
+        """`decode` in steps."""
         check_version("CreateTopicsResponse", version, 2, 7)
         try:
-            return _read_create_topics_response(buf, pos, version)
+            return (yield from _read_create_topics_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("CreateTopicsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[CreateTopicsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(CreateTopicsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("CreateTopicsResponse", version, 2, 7)
-        _write_create_topics_response(out, self, version)
+        yield from _write_create_topics_response(out, self, version)
 
 
 def _read_creatable_topic_configs(buf: Buffer, pos: int, version: int) -> tuple[CreatableTopicConfigs, int]:
@@ -365,7 +396,7 @@ def _write_creatable_topic_configs(out: bytearray, value: CreatableTopicConfigs,
     out.append(0)
 
 
-def _read_creatable_topic_result(buf: Buffer, pos: int, version: int) -> tuple[CreatableTopicResult, int]:
+def _read_creatable_topic_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreatableTopicResult, int]]:
     name: str
     if version >= 5:
         name, pos = read_compact_string(buf, pos)
@@ -392,12 +423,14 @@ def _read_creatable_topic_result(buf: Buffer, pos: int, version: int) -> tuple[C
         configs = None
         if length >= 0:
             configs = []
-            for _ in range(length):
-                creatable_topic_configs, pos = _read_creatable_topic_configs(buf, pos, version)
-                configs.append(creatable_topic_configs)
+            for step in steps(length):
+                yield step
+                for _ in range(step):
+                    creatable_topic_configs, pos = _read_creatable_topic_configs(buf, pos, version)
+                    configs.append(creatable_topic_configs)
     topic_config_error_code: int = 0
     if version >= 5:
-        tags, pos = read_uvarint(buf, pos)
+        tags, pos = read_tag_count(buf, pos)
         for _ in range(tags):
             tag, size, start = read_tag(buf, pos)
             pos = start
@@ -421,7 +454,7 @@ def _read_creatable_topic_result(buf: Buffer, pos: int, version: int) -> tuple[C
     return result, pos
 
 
-def _write_creatable_topic_result(out: bytearray, value: CreatableTopicResult, version: int) -> None:
+def _write_creatable_topic_result(out: bytearray, value: CreatableTopicResult, version: int) -> Steps[None]:
     if version >= 5:
         write_compact_string(out, value.name)
     else:
@@ -440,8 +473,10 @@ def _write_creatable_topic_result(out: bytearray, value: CreatableTopicResult, v
             write_compact_count(out, -1)
         else:
             write_compact_count(out, len(value.configs))
-            for creatable_topic_configs in value.configs:
-                _write_creatable_topic_configs(out, creatable_topic_configs, version)
+            for some_configs in portions(value.configs):
+                yield len(some_configs)
+                for creatable_topic_configs in some_configs:
+                    _write_creatable_topic_configs(out, creatable_topic_configs, version)
     if version >= 5:
         tags = 0
         tagged = bytearray()
@@ -454,7 +489,7 @@ def _write_creatable_topic_result(out: bytearray, value: CreatableTopicResult, v
         out += tagged
 
 
-def _read_create_topics_response(buf: Buffer, pos: int, version: int) -> tuple[CreateTopicsResponse, int]:
+def _read_create_topics_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[CreateTopicsResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 5:
@@ -462,9 +497,11 @@ def _read_create_topics_response(buf: Buffer, pos: int, version: int) -> tuple[C
     else:
         length, pos = read_count(buf, pos, 6)
     topics: list[CreatableTopicResult] = []
-    for _ in range(length):
-        creatable_topic_result, pos = _read_creatable_topic_result(buf, pos, version)
-        topics.append(creatable_topic_result)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            creatable_topic_result, pos = yield from _read_creatable_topic_result(buf, pos, version)
+            topics.append(creatable_topic_result)
     if version >= 5:
         pos = skip_tags(buf, pos)
     result = CreateTopicsResponse(
@@ -474,13 +511,15 @@ def _read_create_topics_response(buf: Buffer, pos: int, version: int) -> tuple[C
     return result, pos
 
 
-def _write_create_topics_response(out: bytearray, value: CreateTopicsResponse, version: int) -> None:
+def _write_create_topics_response(out: bytearray, value: CreateTopicsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 5:
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for creatable_topic_result in value.topics:
-        _write_creatable_topic_result(out, creatable_topic_result, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for creatable_topic_result in some_topics:
+            yield from _write_creatable_topic_result(out, creatable_topic_result, version)
     if version >= 5:
         out.append(0)

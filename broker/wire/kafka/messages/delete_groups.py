@@ -6,16 +6,19 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_string,
     read_count,
     read_string,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_string,
     write_count,
@@ -36,38 +39,45 @@ class DeleteGroupsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteGroupsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteGroupsRequest, int]]:
+        """`decode` in steps."""
         check_version("DeleteGroupsRequest", version, 0, 2)
         try:
-            return _read_delete_groups_request(buf, pos, version)
+            return (yield from _read_delete_groups_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DeleteGroupsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteGroupsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DeleteGroupsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DeleteGroupsRequest", version, 0, 2)
-        _write_delete_groups_request(out, self, version)
+        yield from _write_delete_groups_request(out, self, version)
 
 
-def _read_delete_groups_request(buf: Buffer, pos: int, version: int) -> tuple[DeleteGroupsRequest, int]:
+def _read_delete_groups_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteGroupsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 1)
     else:
         length, pos = read_count(buf, pos, 1)
     groups_names: list[str] = []
-    for _ in range(length):
-        if version >= 2:
-            text, pos = read_compact_string(buf, pos)
-        else:
-            text, pos = read_string(buf, pos)
-        groups_names.append(text)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            if version >= 2:
+                text, pos = read_compact_string(buf, pos)
+            else:
+                text, pos = read_string(buf, pos)
+            groups_names.append(text)
     if version == 2:
         pos = skip_tags(buf, pos)
     result = DeleteGroupsRequest(
@@ -76,16 +86,18 @@ def _read_delete_groups_request(buf: Buffer, pos: int, version: int) -> tuple[De
     return result, pos
 
 
-def _write_delete_groups_request(out: bytearray, value: DeleteGroupsRequest, version: int) -> None:
+def _write_delete_groups_request(out: bytearray, value: DeleteGroupsRequest, version: int) -> Steps[None]:
     if version >= 2:
         write_compact_count(out, len(value.groups_names))
     else:
         write_count(out, len(value.groups_names))
-    for text in value.groups_names:
-        if version >= 2:
-            write_compact_string(out, text)
-        else:
-            write_string(out, text)
+    for some_groups_names in portions(value.groups_names):
+        yield len(some_groups_names)
+        for text in some_groups_names:
+            if version >= 2:
+                write_compact_string(out, text)
+            else:
+                write_string(out, text)
     if version == 2:
         out.append(0)
 
@@ -114,24 +126,29 @@ class DeleteGroupsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteGroupsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteGroupsResponse, int]]:
+        """`decode` in steps."""
         check_version("DeleteGroupsResponse", version, 0, 2)
         try:
-            return _read_delete_groups_response(buf, pos, version)
+            return (yield from _read_delete_groups_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DeleteGroupsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteGroupsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DeleteGroupsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DeleteGroupsResponse", version, 0, 2)
-        _write_delete_groups_response(out, self, version)
+        yield from _write_delete_groups_response(out, self, version)
 
 
 def _read_deletable_group_result(buf: Buffer, pos: int, version: int) -> tuple[DeletableGroupResult, int]:
@@ -161,7 +178,7 @@ def _write_deletable_group_result(out: bytearray, value: DeletableGroupResult, v
         out.append(0)
 
 
-def _read_delete_groups_response(buf: Buffer, pos: int, version: int) -> tuple[DeleteGroupsResponse, int]:
+def _read_delete_groups_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteGroupsResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 2:
@@ -169,9 +186,11 @@ def _read_delete_groups_response(buf: Buffer, pos: int, version: int) -> tuple[D
     else:
         length, pos = read_count(buf, pos, 4)
     results: list[DeletableGroupResult] = []
-    for _ in range(length):
-        deletable_group_result, pos = _read_deletable_group_result(buf, pos, version)
-        results.append(deletable_group_result)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            deletable_group_result, pos = _read_deletable_group_result(buf, pos, version)
+            results.append(deletable_group_result)
     if version == 2:
         pos = skip_tags(buf, pos)
     result = DeleteGroupsResponse(
@@ -181,13 +200,15 @@ def _read_delete_groups_response(buf: Buffer, pos: int, version: int) -> tuple[D
     return result, pos
 
 
-def _write_delete_groups_response(out: bytearray, value: DeleteGroupsResponse, version: int) -> None:
+def _write_delete_groups_response(out: bytearray, value: DeleteGroupsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 2:
         write_compact_count(out, len(value.results))
     else:
         write_count(out, len(value.results))
-    for deletable_group_result in value.results:
-        _write_deletable_group_result(out, deletable_group_result, version)
+    for some_results in portions(value.results):
+        yield len(some_results)
+        for deletable_group_result in some_results:
+            _write_deletable_group_result(out, deletable_group_result, version)
     if version == 2:
         out.append(0)

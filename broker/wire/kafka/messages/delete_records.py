@@ -6,16 +6,19 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_string,
     read_count,
     read_string,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_string,
     write_count,
@@ -59,24 +62,29 @@ class DeleteRecordsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsRequest, int]]:
+        """`decode` in steps."""
         check_version("DeleteRecordsRequest", version, 0, 2)
         try:
-            return _read_delete_records_request(buf, pos, version)
+            return (yield from _read_delete_records_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DeleteRecordsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DeleteRecordsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DeleteRecordsRequest", version, 0, 2)
-        _write_delete_records_request(out, self, version)
+        yield from _write_delete_records_request(out, self, version)
 
 
 def _read_delete_records_partition(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsPartition, int]:
@@ -97,7 +105,7 @@ def _write_delete_records_partition(out: bytearray, value: DeleteRecordsPartitio
         out.append(0)
 
 
-def _read_delete_records_topic(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsTopic, int]:
+def _read_delete_records_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsTopic, int]]:
     name: str
     if version >= 2:
         name, pos = read_compact_string(buf, pos)
@@ -108,9 +116,11 @@ def _read_delete_records_topic(buf: Buffer, pos: int, version: int) -> tuple[Del
     else:
         length, pos = read_count(buf, pos, 12)
     partitions: list[DeleteRecordsPartition] = []
-    for _ in range(length):
-        delete_records_partition, pos = _read_delete_records_partition(buf, pos, version)
-        partitions.append(delete_records_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            delete_records_partition, pos = _read_delete_records_partition(buf, pos, version)
+            partitions.append(delete_records_partition)
     if version == 2:
         pos = skip_tags(buf, pos)
     result = DeleteRecordsTopic(
@@ -120,7 +130,7 @@ def _read_delete_records_topic(buf: Buffer, pos: int, version: int) -> tuple[Del
     return result, pos
 
 
-def _write_delete_records_topic(out: bytearray, value: DeleteRecordsTopic, version: int) -> None:
+def _write_delete_records_topic(out: bytearray, value: DeleteRecordsTopic, version: int) -> Steps[None]:
     if version >= 2:
         write_compact_string(out, value.name)
     else:
@@ -129,21 +139,25 @@ def _write_delete_records_topic(out: bytearray, value: DeleteRecordsTopic, versi
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for delete_records_partition in value.partitions:
-        _write_delete_records_partition(out, delete_records_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for delete_records_partition in some_partitions:
+            _write_delete_records_partition(out, delete_records_partition, version)
     if version == 2:
         out.append(0)
 
 
-def _read_delete_records_request(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsRequest, int]:
+def _read_delete_records_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_count(buf, pos, 3)
     else:
         length, pos = read_count(buf, pos, 3)
     topics: list[DeleteRecordsTopic] = []
-    for _ in range(length):
-        delete_records_topic, pos = _read_delete_records_topic(buf, pos, version)
-        topics.append(delete_records_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            delete_records_topic, pos = yield from _read_delete_records_topic(buf, pos, version)
+            topics.append(delete_records_topic)
     (timeout_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version == 2:
@@ -155,13 +169,15 @@ def _read_delete_records_request(buf: Buffer, pos: int, version: int) -> tuple[D
     return result, pos
 
 
-def _write_delete_records_request(out: bytearray, value: DeleteRecordsRequest, version: int) -> None:
+def _write_delete_records_request(out: bytearray, value: DeleteRecordsRequest, version: int) -> Steps[None]:
     if version >= 2:
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for delete_records_topic in value.topics:
-        _write_delete_records_topic(out, delete_records_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for delete_records_topic in some_topics:
+            yield from _write_delete_records_topic(out, delete_records_topic, version)
     out += _I32.pack(value.timeout_ms)
     if version == 2:
         out.append(0)
@@ -203,24 +219,29 @@ class DeleteRecordsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsResponse, int]]:
+        """`decode` in steps."""
         check_version("DeleteRecordsResponse", version, 0, 2)
         try:
-            return _read_delete_records_response(buf, pos, version)
+            return (yield from _read_delete_records_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DeleteRecordsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DeleteRecordsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DeleteRecordsResponse", version, 0, 2)
-        _write_delete_records_response(out, self, version)
+        yield from _write_delete_records_response(out, self, version)
 
 
 def _read_delete_records_partition_result(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsPartitionResult, int]:
@@ -242,7 +263,7 @@ def _write_delete_records_partition_result(out: bytearray, value: DeleteRecordsP
         out.append(0)
 
 
-def _read_delete_records_topic_result(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsTopicResult, int]:
+def _read_delete_records_topic_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsTopicResult, int]]:
     name: str
     if version >= 2:
         name, pos = read_compact_string(buf, pos)
@@ -253,9 +274,11 @@ def _read_delete_records_topic_result(buf: Buffer, pos: int, version: int) -> tu
     else:
         length, pos = read_count(buf, pos, 14)
     partitions: list[DeleteRecordsPartitionResult] = []
-    for _ in range(length):
-        delete_records_partition_result, pos = _read_delete_records_partition_result(buf, pos, version)
-        partitions.append(delete_records_partition_result)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            delete_records_partition_result, pos = _read_delete_records_partition_result(buf, pos, version)
+            partitions.append(delete_records_partition_result)
     if version == 2:
         pos = skip_tags(buf, pos)
     result = DeleteRecordsTopicResult(
@@ -265,7 +288,7 @@ def _read_delete_records_topic_result(buf: Buffer, pos: int, version: int) -> tu
     return result, pos
 
 
-def _write_delete_records_topic_result(out: bytearray, value: DeleteRecordsTopicResult, version: int) -> None:
+def _write_delete_records_topic_result(out: bytearray, value: DeleteRecordsTopicResult, version: int) -> Steps[None]:
     if version >= 2:
         write_compact_string(out, value.name)
     else:
@@ -274,13 +297,15 @@ def _write_delete_records_topic_result(out: bytearray, value: DeleteRecordsTopic
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for delete_records_partition_result in value.partitions:
-        _write_delete_records_partition_result(out, delete_records_partition_result, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for delete_records_partition_result in some_partitions:
+            _write_delete_records_partition_result(out, delete_records_partition_result, version)
     if version == 2:
         out.append(0)
 
 
-def _read_delete_records_response(buf: Buffer, pos: int, version: int) -> tuple[DeleteRecordsResponse, int]:
+def _read_delete_records_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteRecordsResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 2:
@@ -288,9 +313,11 @@ def _read_delete_records_response(buf: Buffer, pos: int, version: int) -> tuple[
     else:
         length, pos = read_count(buf, pos, 3)
     topics: list[DeleteRecordsTopicResult] = []
-    for _ in range(length):
-        delete_records_topic_result, pos = _read_delete_records_topic_result(buf, pos, version)
-        topics.append(delete_records_topic_result)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            delete_records_topic_result, pos = yield from _read_delete_records_topic_result(buf, pos, version)
+            topics.append(delete_records_topic_result)
     if version == 2:
         pos = skip_tags(buf, pos)
     result = DeleteRecordsResponse(
@@ -300,13 +327,15 @@ def _read_delete_records_response(buf: Buffer, pos: int, version: int) -> tuple[
     return result, pos
 
 
-def _write_delete_records_response(out: bytearray, value: DeleteRecordsResponse, version: int) -> None:
+def _write_delete_records_response(out: bytearray, value: DeleteRecordsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 2:
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for delete_records_topic_result in value.topics:
-        _write_delete_records_topic_result(out, delete_records_topic_result, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for delete_records_topic_result in some_topics:
+            yield from _write_delete_records_topic_result(out, delete_records_topic_result, version)
     if version == 2:
         out.append(0)

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
     check_version,
     malformed,
+    portions,
     present,
     read_compact_count,
     read_compact_nullable_string,
@@ -21,6 +23,7 @@ from broker.wire.kafka.primitives import (
     read_string,
     read_uuid,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_string,
@@ -57,24 +60,29 @@ class DeleteTopicsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteTopicsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteTopicsRequest, int]]:
+        """`decode` in steps."""
         check_version("DeleteTopicsRequest", version, 1, 6)
         try:
-            return _read_delete_topics_request(buf, pos, version)
+            return (yield from _read_delete_topics_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DeleteTopicsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteTopicsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DeleteTopicsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DeleteTopicsRequest", version, 1, 6)
-        _write_delete_topics_request(out, self, version)
+        yield from _write_delete_topics_request(out, self, version)
 
 
 def _read_delete_topic_state(buf: Buffer, pos: int, version: int) -> tuple[DeleteTopicState, int]:
@@ -94,14 +102,16 @@ def _write_delete_topic_state(out: bytearray, value: DeleteTopicState, version: 
     out.append(0)
 
 
-def _read_delete_topics_request(buf: Buffer, pos: int, version: int) -> tuple[DeleteTopicsRequest, int]:
+def _read_delete_topics_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteTopicsRequest, int]]:
     topics: list[DeleteTopicState] = []
     if version == 6:
         length, pos = read_compact_count(buf, pos, 18)
         topics = []
-        for _ in range(length):
-            delete_topic_state, pos = _read_delete_topic_state(buf, pos, version)
-            topics.append(delete_topic_state)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                delete_topic_state, pos = _read_delete_topic_state(buf, pos, version)
+                topics.append(delete_topic_state)
     topic_names: list[str] = []
     if version <= 5:
         if version >= 4:
@@ -109,12 +119,14 @@ def _read_delete_topics_request(buf: Buffer, pos: int, version: int) -> tuple[De
         else:
             length, pos = read_count(buf, pos, 1)
         topic_names = []
-        for _ in range(length):
-            if version >= 4:
-                text, pos = read_compact_string(buf, pos)
-            else:
-                text, pos = read_string(buf, pos)
-            topic_names.append(text)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                if version >= 4:
+                    text, pos = read_compact_string(buf, pos)
+                else:
+                    text, pos = read_string(buf, pos)
+                topic_names.append(text)
     (timeout_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 4:
@@ -127,11 +139,13 @@ def _read_delete_topics_request(buf: Buffer, pos: int, version: int) -> tuple[De
     return result, pos
 
 
-def _write_delete_topics_request(out: bytearray, value: DeleteTopicsRequest, version: int) -> None:
+def _write_delete_topics_request(out: bytearray, value: DeleteTopicsRequest, version: int) -> Steps[None]:
     if version == 6:
         write_compact_count(out, len(value.topics))
-        for delete_topic_state in value.topics:
-            _write_delete_topic_state(out, delete_topic_state, version)
+        for some_topics in portions(value.topics):
+            yield len(some_topics)
+            for delete_topic_state in some_topics:
+                _write_delete_topic_state(out, delete_topic_state, version)
     elif value.topics:
         raise unsupported("DeleteTopicsRequest", "topics", version)
     if version <= 5:
@@ -139,11 +153,13 @@ def _write_delete_topics_request(out: bytearray, value: DeleteTopicsRequest, ver
             write_compact_count(out, len(value.topic_names))
         else:
             write_count(out, len(value.topic_names))
-        for text in value.topic_names:
-            if version >= 4:
-                write_compact_string(out, text)
-            else:
-                write_string(out, text)
+        for some_topic_names in portions(value.topic_names):
+            yield len(some_topic_names)
+            for text in some_topic_names:
+                if version >= 4:
+                    write_compact_string(out, text)
+                else:
+                    write_string(out, text)
     out += _I32.pack(value.timeout_ms)
     if version >= 4:
         out.append(0)
@@ -177,24 +193,29 @@ class DeleteTopicsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteTopicsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteTopicsResponse, int]]:
+        """`decode` in steps."""
         check_version("DeleteTopicsResponse", version, 1, 6)
         try:
-            return _read_delete_topics_response(buf, pos, version)
+            return (yield from _read_delete_topics_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DeleteTopicsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DeleteTopicsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DeleteTopicsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DeleteTopicsResponse", version, 1, 6)
-        _write_delete_topics_response(out, self, version)
+        yield from _write_delete_topics_response(out, self, version)
 
 
 def _read_deletable_topic_result(buf: Buffer, pos: int, version: int) -> tuple[DeletableTopicResult, int]:
@@ -240,7 +261,7 @@ def _write_deletable_topic_result(out: bytearray, value: DeletableTopicResult, v
         out.append(0)
 
 
-def _read_delete_topics_response(buf: Buffer, pos: int, version: int) -> tuple[DeleteTopicsResponse, int]:
+def _read_delete_topics_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DeleteTopicsResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 4:
@@ -248,9 +269,11 @@ def _read_delete_topics_response(buf: Buffer, pos: int, version: int) -> tuple[D
     else:
         length, pos = read_count(buf, pos, 4)
     responses: list[DeletableTopicResult] = []
-    for _ in range(length):
-        deletable_topic_result, pos = _read_deletable_topic_result(buf, pos, version)
-        responses.append(deletable_topic_result)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            deletable_topic_result, pos = _read_deletable_topic_result(buf, pos, version)
+            responses.append(deletable_topic_result)
     if version >= 4:
         pos = skip_tags(buf, pos)
     result = DeleteTopicsResponse(
@@ -260,13 +283,15 @@ def _read_delete_topics_response(buf: Buffer, pos: int, version: int) -> tuple[D
     return result, pos
 
 
-def _write_delete_topics_response(out: bytearray, value: DeleteTopicsResponse, version: int) -> None:
+def _write_delete_topics_response(out: bytearray, value: DeleteTopicsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 4:
         write_compact_count(out, len(value.responses))
     else:
         write_count(out, len(value.responses))
-    for deletable_topic_result in value.responses:
-        _write_deletable_topic_result(out, deletable_topic_result, version)
+    for some_responses in portions(value.responses):
+        yield len(some_responses)
+        for deletable_topic_result in some_responses:
+            _write_deletable_topic_result(out, deletable_topic_result, version)
     if version >= 4:
         out.append(0)

@@ -6,15 +6,18 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_string,
@@ -41,23 +44,30 @@ class DescribeClusterRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 0
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeClusterRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClusterRequest, int]]:
+        """`decode` in steps."""
         check_version("DescribeClusterRequest", version, 0, 2)
         try:
+            yield 1
             return _read_describe_cluster_request(buf, pos, version)
         except PARSE_ERRORS as error:
             raise malformed("DescribeClusterRequest", version, error) from error
 
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeClusterRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeClusterRequest.decoding(buf, pos, version))
+
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeClusterRequest", version, 0, 2)
+        yield 1
         _write_describe_cluster_request(out, self, version)
 
 
@@ -138,24 +148,29 @@ class DescribeClusterResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 0
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeClusterResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClusterResponse, int]]:
+        """`decode` in steps."""
         check_version("DescribeClusterResponse", version, 0, 2)
         try:
-            return _read_describe_cluster_response(buf, pos, version)
+            return (yield from _read_describe_cluster_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeClusterResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeClusterResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeClusterResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeClusterResponse", version, 0, 2)
-        _write_describe_cluster_response(out, self, version)
+        yield from _write_describe_cluster_response(out, self, version)
 
 
 def _read_describe_cluster_broker(buf: Buffer, pos: int, version: int) -> tuple[DescribeClusterBroker, int]:
@@ -192,7 +207,7 @@ def _write_describe_cluster_broker(out: bytearray, value: DescribeClusterBroker,
     out.append(0)
 
 
-def _read_describe_cluster_response(buf: Buffer, pos: int, version: int) -> tuple[DescribeClusterResponse, int]:
+def _read_describe_cluster_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeClusterResponse, int]]:
     throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
     pos += 6
     error_message, pos = read_compact_nullable_string(buf, pos)
@@ -205,9 +220,11 @@ def _read_describe_cluster_response(buf: Buffer, pos: int, version: int) -> tupl
     pos += 4
     length, pos = read_compact_count(buf, pos, 11)
     brokers: list[DescribeClusterBroker] = []
-    for _ in range(length):
-        describe_cluster_broker, pos = _read_describe_cluster_broker(buf, pos, version)
-        brokers.append(describe_cluster_broker)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            describe_cluster_broker, pos = _read_describe_cluster_broker(buf, pos, version)
+            brokers.append(describe_cluster_broker)
     (cluster_authorized_operations,) = _I32.unpack_from(buf, pos)
     pos += 4
     pos = skip_tags(buf, pos)
@@ -224,7 +241,7 @@ def _read_describe_cluster_response(buf: Buffer, pos: int, version: int) -> tupl
     return result, pos
 
 
-def _write_describe_cluster_response(out: bytearray, value: DescribeClusterResponse, version: int) -> None:
+def _write_describe_cluster_response(out: bytearray, value: DescribeClusterResponse, version: int) -> Steps[None]:
     out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
     write_compact_nullable_string(out, value.error_message)
     if version >= 1:
@@ -234,7 +251,9 @@ def _write_describe_cluster_response(out: bytearray, value: DescribeClusterRespo
     write_compact_string(out, value.cluster_id)
     out += _I32.pack(value.controller_id)
     write_compact_count(out, len(value.brokers))
-    for describe_cluster_broker in value.brokers:
-        _write_describe_cluster_broker(out, describe_cluster_broker, version)
+    for some_brokers in portions(value.brokers):
+        yield len(some_brokers)
+        for describe_cluster_broker in some_brokers:
+            _write_describe_cluster_broker(out, describe_cluster_broker, version)
     out += _I32.pack(value.cluster_authorized_operations)
     out.append(0)

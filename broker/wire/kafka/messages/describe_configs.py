@@ -6,11 +6,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_count,
     read_compact_nullable_string,
@@ -20,6 +22,7 @@ from broker.wire.kafka.primitives import (
     read_nullable_string,
     read_string,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_string,
@@ -62,27 +65,32 @@ class DescribeConfigsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsRequest, int]]:
+        """`decode` in steps."""
         check_version("DescribeConfigsRequest", version, 1, 4)
         try:
-            return _read_describe_configs_request(buf, pos, version)
+            return (yield from _read_describe_configs_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeConfigsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeConfigsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeConfigsRequest", version, 1, 4)
-        _write_describe_configs_request(out, self, version)
+        yield from _write_describe_configs_request(out, self, version)
 
 
-def _read_describe_configs_resource(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsResource, int]:
+def _read_describe_configs_resource(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsResource, int]]:
     (resource_type,) = _I8.unpack_from(buf, pos)
     pos += 1
     resource_name: str
@@ -97,12 +105,14 @@ def _read_describe_configs_resource(buf: Buffer, pos: int, version: int) -> tupl
     configuration_keys: list[str] | None = None
     if length >= 0:
         configuration_keys = []
-        for _ in range(length):
-            if version >= 4:
-                text, pos = read_compact_string(buf, pos)
-            else:
-                text, pos = read_string(buf, pos)
-            configuration_keys.append(text)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                if version >= 4:
+                    text, pos = read_compact_string(buf, pos)
+                else:
+                    text, pos = read_string(buf, pos)
+                configuration_keys.append(text)
     if version == 4:
         pos = skip_tags(buf, pos)
     result = DescribeConfigsResource(
@@ -113,7 +123,7 @@ def _read_describe_configs_resource(buf: Buffer, pos: int, version: int) -> tupl
     return result, pos
 
 
-def _write_describe_configs_resource(out: bytearray, value: DescribeConfigsResource, version: int) -> None:
+def _write_describe_configs_resource(out: bytearray, value: DescribeConfigsResource, version: int) -> Steps[None]:
     out += _I8.pack(value.resource_type)
     if version >= 4:
         write_compact_string(out, value.resource_name)
@@ -129,24 +139,28 @@ def _write_describe_configs_resource(out: bytearray, value: DescribeConfigsResou
             write_compact_count(out, len(value.configuration_keys))
         else:
             write_count(out, len(value.configuration_keys))
-        for text in value.configuration_keys:
-            if version >= 4:
-                write_compact_string(out, text)
-            else:
-                write_string(out, text)
+        for some_configuration_keys in portions(value.configuration_keys):
+            yield len(some_configuration_keys)
+            for text in some_configuration_keys:
+                if version >= 4:
+                    write_compact_string(out, text)
+                else:
+                    write_string(out, text)
     if version == 4:
         out.append(0)
 
 
-def _read_describe_configs_request(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsRequest, int]:
+def _read_describe_configs_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsRequest, int]]:
     if version >= 4:
         length, pos = read_compact_count(buf, pos, 4)
     else:
         length, pos = read_count(buf, pos, 4)
     resources: list[DescribeConfigsResource] = []
-    for _ in range(length):
-        describe_configs_resource, pos = _read_describe_configs_resource(buf, pos, version)
-        resources.append(describe_configs_resource)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            describe_configs_resource, pos = yield from _read_describe_configs_resource(buf, pos, version)
+            resources.append(describe_configs_resource)
     (include_synonyms,) = _BOOL.unpack_from(buf, pos)
     pos += 1
     include_documentation: bool = False
@@ -163,13 +177,15 @@ def _read_describe_configs_request(buf: Buffer, pos: int, version: int) -> tuple
     return result, pos
 
 
-def _write_describe_configs_request(out: bytearray, value: DescribeConfigsRequest, version: int) -> None:
+def _write_describe_configs_request(out: bytearray, value: DescribeConfigsRequest, version: int) -> Steps[None]:
     if version >= 4:
         write_compact_count(out, len(value.resources))
     else:
         write_count(out, len(value.resources))
-    for describe_configs_resource in value.resources:
-        _write_describe_configs_resource(out, describe_configs_resource, version)
+    for some_resources in portions(value.resources):
+        yield len(some_resources)
+        for describe_configs_resource in some_resources:
+            yield from _write_describe_configs_resource(out, describe_configs_resource, version)
     out += _BOOL.pack(value.include_synonyms)
     if version >= 3:
         out += _BOOL.pack(value.include_documentation)
@@ -245,24 +261,29 @@ class DescribeConfigsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsResponse, int]]:
+        """`decode` in steps."""
         check_version("DescribeConfigsResponse", version, 1, 4)
         try:
-            return _read_describe_configs_response(buf, pos, version)
+            return (yield from _read_describe_configs_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeConfigsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeConfigsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeConfigsResponse", version, 1, 4)
-        _write_describe_configs_response(out, self, version)
+        yield from _write_describe_configs_response(out, self, version)
 
 
 def _read_describe_configs_synonym(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsSynonym, int]:
@@ -302,7 +323,7 @@ def _write_describe_configs_synonym(out: bytearray, value: DescribeConfigsSynony
         out.append(0)
 
 
-def _read_describe_configs_resource_result(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsResourceResult, int]:
+def _read_describe_configs_resource_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsResourceResult, int]]:
     name: str
     if version >= 4:
         name, pos = read_compact_string(buf, pos)
@@ -320,9 +341,11 @@ def _read_describe_configs_resource_result(buf: Buffer, pos: int, version: int) 
     else:
         length, pos = read_count(buf, pos, 4)
     synonyms: list[DescribeConfigsSynonym] = []
-    for _ in range(length):
-        describe_configs_synonym, pos = _read_describe_configs_synonym(buf, pos, version)
-        synonyms.append(describe_configs_synonym)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            describe_configs_synonym, pos = _read_describe_configs_synonym(buf, pos, version)
+            synonyms.append(describe_configs_synonym)
     config_type: int = 0
     if version >= 3:
         (config_type,) = _I8.unpack_from(buf, pos)
@@ -348,7 +371,7 @@ def _read_describe_configs_resource_result(buf: Buffer, pos: int, version: int) 
     return result, pos
 
 
-def _write_describe_configs_resource_result(out: bytearray, value: DescribeConfigsResourceResult, version: int) -> None:
+def _write_describe_configs_resource_result(out: bytearray, value: DescribeConfigsResourceResult, version: int) -> Steps[None]:
     if version >= 4:
         write_compact_string(out, value.name)
     else:
@@ -362,8 +385,10 @@ def _write_describe_configs_resource_result(out: bytearray, value: DescribeConfi
         write_compact_count(out, len(value.synonyms))
     else:
         write_count(out, len(value.synonyms))
-    for describe_configs_synonym in value.synonyms:
-        _write_describe_configs_synonym(out, describe_configs_synonym, version)
+    for some_synonyms in portions(value.synonyms):
+        yield len(some_synonyms)
+        for describe_configs_synonym in some_synonyms:
+            _write_describe_configs_synonym(out, describe_configs_synonym, version)
     if version >= 3:
         out += _I8.pack(value.config_type)
     if version >= 3:
@@ -375,7 +400,7 @@ def _write_describe_configs_resource_result(out: bytearray, value: DescribeConfi
         out.append(0)
 
 
-def _read_describe_configs_result(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsResult, int]:
+def _read_describe_configs_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsResult, int]]:
     (error_code,) = _I16.unpack_from(buf, pos)
     pos += 2
     error_message: str | None
@@ -395,9 +420,11 @@ def _read_describe_configs_result(buf: Buffer, pos: int, version: int) -> tuple[
     else:
         length, pos = read_count(buf, pos, 9)
     configs: list[DescribeConfigsResourceResult] = []
-    for _ in range(length):
-        describe_configs_resource_result, pos = _read_describe_configs_resource_result(buf, pos, version)
-        configs.append(describe_configs_resource_result)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            describe_configs_resource_result, pos = yield from _read_describe_configs_resource_result(buf, pos, version)
+            configs.append(describe_configs_resource_result)
     if version == 4:
         pos = skip_tags(buf, pos)
     result = DescribeConfigsResult(
@@ -410,7 +437,7 @@ def _read_describe_configs_result(buf: Buffer, pos: int, version: int) -> tuple[
     return result, pos
 
 
-def _write_describe_configs_result(out: bytearray, value: DescribeConfigsResult, version: int) -> None:
+def _write_describe_configs_result(out: bytearray, value: DescribeConfigsResult, version: int) -> Steps[None]:
     out += _I16.pack(value.error_code)
     if version >= 4:
         write_compact_nullable_string(out, value.error_message)
@@ -425,13 +452,15 @@ def _write_describe_configs_result(out: bytearray, value: DescribeConfigsResult,
         write_compact_count(out, len(value.configs))
     else:
         write_count(out, len(value.configs))
-    for describe_configs_resource_result in value.configs:
-        _write_describe_configs_resource_result(out, describe_configs_resource_result, version)
+    for some_configs in portions(value.configs):
+        yield len(some_configs)
+        for describe_configs_resource_result in some_configs:
+            yield from _write_describe_configs_resource_result(out, describe_configs_resource_result, version)
     if version == 4:
         out.append(0)
 
 
-def _read_describe_configs_response(buf: Buffer, pos: int, version: int) -> tuple[DescribeConfigsResponse, int]:
+def _read_describe_configs_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeConfigsResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 4:
@@ -439,9 +468,11 @@ def _read_describe_configs_response(buf: Buffer, pos: int, version: int) -> tupl
     else:
         length, pos = read_count(buf, pos, 7)
     results: list[DescribeConfigsResult] = []
-    for _ in range(length):
-        describe_configs_result, pos = _read_describe_configs_result(buf, pos, version)
-        results.append(describe_configs_result)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            describe_configs_result, pos = yield from _read_describe_configs_result(buf, pos, version)
+            results.append(describe_configs_result)
     if version == 4:
         pos = skip_tags(buf, pos)
     result = DescribeConfigsResponse(
@@ -451,13 +482,15 @@ def _read_describe_configs_response(buf: Buffer, pos: int, version: int) -> tupl
     return result, pos
 
 
-def _write_describe_configs_response(out: bytearray, value: DescribeConfigsResponse, version: int) -> None:
+def _write_describe_configs_response(out: bytearray, value: DescribeConfigsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 4:
         write_compact_count(out, len(value.results))
     else:
         write_count(out, len(value.results))
-    for describe_configs_result in value.results:
-        _write_describe_configs_result(out, describe_configs_result, version)
+    for some_results in portions(value.results):
+        yield len(some_results)
+        for describe_configs_result in some_results:
+            yield from _write_describe_configs_result(out, describe_configs_result, version)
     if version == 4:
         out.append(0)

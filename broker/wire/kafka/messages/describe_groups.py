@@ -6,11 +6,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_bytes,
     read_compact_bytes,
     read_compact_count,
@@ -20,6 +22,7 @@ from broker.wire.kafka.primitives import (
     read_nullable_string,
     read_string,
     skip_tags,
+    steps,
     unsupported,
     write_bytes,
     write_compact_bytes,
@@ -48,38 +51,45 @@ class DescribeGroupsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 5
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeGroupsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeGroupsRequest, int]]:
+        """`decode` in steps."""
         check_version("DescribeGroupsRequest", version, 0, 6)
         try:
-            return _read_describe_groups_request(buf, pos, version)
+            return (yield from _read_describe_groups_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeGroupsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeGroupsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeGroupsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeGroupsRequest", version, 0, 6)
-        _write_describe_groups_request(out, self, version)
+        yield from _write_describe_groups_request(out, self, version)
 
 
-def _read_describe_groups_request(buf: Buffer, pos: int, version: int) -> tuple[DescribeGroupsRequest, int]:
+def _read_describe_groups_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeGroupsRequest, int]]:
     if version >= 5:
         length, pos = read_compact_count(buf, pos, 1)
     else:
         length, pos = read_count(buf, pos, 1)
     groups: list[str] = []
-    for _ in range(length):
-        if version >= 5:
-            text, pos = read_compact_string(buf, pos)
-        else:
-            text, pos = read_string(buf, pos)
-        groups.append(text)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            if version >= 5:
+                text, pos = read_compact_string(buf, pos)
+            else:
+                text, pos = read_string(buf, pos)
+            groups.append(text)
     include_authorized_operations: bool = False
     if version >= 3:
         (include_authorized_operations,) = _BOOL.unpack_from(buf, pos)
@@ -93,16 +103,18 @@ def _read_describe_groups_request(buf: Buffer, pos: int, version: int) -> tuple[
     return result, pos
 
 
-def _write_describe_groups_request(out: bytearray, value: DescribeGroupsRequest, version: int) -> None:
+def _write_describe_groups_request(out: bytearray, value: DescribeGroupsRequest, version: int) -> Steps[None]:
     if version >= 5:
         write_compact_count(out, len(value.groups))
     else:
         write_count(out, len(value.groups))
-    for text in value.groups:
-        if version >= 5:
-            write_compact_string(out, text)
-        else:
-            write_string(out, text)
+    for some_groups in portions(value.groups):
+        yield len(some_groups)
+        for text in some_groups:
+            if version >= 5:
+                write_compact_string(out, text)
+            else:
+                write_string(out, text)
     if version >= 3:
         out += _BOOL.pack(value.include_authorized_operations)
     elif value.include_authorized_operations:
@@ -165,24 +177,29 @@ class DescribeGroupsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 5
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeGroupsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeGroupsResponse, int]]:
+        """`decode` in steps."""
         check_version("DescribeGroupsResponse", version, 0, 6)
         try:
-            return _read_describe_groups_response(buf, pos, version)
+            return (yield from _read_describe_groups_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeGroupsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeGroupsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeGroupsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeGroupsResponse", version, 0, 6)
-        _write_describe_groups_response(out, self, version)
+        yield from _write_describe_groups_response(out, self, version)
 
 
 def _read_described_group_member(buf: Buffer, pos: int, version: int) -> tuple[DescribedGroupMember, int]:
@@ -260,7 +277,7 @@ def _write_described_group_member(out: bytearray, value: DescribedGroupMember, v
         out.append(0)
 
 
-def _read_described_group(buf: Buffer, pos: int, version: int) -> tuple[DescribedGroup, int]:
+def _read_described_group(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribedGroup, int]]:
     (error_code,) = _I16.unpack_from(buf, pos)
     pos += 2
     error_message: str | None = None
@@ -291,9 +308,11 @@ def _read_described_group(buf: Buffer, pos: int, version: int) -> tuple[Describe
     else:
         length, pos = read_count(buf, pos, 7)
     members: list[DescribedGroupMember] = []
-    for _ in range(length):
-        described_group_member, pos = _read_described_group_member(buf, pos, version)
-        members.append(described_group_member)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            described_group_member, pos = _read_described_group_member(buf, pos, version)
+            members.append(described_group_member)
     authorized_operations: int = -2147483648
     if version >= 3:
         (authorized_operations,) = _I32.unpack_from(buf, pos)
@@ -313,7 +332,7 @@ def _read_described_group(buf: Buffer, pos: int, version: int) -> tuple[Describe
     return result, pos
 
 
-def _write_described_group(out: bytearray, value: DescribedGroup, version: int) -> None:
+def _write_described_group(out: bytearray, value: DescribedGroup, version: int) -> Steps[None]:
     out += _I16.pack(value.error_code)
     if version == 6:
         write_compact_nullable_string(out, value.error_message)
@@ -339,8 +358,10 @@ def _write_described_group(out: bytearray, value: DescribedGroup, version: int) 
         write_compact_count(out, len(value.members))
     else:
         write_count(out, len(value.members))
-    for described_group_member in value.members:
-        _write_described_group_member(out, described_group_member, version)
+    for some_members in portions(value.members):
+        yield len(some_members)
+        for described_group_member in some_members:
+            _write_described_group_member(out, described_group_member, version)
     if version >= 3:
         out += _I32.pack(value.authorized_operations)
     elif value.authorized_operations != -2147483648:
@@ -349,7 +370,7 @@ def _write_described_group(out: bytearray, value: DescribedGroup, version: int) 
         out.append(0)
 
 
-def _read_describe_groups_response(buf: Buffer, pos: int, version: int) -> tuple[DescribeGroupsResponse, int]:
+def _read_describe_groups_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeGroupsResponse, int]]:
     throttle_time_ms: int = 0
     if version >= 1:
         (throttle_time_ms,) = _I32.unpack_from(buf, pos)
@@ -359,9 +380,11 @@ def _read_describe_groups_response(buf: Buffer, pos: int, version: int) -> tuple
     else:
         length, pos = read_count(buf, pos, 12)
     groups: list[DescribedGroup] = []
-    for _ in range(length):
-        described_group, pos = _read_described_group(buf, pos, version)
-        groups.append(described_group)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            described_group, pos = yield from _read_described_group(buf, pos, version)
+            groups.append(described_group)
     if version >= 5:
         pos = skip_tags(buf, pos)
     result = DescribeGroupsResponse(
@@ -371,14 +394,16 @@ def _read_describe_groups_response(buf: Buffer, pos: int, version: int) -> tuple
     return result, pos
 
 
-def _write_describe_groups_response(out: bytearray, value: DescribeGroupsResponse, version: int) -> None:
+def _write_describe_groups_response(out: bytearray, value: DescribeGroupsResponse, version: int) -> Steps[None]:
     if version >= 1:
         out += _I32.pack(value.throttle_time_ms)
     if version >= 5:
         write_compact_count(out, len(value.groups))
     else:
         write_count(out, len(value.groups))
-    for described_group in value.groups:
-        _write_described_group(out, described_group, version)
+    for some_groups in portions(value.groups):
+        yield len(some_groups)
+        for described_group in some_groups:
+            yield from _write_described_group(out, described_group, version)
     if version >= 5:
         out.append(0)

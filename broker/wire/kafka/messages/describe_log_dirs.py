@@ -6,11 +6,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_count,
     read_compact_string,
@@ -19,6 +21,7 @@ from broker.wire.kafka.primitives import (
     read_nullable_count,
     read_string,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_string,
     write_count,
@@ -53,27 +56,32 @@ class DescribeLogDirsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsRequest, int]]:
+        """`decode` in steps."""
         check_version("DescribeLogDirsRequest", version, 1, 5)
         try:
-            return _read_describe_log_dirs_request(buf, pos, version)
+            return (yield from _read_describe_log_dirs_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeLogDirsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeLogDirsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeLogDirsRequest", version, 1, 5)
-        _write_describe_log_dirs_request(out, self, version)
+        yield from _write_describe_log_dirs_request(out, self, version)
 
 
-def _read_describable_log_dir_topic(buf: Buffer, pos: int, version: int) -> tuple[DescribableLogDirTopic, int]:
+def _read_describable_log_dir_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribableLogDirTopic, int]]:
     topic: str
     if version >= 2:
         topic, pos = read_compact_string(buf, pos)
@@ -83,7 +91,11 @@ def _read_describable_log_dir_topic(buf: Buffer, pos: int, version: int) -> tupl
         length, pos = read_compact_count(buf, pos, 4)
     else:
         length, pos = read_count(buf, pos, 4)
-    partitions, pos = read_int32s(buf, pos, length)
+    partitions: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        partitions += portion
     if version >= 2:
         pos = skip_tags(buf, pos)
     result = DescribableLogDirTopic(
@@ -93,7 +105,7 @@ def _read_describable_log_dir_topic(buf: Buffer, pos: int, version: int) -> tupl
     return result, pos
 
 
-def _write_describable_log_dir_topic(out: bytearray, value: DescribableLogDirTopic, version: int) -> None:
+def _write_describable_log_dir_topic(out: bytearray, value: DescribableLogDirTopic, version: int) -> Steps[None]:
     if version >= 2:
         write_compact_string(out, value.topic)
     else:
@@ -102,12 +114,14 @@ def _write_describable_log_dir_topic(out: bytearray, value: DescribableLogDirTop
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    write_int32s(out, value.partitions)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        write_int32s(out, some_partitions)
     if version >= 2:
         out.append(0)
 
 
-def _read_describe_log_dirs_request(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsRequest, int]:
+def _read_describe_log_dirs_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsRequest, int]]:
     if version >= 2:
         length, pos = read_compact_nullable_count(buf, pos, 3)
     else:
@@ -115,9 +129,11 @@ def _read_describe_log_dirs_request(buf: Buffer, pos: int, version: int) -> tupl
     topics: list[DescribableLogDirTopic] | None = None
     if length >= 0:
         topics = []
-        for _ in range(length):
-            describable_log_dir_topic, pos = _read_describable_log_dir_topic(buf, pos, version)
-            topics.append(describable_log_dir_topic)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                describable_log_dir_topic, pos = yield from _read_describable_log_dir_topic(buf, pos, version)
+                topics.append(describable_log_dir_topic)
     if version >= 2:
         pos = skip_tags(buf, pos)
     result = DescribeLogDirsRequest(
@@ -126,7 +142,7 @@ def _read_describe_log_dirs_request(buf: Buffer, pos: int, version: int) -> tupl
     return result, pos
 
 
-def _write_describe_log_dirs_request(out: bytearray, value: DescribeLogDirsRequest, version: int) -> None:
+def _write_describe_log_dirs_request(out: bytearray, value: DescribeLogDirsRequest, version: int) -> Steps[None]:
     if value.topics is None:
         if version >= 2:
             write_compact_count(out, -1)
@@ -137,8 +153,10 @@ def _write_describe_log_dirs_request(out: bytearray, value: DescribeLogDirsReque
             write_compact_count(out, len(value.topics))
         else:
             write_count(out, len(value.topics))
-        for describable_log_dir_topic in value.topics:
-            _write_describable_log_dir_topic(out, describable_log_dir_topic, version)
+        for some_topics in portions(value.topics):
+            yield len(some_topics)
+            for describable_log_dir_topic in some_topics:
+                yield from _write_describable_log_dir_topic(out, describable_log_dir_topic, version)
     if version >= 2:
         out.append(0)
 
@@ -207,24 +225,29 @@ class DescribeLogDirsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsResponse, int]]:
+        """`decode` in steps."""
         check_version("DescribeLogDirsResponse", version, 1, 5)
         try:
-            return _read_describe_log_dirs_response(buf, pos, version)
+            return (yield from _read_describe_log_dirs_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeLogDirsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeLogDirsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeLogDirsResponse", version, 1, 5)
-        _write_describe_log_dirs_response(out, self, version)
+        yield from _write_describe_log_dirs_response(out, self, version)
 
 
 def _read_describe_log_dirs_partition(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsPartition, int]:
@@ -250,7 +273,7 @@ def _write_describe_log_dirs_partition(out: bytearray, value: DescribeLogDirsPar
         out.append(0)
 
 
-def _read_describe_log_dirs_topic(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsTopic, int]:
+def _read_describe_log_dirs_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsTopic, int]]:
     name: str
     if version >= 2:
         name, pos = read_compact_string(buf, pos)
@@ -261,9 +284,11 @@ def _read_describe_log_dirs_topic(buf: Buffer, pos: int, version: int) -> tuple[
     else:
         length, pos = read_count(buf, pos, 21)
     partitions: list[DescribeLogDirsPartition] = []
-    for _ in range(length):
-        describe_log_dirs_partition, pos = _read_describe_log_dirs_partition(buf, pos, version)
-        partitions.append(describe_log_dirs_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            describe_log_dirs_partition, pos = _read_describe_log_dirs_partition(buf, pos, version)
+            partitions.append(describe_log_dirs_partition)
     if version >= 2:
         pos = skip_tags(buf, pos)
     result = DescribeLogDirsTopic(
@@ -273,7 +298,7 @@ def _read_describe_log_dirs_topic(buf: Buffer, pos: int, version: int) -> tuple[
     return result, pos
 
 
-def _write_describe_log_dirs_topic(out: bytearray, value: DescribeLogDirsTopic, version: int) -> None:
+def _write_describe_log_dirs_topic(out: bytearray, value: DescribeLogDirsTopic, version: int) -> Steps[None]:
     if version >= 2:
         write_compact_string(out, value.name)
     else:
@@ -282,13 +307,15 @@ def _write_describe_log_dirs_topic(out: bytearray, value: DescribeLogDirsTopic, 
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for describe_log_dirs_partition in value.partitions:
-        _write_describe_log_dirs_partition(out, describe_log_dirs_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for describe_log_dirs_partition in some_partitions:
+            _write_describe_log_dirs_partition(out, describe_log_dirs_partition, version)
     if version >= 2:
         out.append(0)
 
 
-def _read_describe_log_dirs_result(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsResult, int]:
+def _read_describe_log_dirs_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsResult, int]]:
     (error_code,) = _I16.unpack_from(buf, pos)
     pos += 2
     log_dir: str
@@ -301,9 +328,11 @@ def _read_describe_log_dirs_result(buf: Buffer, pos: int, version: int) -> tuple
     else:
         length, pos = read_count(buf, pos, 3)
     topics: list[DescribeLogDirsTopic] = []
-    for _ in range(length):
-        describe_log_dirs_topic, pos = _read_describe_log_dirs_topic(buf, pos, version)
-        topics.append(describe_log_dirs_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            describe_log_dirs_topic, pos = yield from _read_describe_log_dirs_topic(buf, pos, version)
+            topics.append(describe_log_dirs_topic)
     total_bytes: int = -1
     usable_bytes: int = -1
     if version >= 4:
@@ -326,7 +355,7 @@ def _read_describe_log_dirs_result(buf: Buffer, pos: int, version: int) -> tuple
     return result, pos
 
 
-def _write_describe_log_dirs_result(out: bytearray, value: DescribeLogDirsResult, version: int) -> None:
+def _write_describe_log_dirs_result(out: bytearray, value: DescribeLogDirsResult, version: int) -> Steps[None]:
     out += _I16.pack(value.error_code)
     if version >= 2:
         write_compact_string(out, value.log_dir)
@@ -336,8 +365,10 @@ def _write_describe_log_dirs_result(out: bytearray, value: DescribeLogDirsResult
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for describe_log_dirs_topic in value.topics:
-        _write_describe_log_dirs_topic(out, describe_log_dirs_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for describe_log_dirs_topic in some_topics:
+            yield from _write_describe_log_dirs_topic(out, describe_log_dirs_topic, version)
     if version >= 4:
         out += _I64_I64.pack(value.total_bytes, value.usable_bytes)
     if version == 5:
@@ -346,7 +377,7 @@ def _write_describe_log_dirs_result(out: bytearray, value: DescribeLogDirsResult
         out.append(0)
 
 
-def _read_describe_log_dirs_response(buf: Buffer, pos: int, version: int) -> tuple[DescribeLogDirsResponse, int]:
+def _read_describe_log_dirs_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeLogDirsResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     error_code: int = 0
@@ -358,9 +389,11 @@ def _read_describe_log_dirs_response(buf: Buffer, pos: int, version: int) -> tup
     else:
         length, pos = read_count(buf, pos, 5)
     results: list[DescribeLogDirsResult] = []
-    for _ in range(length):
-        describe_log_dirs_result, pos = _read_describe_log_dirs_result(buf, pos, version)
-        results.append(describe_log_dirs_result)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            describe_log_dirs_result, pos = yield from _read_describe_log_dirs_result(buf, pos, version)
+            results.append(describe_log_dirs_result)
     if version >= 2:
         pos = skip_tags(buf, pos)
     result = DescribeLogDirsResponse(
@@ -371,7 +404,7 @@ def _read_describe_log_dirs_response(buf: Buffer, pos: int, version: int) -> tup
     return result, pos
 
 
-def _write_describe_log_dirs_response(out: bytearray, value: DescribeLogDirsResponse, version: int) -> None:
+def _write_describe_log_dirs_response(out: bytearray, value: DescribeLogDirsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 3:
         out += _I16.pack(value.error_code)
@@ -379,7 +412,9 @@ def _write_describe_log_dirs_response(out: bytearray, value: DescribeLogDirsResp
         write_compact_count(out, len(value.results))
     else:
         write_count(out, len(value.results))
-    for describe_log_dirs_result in value.results:
-        _write_describe_log_dirs_result(out, describe_log_dirs_result, version)
+    for some_results in portions(value.results):
+        yield len(some_results)
+        for describe_log_dirs_result in some_results:
+            yield from _write_describe_log_dirs_result(out, describe_log_dirs_result, version)
     if version >= 2:
         out.append(0)

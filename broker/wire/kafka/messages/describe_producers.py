@@ -6,16 +6,19 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
     read_int32s,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -50,30 +53,39 @@ class DescribeProducersRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 0
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeProducersRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeProducersRequest, int]]:
+        """`decode` in steps."""
         check_version("DescribeProducersRequest", version, 0, 0)
         try:
-            return _read_describe_producers_request(buf, pos, version)
+            return (yield from _read_describe_producers_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeProducersRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeProducersRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeProducersRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeProducersRequest", version, 0, 0)
-        _write_describe_producers_request(out, self, version)
+        yield from _write_describe_producers_request(out, self, version)
 
 
-def _read_topic_request(buf: Buffer, pos: int, version: int) -> tuple[TopicRequest, int]:
+def _read_topic_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicRequest, int]]:
     name, pos = read_compact_string(buf, pos)
     length, pos = read_compact_count(buf, pos, 4)
-    partition_indexes, pos = read_int32s(buf, pos, length)
+    partition_indexes: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        partition_indexes += portion
     pos = skip_tags(buf, pos)
     result = TopicRequest(
         name=name,
@@ -82,19 +94,23 @@ def _read_topic_request(buf: Buffer, pos: int, version: int) -> tuple[TopicReque
     return result, pos
 
 
-def _write_topic_request(out: bytearray, value: TopicRequest, version: int) -> None:
+def _write_topic_request(out: bytearray, value: TopicRequest, version: int) -> Steps[None]:
     write_compact_string(out, value.name)
     write_compact_count(out, len(value.partition_indexes))
-    write_int32s(out, value.partition_indexes)
+    for some_partition_indexes in portions(value.partition_indexes):
+        yield len(some_partition_indexes)
+        write_int32s(out, some_partition_indexes)
     out.append(0)
 
 
-def _read_describe_producers_request(buf: Buffer, pos: int, version: int) -> tuple[DescribeProducersRequest, int]:
+def _read_describe_producers_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeProducersRequest, int]]:
     length, pos = read_compact_count(buf, pos, 3)
     topics: list[TopicRequest] = []
-    for _ in range(length):
-        topic_request, pos = _read_topic_request(buf, pos, version)
-        topics.append(topic_request)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            topic_request, pos = yield from _read_topic_request(buf, pos, version)
+            topics.append(topic_request)
     pos = skip_tags(buf, pos)
     result = DescribeProducersRequest(
         topics=topics,
@@ -102,10 +118,12 @@ def _read_describe_producers_request(buf: Buffer, pos: int, version: int) -> tup
     return result, pos
 
 
-def _write_describe_producers_request(out: bytearray, value: DescribeProducersRequest, version: int) -> None:
+def _write_describe_producers_request(out: bytearray, value: DescribeProducersRequest, version: int) -> Steps[None]:
     write_compact_count(out, len(value.topics))
-    for topic_request in value.topics:
-        _write_topic_request(out, topic_request, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for topic_request in some_topics:
+            yield from _write_topic_request(out, topic_request, version)
     out.append(0)
 
 
@@ -165,24 +183,29 @@ class DescribeProducersResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 0
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeProducersResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeProducersResponse, int]]:
+        """`decode` in steps."""
         check_version("DescribeProducersResponse", version, 0, 0)
         try:
-            return _read_describe_producers_response(buf, pos, version)
+            return (yield from _read_describe_producers_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeProducersResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeProducersResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeProducersResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeProducersResponse", version, 0, 0)
-        _write_describe_producers_response(out, self, version)
+        yield from _write_describe_producers_response(out, self, version)
 
 
 def _read_producer_state(buf: Buffer, pos: int, version: int) -> tuple[ProducerState, int]:
@@ -209,15 +232,17 @@ def _write_producer_state(out: bytearray, value: ProducerState, version: int) ->
     out.append(0)
 
 
-def _read_partition_response(buf: Buffer, pos: int, version: int) -> tuple[PartitionResponse, int]:
+def _read_partition_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[PartitionResponse, int]]:
     partition_index, error_code = _I32_I16.unpack_from(buf, pos)
     pos += 6
     error_message, pos = read_compact_nullable_string(buf, pos)
     length, pos = read_compact_count(buf, pos, 37)
     active_producers: list[ProducerState] = []
-    for _ in range(length):
-        producer_state, pos = _read_producer_state(buf, pos, version)
-        active_producers.append(producer_state)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            producer_state, pos = _read_producer_state(buf, pos, version)
+            active_producers.append(producer_state)
     pos = skip_tags(buf, pos)
     result = PartitionResponse(
         partition_index=partition_index,
@@ -228,22 +253,26 @@ def _read_partition_response(buf: Buffer, pos: int, version: int) -> tuple[Parti
     return result, pos
 
 
-def _write_partition_response(out: bytearray, value: PartitionResponse, version: int) -> None:
+def _write_partition_response(out: bytearray, value: PartitionResponse, version: int) -> Steps[None]:
     out += _I32_I16.pack(value.partition_index, value.error_code)
     write_compact_nullable_string(out, value.error_message)
     write_compact_count(out, len(value.active_producers))
-    for producer_state in value.active_producers:
-        _write_producer_state(out, producer_state, version)
+    for some_active_producers in portions(value.active_producers):
+        yield len(some_active_producers)
+        for producer_state in some_active_producers:
+            _write_producer_state(out, producer_state, version)
     out.append(0)
 
 
-def _read_topic_response(buf: Buffer, pos: int, version: int) -> tuple[TopicResponse, int]:
+def _read_topic_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicResponse, int]]:
     name, pos = read_compact_string(buf, pos)
     length, pos = read_compact_count(buf, pos, 9)
     partitions: list[PartitionResponse] = []
-    for _ in range(length):
-        partition_response, pos = _read_partition_response(buf, pos, version)
-        partitions.append(partition_response)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            partition_response, pos = yield from _read_partition_response(buf, pos, version)
+            partitions.append(partition_response)
     pos = skip_tags(buf, pos)
     result = TopicResponse(
         name=name,
@@ -252,22 +281,26 @@ def _read_topic_response(buf: Buffer, pos: int, version: int) -> tuple[TopicResp
     return result, pos
 
 
-def _write_topic_response(out: bytearray, value: TopicResponse, version: int) -> None:
+def _write_topic_response(out: bytearray, value: TopicResponse, version: int) -> Steps[None]:
     write_compact_string(out, value.name)
     write_compact_count(out, len(value.partitions))
-    for partition_response in value.partitions:
-        _write_partition_response(out, partition_response, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for partition_response in some_partitions:
+            yield from _write_partition_response(out, partition_response, version)
     out.append(0)
 
 
-def _read_describe_producers_response(buf: Buffer, pos: int, version: int) -> tuple[DescribeProducersResponse, int]:
+def _read_describe_producers_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeProducersResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     length, pos = read_compact_count(buf, pos, 3)
     topics: list[TopicResponse] = []
-    for _ in range(length):
-        topic_response, pos = _read_topic_response(buf, pos, version)
-        topics.append(topic_response)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            topic_response, pos = yield from _read_topic_response(buf, pos, version)
+            topics.append(topic_response)
     pos = skip_tags(buf, pos)
     result = DescribeProducersResponse(
         throttle_time_ms=throttle_time_ms,
@@ -276,9 +309,11 @@ def _read_describe_producers_response(buf: Buffer, pos: int, version: int) -> tu
     return result, pos
 
 
-def _write_describe_producers_response(out: bytearray, value: DescribeProducersResponse, version: int) -> None:
+def _write_describe_producers_response(out: bytearray, value: DescribeProducersResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     write_compact_count(out, len(value.topics))
-    for topic_response in value.topics:
-        _write_topic_response(out, topic_response, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for topic_response in some_topics:
+            yield from _write_topic_response(out, topic_response, version)
     out.append(0)

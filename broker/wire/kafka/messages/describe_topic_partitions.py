@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_count,
     read_compact_nullable_string,
@@ -20,6 +22,7 @@ from broker.wire.kafka.primitives import (
     read_int32s,
     read_uuid,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -65,24 +68,29 @@ class DescribeTopicPartitionsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 0
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeTopicPartitionsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeTopicPartitionsRequest, int]]:
+        """`decode` in steps."""
         check_version("DescribeTopicPartitionsRequest", version, 0, 0)
         try:
-            return _read_describe_topic_partitions_request(buf, pos, version)
+            return (yield from _read_describe_topic_partitions_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeTopicPartitionsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeTopicPartitionsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeTopicPartitionsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeTopicPartitionsRequest", version, 0, 0)
-        _write_describe_topic_partitions_request(out, self, version)
+        yield from _write_describe_topic_partitions_request(out, self, version)
 
 
 def _read_topic_request(buf: Buffer, pos: int, version: int) -> tuple[TopicRequest, int]:
@@ -117,12 +125,16 @@ def _write_cursor(out: bytearray, value: Cursor, version: int) -> None:
     out.append(0)
 
 
-def _read_describe_topic_partitions_request(buf: Buffer, pos: int, version: int) -> tuple[DescribeTopicPartitionsRequest, int]:
+def _read_describe_topic_partitions_request(
+    buf: Buffer, pos: int, version: int
+) -> Steps[tuple[DescribeTopicPartitionsRequest, int]]:
     length, pos = read_compact_count(buf, pos, 2)
     topics: list[TopicRequest] = []
-    for _ in range(length):
-        topic_request, pos = _read_topic_request(buf, pos, version)
-        topics.append(topic_request)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            topic_request, pos = _read_topic_request(buf, pos, version)
+            topics.append(topic_request)
     (response_partition_limit,) = _I32.unpack_from(buf, pos)
     pos += 4
     cursor: Cursor | None = None
@@ -138,10 +150,12 @@ def _read_describe_topic_partitions_request(buf: Buffer, pos: int, version: int)
     return result, pos
 
 
-def _write_describe_topic_partitions_request(out: bytearray, value: DescribeTopicPartitionsRequest, version: int) -> None:
+def _write_describe_topic_partitions_request(out: bytearray, value: DescribeTopicPartitionsRequest, version: int) -> Steps[None]:
     write_compact_count(out, len(value.topics))
-    for topic_request in value.topics:
-        _write_topic_request(out, topic_request, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for topic_request in some_topics:
+            _write_topic_request(out, topic_request, version)
     out += _I32.pack(value.response_partition_limit)
     if value.cursor is None:
         out += b"\xff"
@@ -209,45 +223,70 @@ class DescribeTopicPartitionsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 0
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeTopicPartitionsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[DescribeTopicPartitionsResponse, int]]:
+        """`decode` in steps."""
         check_version("DescribeTopicPartitionsResponse", version, 0, 0)
         try:
-            return _read_describe_topic_partitions_response(buf, pos, version)
+            return (yield from _read_describe_topic_partitions_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("DescribeTopicPartitionsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[DescribeTopicPartitionsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(DescribeTopicPartitionsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("DescribeTopicPartitionsResponse", version, 0, 0)
-        _write_describe_topic_partitions_response(out, self, version)
+        yield from _write_describe_topic_partitions_response(out, self, version)
 
 
 def _read_describe_topic_partitions_response_partition(
     buf: Buffer, pos: int, version: int
-) -> tuple[DescribeTopicPartitionsResponsePartition, int]:
+) -> Steps[tuple[DescribeTopicPartitionsResponsePartition, int]]:
     error_code, partition_index, leader_id, leader_epoch = _I16_I32_I32_I32.unpack_from(buf, pos)
     pos += 14
     length, pos = read_compact_count(buf, pos, 4)
-    replica_nodes, pos = read_int32s(buf, pos, length)
+    replica_nodes: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        replica_nodes += portion
     length, pos = read_compact_count(buf, pos, 4)
-    isr_nodes, pos = read_int32s(buf, pos, length)
+    isr_nodes: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        isr_nodes += portion
     length, pos = read_compact_nullable_count(buf, pos, 4)
     eligible_leader_replicas: list[int] | None = None
     if length >= 0:
-        eligible_leader_replicas, pos = read_int32s(buf, pos, length)
+        eligible_leader_replicas = []
+        for step in steps(length):
+            yield step
+            portion, pos = read_int32s(buf, pos, step)
+            eligible_leader_replicas += portion
     length, pos = read_compact_nullable_count(buf, pos, 4)
     last_known_elr: list[int] | None = None
     if length >= 0:
-        last_known_elr, pos = read_int32s(buf, pos, length)
+        last_known_elr = []
+        for step in steps(length):
+            yield step
+            portion, pos = read_int32s(buf, pos, step)
+            last_known_elr += portion
     length, pos = read_compact_count(buf, pos, 4)
-    offline_replicas, pos = read_int32s(buf, pos, length)
+    offline_replicas: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        offline_replicas += portion
     pos = skip_tags(buf, pos)
     result = DescribeTopicPartitionsResponsePartition(
         error_code=error_code,
@@ -265,31 +304,41 @@ def _read_describe_topic_partitions_response_partition(
 
 def _write_describe_topic_partitions_response_partition(
     out: bytearray, value: DescribeTopicPartitionsResponsePartition, version: int
-) -> None:
+) -> Steps[None]:
     out += _I16_I32_I32.pack(value.error_code, value.partition_index, value.leader_id)
     out += _I32.pack(value.leader_epoch)
     write_compact_count(out, len(value.replica_nodes))
-    write_int32s(out, value.replica_nodes)
+    for some_replica_nodes in portions(value.replica_nodes):
+        yield len(some_replica_nodes)
+        write_int32s(out, some_replica_nodes)
     write_compact_count(out, len(value.isr_nodes))
-    write_int32s(out, value.isr_nodes)
+    for some_isr_nodes in portions(value.isr_nodes):
+        yield len(some_isr_nodes)
+        write_int32s(out, some_isr_nodes)
     if value.eligible_leader_replicas is None:
         write_compact_count(out, -1)
     else:
         write_compact_count(out, len(value.eligible_leader_replicas))
-        write_int32s(out, value.eligible_leader_replicas)
+        for some_eligible_leader_replicas in portions(value.eligible_leader_replicas):
+            yield len(some_eligible_leader_replicas)
+            write_int32s(out, some_eligible_leader_replicas)
     if value.last_known_elr is None:
         write_compact_count(out, -1)
     else:
         write_compact_count(out, len(value.last_known_elr))
-        write_int32s(out, value.last_known_elr)
+        for some_last_known_elr in portions(value.last_known_elr):
+            yield len(some_last_known_elr)
+            write_int32s(out, some_last_known_elr)
     write_compact_count(out, len(value.offline_replicas))
-    write_int32s(out, value.offline_replicas)
+    for some_offline_replicas in portions(value.offline_replicas):
+        yield len(some_offline_replicas)
+        write_int32s(out, some_offline_replicas)
     out.append(0)
 
 
 def _read_describe_topic_partitions_response_topic(
     buf: Buffer, pos: int, version: int
-) -> tuple[DescribeTopicPartitionsResponseTopic, int]:
+) -> Steps[tuple[DescribeTopicPartitionsResponseTopic, int]]:
     (error_code,) = _I16.unpack_from(buf, pos)
     pos += 2
     name, pos = read_compact_nullable_string(buf, pos)
@@ -298,9 +347,11 @@ def _read_describe_topic_partitions_response_topic(
     pos += 1
     length, pos = read_compact_count(buf, pos, 20)
     partitions: list[DescribeTopicPartitionsResponsePartition] = []
-    for _ in range(length):
-        describe_topic_partitions_response_partition, pos = _read_describe_topic_partitions_response_partition(buf, pos, version)
-        partitions.append(describe_topic_partitions_response_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            response_partition, pos = yield from _read_describe_topic_partitions_response_partition(buf, pos, version)
+            partitions.append(response_partition)
     (topic_authorized_operations,) = _I32.unpack_from(buf, pos)
     pos += 4
     pos = skip_tags(buf, pos)
@@ -317,26 +368,32 @@ def _read_describe_topic_partitions_response_topic(
 
 def _write_describe_topic_partitions_response_topic(
     out: bytearray, value: DescribeTopicPartitionsResponseTopic, version: int
-) -> None:
+) -> Steps[None]:
     out += _I16.pack(value.error_code)
     write_compact_nullable_string(out, value.name)
     out += value.topic_id.bytes
     out += _BOOL.pack(value.is_internal)
     write_compact_count(out, len(value.partitions))
-    for describe_topic_partitions_response_partition in value.partitions:
-        _write_describe_topic_partitions_response_partition(out, describe_topic_partitions_response_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for response_partition in some_partitions:
+            yield from _write_describe_topic_partitions_response_partition(out, response_partition, version)
     out += _I32.pack(value.topic_authorized_operations)
     out.append(0)
 
 
-def _read_describe_topic_partitions_response(buf: Buffer, pos: int, version: int) -> tuple[DescribeTopicPartitionsResponse, int]:
+def _read_describe_topic_partitions_response(
+    buf: Buffer, pos: int, version: int
+) -> Steps[tuple[DescribeTopicPartitionsResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     length, pos = read_compact_count(buf, pos, 26)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
-    for _ in range(length):
-        describe_topic_partitions_response_topic, pos = _read_describe_topic_partitions_response_topic(buf, pos, version)
-        topics.append(describe_topic_partitions_response_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            response_topic, pos = yield from _read_describe_topic_partitions_response_topic(buf, pos, version)
+            topics.append(response_topic)
     next_cursor: Cursor | None = None
     pos += 1
     if buf[pos - 1] < 0x80:
@@ -350,11 +407,13 @@ def _read_describe_topic_partitions_response(buf: Buffer, pos: int, version: int
     return result, pos
 
 
-def _write_describe_topic_partitions_response(out: bytearray, value: DescribeTopicPartitionsResponse, version: int) -> None:
+def _write_describe_topic_partitions_response(out: bytearray, value: DescribeTopicPartitionsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     write_compact_count(out, len(value.topics))
-    for describe_topic_partitions_response_topic in value.topics:
-        _write_describe_topic_partitions_response_topic(out, describe_topic_partitions_response_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for response_topic in some_topics:
+            yield from _write_describe_topic_partitions_response_topic(out, response_topic, version)
     if value.next_cursor is None:
         out += b"\xff"
     else:

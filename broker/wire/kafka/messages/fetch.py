@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_count,
     read_compact_nullable_records,
@@ -24,9 +26,10 @@ from broker.wire.kafka.primitives import (
     read_nullable_records,
     read_string,
     read_tag,
+    read_tag_count,
     read_uuid,
-    read_uvarint,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_bytes,
@@ -151,24 +154,29 @@ class FetchRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 12
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[FetchRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[FetchRequest, int]]:
+        """`decode` in steps."""
         check_version("FetchRequest", version, 4, 18)
         try:
-            return _read_fetch_request(buf, pos, version)
+            return (yield from _read_fetch_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("FetchRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[FetchRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(FetchRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("FetchRequest", version, 4, 18)
-        _write_fetch_request(out, self, version)
+        yield from _write_fetch_request(out, self, version)
 
 
 def _read_replica_state(buf: Buffer, pos: int, version: int) -> tuple[ReplicaState, int]:
@@ -209,7 +217,7 @@ def _read_fetch_partition(buf: Buffer, pos: int, version: int) -> tuple[FetchPar
     replica_directory_id: UUID = ZERO_UUID
     high_watermark: int = 9223372036854775807
     if version >= 12:
-        tags, pos = read_uvarint(buf, pos)
+        tags, pos = read_tag_count(buf, pos)
         for _ in range(tags):
             tag, size, start = read_tag(buf, pos)
             pos = start
@@ -264,7 +272,7 @@ def _write_fetch_partition(out: bytearray, value: FetchPartition, version: int) 
         out += tagged
 
 
-def _read_fetch_topic(buf: Buffer, pos: int, version: int) -> tuple[FetchTopic, int]:
+def _read_fetch_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[FetchTopic, int]]:
     topic: str = ""
     if version <= 12:
         if version >= 12:
@@ -279,9 +287,11 @@ def _read_fetch_topic(buf: Buffer, pos: int, version: int) -> tuple[FetchTopic, 
     else:
         length, pos = read_count(buf, pos, 16)
     partitions: list[FetchPartition] = []
-    for _ in range(length):
-        fetch_partition, pos = _read_fetch_partition(buf, pos, version)
-        partitions.append(fetch_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            fetch_partition, pos = _read_fetch_partition(buf, pos, version)
+            partitions.append(fetch_partition)
     if version >= 12:
         pos = skip_tags(buf, pos)
     result = FetchTopic(
@@ -292,7 +302,7 @@ def _read_fetch_topic(buf: Buffer, pos: int, version: int) -> tuple[FetchTopic, 
     return result, pos
 
 
-def _write_fetch_topic(out: bytearray, value: FetchTopic, version: int) -> None:
+def _write_fetch_topic(out: bytearray, value: FetchTopic, version: int) -> Steps[None]:
     if version <= 12:
         if version >= 12:
             write_compact_string(out, value.topic)
@@ -304,13 +314,15 @@ def _write_fetch_topic(out: bytearray, value: FetchTopic, version: int) -> None:
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for fetch_partition in value.partitions:
-        _write_fetch_partition(out, fetch_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for fetch_partition in some_partitions:
+            _write_fetch_partition(out, fetch_partition, version)
     if version >= 12:
         out.append(0)
 
 
-def _read_forgotten_topic(buf: Buffer, pos: int, version: int) -> tuple[ForgottenTopic, int]:
+def _read_forgotten_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[ForgottenTopic, int]]:
     topic: str = ""
     if version <= 12:
         if version >= 12:
@@ -324,7 +336,11 @@ def _read_forgotten_topic(buf: Buffer, pos: int, version: int) -> tuple[Forgotte
         length, pos = read_compact_count(buf, pos, 4)
     else:
         length, pos = read_count(buf, pos, 4)
-    partitions, pos = read_int32s(buf, pos, length)
+    partitions: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        partitions += portion
     if version >= 12:
         pos = skip_tags(buf, pos)
     result = ForgottenTopic(
@@ -335,7 +351,7 @@ def _read_forgotten_topic(buf: Buffer, pos: int, version: int) -> tuple[Forgotte
     return result, pos
 
 
-def _write_forgotten_topic(out: bytearray, value: ForgottenTopic, version: int) -> None:
+def _write_forgotten_topic(out: bytearray, value: ForgottenTopic, version: int) -> Steps[None]:
     if version <= 12:
         if version >= 12:
             write_compact_string(out, value.topic)
@@ -347,12 +363,14 @@ def _write_forgotten_topic(out: bytearray, value: ForgottenTopic, version: int) 
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    write_int32s(out, value.partitions)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        write_int32s(out, some_partitions)
     if version >= 12:
         out.append(0)
 
 
-def _read_fetch_request(buf: Buffer, pos: int, version: int) -> tuple[FetchRequest, int]:
+def _read_fetch_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[FetchRequest, int]]:
     replica_id: int = -1
     if version <= 14:
         (replica_id,) = _I32.unpack_from(buf, pos)
@@ -369,9 +387,11 @@ def _read_fetch_request(buf: Buffer, pos: int, version: int) -> tuple[FetchReque
     else:
         length, pos = read_count(buf, pos, 3)
     topics: list[FetchTopic] = []
-    for _ in range(length):
-        fetch_topic, pos = _read_fetch_topic(buf, pos, version)
-        topics.append(fetch_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            fetch_topic, pos = yield from _read_fetch_topic(buf, pos, version)
+            topics.append(fetch_topic)
     forgotten_topics_data: list[ForgottenTopic] = []
     if version >= 7:
         if version >= 12:
@@ -379,9 +399,11 @@ def _read_fetch_request(buf: Buffer, pos: int, version: int) -> tuple[FetchReque
         else:
             length, pos = read_count(buf, pos, 3)
         forgotten_topics_data = []
-        for _ in range(length):
-            forgotten_topic, pos = _read_forgotten_topic(buf, pos, version)
-            forgotten_topics_data.append(forgotten_topic)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                forgotten_topic, pos = yield from _read_forgotten_topic(buf, pos, version)
+                forgotten_topics_data.append(forgotten_topic)
     rack_id: str = ""
     if version >= 11:
         if version >= 12:
@@ -391,7 +413,7 @@ def _read_fetch_request(buf: Buffer, pos: int, version: int) -> tuple[FetchReque
     cluster_id: str | None = None
     replica_state: ReplicaState = ReplicaState()
     if version >= 12:
-        tags, pos = read_uvarint(buf, pos)
+        tags, pos = read_tag_count(buf, pos)
         for _ in range(tags):
             tag, size, start = read_tag(buf, pos)
             pos = start
@@ -420,7 +442,7 @@ def _read_fetch_request(buf: Buffer, pos: int, version: int) -> tuple[FetchReque
     return result, pos
 
 
-def _write_fetch_request(out: bytearray, value: FetchRequest, version: int) -> None:
+def _write_fetch_request(out: bytearray, value: FetchRequest, version: int) -> Steps[None]:
     if version <= 14:
         out += _I32.pack(value.replica_id)
     elif value.replica_id != -1:
@@ -433,15 +455,19 @@ def _write_fetch_request(out: bytearray, value: FetchRequest, version: int) -> N
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for fetch_topic in value.topics:
-        _write_fetch_topic(out, fetch_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for fetch_topic in some_topics:
+            yield from _write_fetch_topic(out, fetch_topic, version)
     if version >= 7:
         if version >= 12:
             write_compact_count(out, len(value.forgotten_topics_data))
         else:
             write_count(out, len(value.forgotten_topics_data))
-        for forgotten_topic in value.forgotten_topics_data:
-            _write_forgotten_topic(out, forgotten_topic, version)
+        for some_forgotten_topics_data in portions(value.forgotten_topics_data):
+            yield len(some_forgotten_topics_data)
+            for forgotten_topic in some_forgotten_topics_data:
+                yield from _write_forgotten_topic(out, forgotten_topic, version)
     elif value.forgotten_topics_data:
         raise unsupported("FetchRequest", "forgotten_topics_data", version)
     if version >= 11:
@@ -594,24 +620,29 @@ class FetchResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 12
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[FetchResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[FetchResponse, int]]:
+        """`decode` in steps."""
         check_version("FetchResponse", version, 4, 18)
         try:
-            return _read_fetch_response(buf, pos, version)
+            return (yield from _read_fetch_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("FetchResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[FetchResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(FetchResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("FetchResponse", version, 4, 18)
-        _write_fetch_response(out, self, version)
+        yield from _write_fetch_response(out, self, version)
 
 
 def _read_epoch_end_offset(buf: Buffer, pos: int, version: int) -> tuple[EpochEndOffset, int]:
@@ -680,7 +711,7 @@ def _write_aborted_transaction(out: bytearray, value: AbortedTransaction, versio
         out.append(0)
 
 
-def _read_partition_data(buf: Buffer, pos: int, version: int) -> tuple[PartitionData, int]:
+def _read_partition_data(buf: Buffer, pos: int, version: int) -> Steps[tuple[PartitionData, int]]:
     partition_index, error_code, high_watermark = _I32_I16_I64.unpack_from(buf, pos)
     pos += 14
     (last_stable_offset,) = _I64.unpack_from(buf, pos)
@@ -696,9 +727,11 @@ def _read_partition_data(buf: Buffer, pos: int, version: int) -> tuple[Partition
     aborted_transactions: list[AbortedTransaction] | None = None
     if length >= 0:
         aborted_transactions = []
-        for _ in range(length):
-            aborted_transaction, pos = _read_aborted_transaction(buf, pos, version)
-            aborted_transactions.append(aborted_transaction)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                aborted_transaction, pos = _read_aborted_transaction(buf, pos, version)
+                aborted_transactions.append(aborted_transaction)
     preferred_read_replica: int = -1
     if version >= 11:
         (preferred_read_replica,) = _I32.unpack_from(buf, pos)
@@ -712,7 +745,7 @@ def _read_partition_data(buf: Buffer, pos: int, version: int) -> tuple[Partition
     current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
     snapshot_id: SnapshotId = SnapshotId()
     if version >= 12:
-        tags, pos = read_uvarint(buf, pos)
+        tags, pos = read_tag_count(buf, pos)
         for _ in range(tags):
             tag, size, start = read_tag(buf, pos)
             pos = start
@@ -742,7 +775,7 @@ def _read_partition_data(buf: Buffer, pos: int, version: int) -> tuple[Partition
     return result, pos
 
 
-def _write_partition_data(out: bytearray, value: PartitionData, version: int) -> None:
+def _write_partition_data(out: bytearray, value: PartitionData, version: int) -> Steps[None]:
     out += _I32_I16_I64.pack(value.partition_index, value.error_code, value.high_watermark)
     out += _I64.pack(value.last_stable_offset)
     if version >= 5:
@@ -757,8 +790,10 @@ def _write_partition_data(out: bytearray, value: PartitionData, version: int) ->
             write_compact_count(out, len(value.aborted_transactions))
         else:
             write_count(out, len(value.aborted_transactions))
-        for aborted_transaction in value.aborted_transactions:
-            _write_aborted_transaction(out, aborted_transaction, version)
+        for some_aborted_transactions in portions(value.aborted_transactions):
+            yield len(some_aborted_transactions)
+            for aborted_transaction in some_aborted_transactions:
+                _write_aborted_transaction(out, aborted_transaction, version)
     if version >= 11:
         out += _I32.pack(value.preferred_read_replica)
     elif value.preferred_read_replica != -1:
@@ -795,7 +830,7 @@ def _write_partition_data(out: bytearray, value: PartitionData, version: int) ->
         raise unsupported("PartitionData", "snapshot_id", version)
 
 
-def _read_fetchable_topic_response(buf: Buffer, pos: int, version: int) -> tuple[FetchableTopicResponse, int]:
+def _read_fetchable_topic_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[FetchableTopicResponse, int]]:
     topic: str = ""
     if version <= 12:
         if version >= 12:
@@ -810,9 +845,11 @@ def _read_fetchable_topic_response(buf: Buffer, pos: int, version: int) -> tuple
     else:
         length, pos = read_count(buf, pos, 30)
     partitions: list[PartitionData] = []
-    for _ in range(length):
-        partition_data, pos = _read_partition_data(buf, pos, version)
-        partitions.append(partition_data)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            partition_data, pos = yield from _read_partition_data(buf, pos, version)
+            partitions.append(partition_data)
     if version >= 12:
         pos = skip_tags(buf, pos)
     result = FetchableTopicResponse(
@@ -823,7 +860,7 @@ def _read_fetchable_topic_response(buf: Buffer, pos: int, version: int) -> tuple
     return result, pos
 
 
-def _write_fetchable_topic_response(out: bytearray, value: FetchableTopicResponse, version: int) -> None:
+def _write_fetchable_topic_response(out: bytearray, value: FetchableTopicResponse, version: int) -> Steps[None]:
     if version <= 12:
         if version >= 12:
             write_compact_string(out, value.topic)
@@ -835,8 +872,10 @@ def _write_fetchable_topic_response(out: bytearray, value: FetchableTopicRespons
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for partition_data in value.partitions:
-        _write_partition_data(out, partition_data, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for partition_data in some_partitions:
+            yield from _write_partition_data(out, partition_data, version)
     if version >= 12:
         out.append(0)
 
@@ -866,7 +905,7 @@ def _write_node_endpoint(out: bytearray, value: NodeEndpoint, version: int) -> N
     out.append(0)
 
 
-def _read_fetch_response(buf: Buffer, pos: int, version: int) -> tuple[FetchResponse, int]:
+def _read_fetch_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[FetchResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     error_code: int = 0
@@ -879,21 +918,25 @@ def _read_fetch_response(buf: Buffer, pos: int, version: int) -> tuple[FetchResp
     else:
         length, pos = read_count(buf, pos, 3)
     responses: list[FetchableTopicResponse] = []
-    for _ in range(length):
-        fetchable_topic_response, pos = _read_fetchable_topic_response(buf, pos, version)
-        responses.append(fetchable_topic_response)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            fetchable_topic_response, pos = yield from _read_fetchable_topic_response(buf, pos, version)
+            responses.append(fetchable_topic_response)
     node_endpoints: list[NodeEndpoint] = []
     if version >= 12:
-        tags, pos = read_uvarint(buf, pos)
+        tags, pos = read_tag_count(buf, pos)
         for _ in range(tags):
             tag, size, start = read_tag(buf, pos)
             pos = start
             if tag == 0 and version >= 16:
                 length, pos = read_compact_count(buf, pos, 11)
                 node_endpoints = []
-                for _ in range(length):
-                    node_endpoint, pos = _read_node_endpoint(buf, pos, version)
-                    node_endpoints.append(node_endpoint)
+                for step in steps(length):
+                    yield step
+                    for _ in range(step):
+                        node_endpoint, pos = _read_node_endpoint(buf, pos, version)
+                        node_endpoints.append(node_endpoint)
             else:
                 pos += size
             if pos != start + size:
@@ -908,7 +951,7 @@ def _read_fetch_response(buf: Buffer, pos: int, version: int) -> tuple[FetchResp
     return result, pos
 
 
-def _write_fetch_response(out: bytearray, value: FetchResponse, version: int) -> None:
+def _write_fetch_response(out: bytearray, value: FetchResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 7:
         out += _I16_I32.pack(value.error_code, value.session_id)
@@ -918,8 +961,10 @@ def _write_fetch_response(out: bytearray, value: FetchResponse, version: int) ->
         write_compact_count(out, len(value.responses))
     else:
         write_count(out, len(value.responses))
-    for fetchable_topic_response in value.responses:
-        _write_fetchable_topic_response(out, fetchable_topic_response, version)
+    for some_responses in portions(value.responses):
+        yield len(some_responses)
+        for fetchable_topic_response in some_responses:
+            yield from _write_fetchable_topic_response(out, fetchable_topic_response, version)
     if version >= 12:
         tags = 0
         tagged = bytearray()
@@ -927,8 +972,10 @@ def _write_fetch_response(out: bytearray, value: FetchResponse, version: int) ->
             tags += 1
             body = bytearray()
             write_compact_count(body, len(value.node_endpoints))
-            for node_endpoint in value.node_endpoints:
-                _write_node_endpoint(body, node_endpoint, version)
+            for some_node_endpoints in portions(value.node_endpoints):
+                yield len(some_node_endpoints)
+                for node_endpoint in some_node_endpoints:
+                    _write_node_endpoint(body, node_endpoint, version)
             write_tag(tagged, 0, body)
         write_uvarint(out, tags)
         out += tagged

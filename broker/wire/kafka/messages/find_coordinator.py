@@ -6,17 +6,20 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
     read_nullable_string,
     read_string,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_string,
@@ -45,27 +48,32 @@ class FindCoordinatorRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[FindCoordinatorRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[FindCoordinatorRequest, int]]:
+        """`decode` in steps."""
         check_version("FindCoordinatorRequest", version, 0, 6)
         try:
-            return _read_find_coordinator_request(buf, pos, version)
+            return (yield from _read_find_coordinator_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("FindCoordinatorRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[FindCoordinatorRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(FindCoordinatorRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("FindCoordinatorRequest", version, 0, 6)
-        _write_find_coordinator_request(out, self, version)
+        yield from _write_find_coordinator_request(out, self, version)
 
 
-def _read_find_coordinator_request(buf: Buffer, pos: int, version: int) -> tuple[FindCoordinatorRequest, int]:
+def _read_find_coordinator_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[FindCoordinatorRequest, int]]:
     key: str = ""
     if version <= 3:
         if version >= 3:
@@ -80,9 +88,11 @@ def _read_find_coordinator_request(buf: Buffer, pos: int, version: int) -> tuple
     if version >= 4:
         length, pos = read_compact_count(buf, pos, 1)
         coordinator_keys = []
-        for _ in range(length):
-            text, pos = read_compact_string(buf, pos)
-            coordinator_keys.append(text)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                text, pos = read_compact_string(buf, pos)
+                coordinator_keys.append(text)
     if version >= 3:
         pos = skip_tags(buf, pos)
     result = FindCoordinatorRequest(
@@ -93,7 +103,7 @@ def _read_find_coordinator_request(buf: Buffer, pos: int, version: int) -> tuple
     return result, pos
 
 
-def _write_find_coordinator_request(out: bytearray, value: FindCoordinatorRequest, version: int) -> None:
+def _write_find_coordinator_request(out: bytearray, value: FindCoordinatorRequest, version: int) -> Steps[None]:
     if version <= 3:
         if version >= 3:
             write_compact_string(out, value.key)
@@ -107,8 +117,10 @@ def _write_find_coordinator_request(out: bytearray, value: FindCoordinatorReques
         raise unsupported("FindCoordinatorRequest", "key_type", version)
     if version >= 4:
         write_compact_count(out, len(value.coordinator_keys))
-        for text in value.coordinator_keys:
-            write_compact_string(out, text)
+        for some_coordinator_keys in portions(value.coordinator_keys):
+            yield len(some_coordinator_keys)
+            for text in some_coordinator_keys:
+                write_compact_string(out, text)
     elif value.coordinator_keys:
         raise unsupported("FindCoordinatorRequest", "coordinator_keys", version)
     if version >= 3:
@@ -157,24 +169,29 @@ class FindCoordinatorResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[FindCoordinatorResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[FindCoordinatorResponse, int]]:
+        """`decode` in steps."""
         check_version("FindCoordinatorResponse", version, 0, 6)
         try:
-            return _read_find_coordinator_response(buf, pos, version)
+            return (yield from _read_find_coordinator_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("FindCoordinatorResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[FindCoordinatorResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(FindCoordinatorResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("FindCoordinatorResponse", version, 0, 6)
-        _write_find_coordinator_response(out, self, version)
+        yield from _write_find_coordinator_response(out, self, version)
 
 
 def _read_coordinator(buf: Buffer, pos: int, version: int) -> tuple[Coordinator, int]:
@@ -206,7 +223,7 @@ def _write_coordinator(out: bytearray, value: Coordinator, version: int) -> None
     out.append(0)
 
 
-def _read_find_coordinator_response(buf: Buffer, pos: int, version: int) -> tuple[FindCoordinatorResponse, int]:
+def _read_find_coordinator_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[FindCoordinatorResponse, int]]:
     throttle_time_ms: int = 0
     if version >= 1:
         (throttle_time_ms,) = _I32.unpack_from(buf, pos)
@@ -239,9 +256,11 @@ def _read_find_coordinator_response(buf: Buffer, pos: int, version: int) -> tupl
     if version >= 4:
         length, pos = read_compact_count(buf, pos, 14)
         coordinators = []
-        for _ in range(length):
-            coordinator, pos = _read_coordinator(buf, pos, version)
-            coordinators.append(coordinator)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                coordinator, pos = _read_coordinator(buf, pos, version)
+                coordinators.append(coordinator)
     if version >= 3:
         pos = skip_tags(buf, pos)
     result = FindCoordinatorResponse(
@@ -256,7 +275,7 @@ def _read_find_coordinator_response(buf: Buffer, pos: int, version: int) -> tupl
     return result, pos
 
 
-def _write_find_coordinator_response(out: bytearray, value: FindCoordinatorResponse, version: int) -> None:
+def _write_find_coordinator_response(out: bytearray, value: FindCoordinatorResponse, version: int) -> Steps[None]:
     if version >= 1:
         out += _I32.pack(value.throttle_time_ms)
     if version <= 3:
@@ -285,8 +304,10 @@ def _write_find_coordinator_response(out: bytearray, value: FindCoordinatorRespo
         raise unsupported("FindCoordinatorResponse", "port", version)
     if version >= 4:
         write_compact_count(out, len(value.coordinators))
-        for coordinator in value.coordinators:
-            _write_coordinator(out, coordinator, version)
+        for some_coordinators in portions(value.coordinators):
+            yield len(some_coordinators)
+            for coordinator in some_coordinators:
+                _write_coordinator(out, coordinator, version)
     elif value.coordinators:
         raise unsupported("FindCoordinatorResponse", "coordinators", version)
     if version >= 3:

@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
@@ -43,23 +44,30 @@ class HeartbeatRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[HeartbeatRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[HeartbeatRequest, int]]:
+        """`decode` in steps."""
         check_version("HeartbeatRequest", version, 0, 4)
         try:
+            yield 1
             return _read_heartbeat_request(buf, pos, version)
         except PARSE_ERRORS as error:
             raise malformed("HeartbeatRequest", version, error) from error
 
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[HeartbeatRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(HeartbeatRequest.decoding(buf, pos, version))
+
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("HeartbeatRequest", version, 0, 4)
+        yield 1
         _write_heartbeat_request(out, self, version)
 
 
@@ -128,23 +136,30 @@ class HeartbeatResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[HeartbeatResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[HeartbeatResponse, int]]:
+        """`decode` in steps."""
         check_version("HeartbeatResponse", version, 0, 4)
         try:
+            yield 1
             return _read_heartbeat_response(buf, pos, version)
         except PARSE_ERRORS as error:
             raise malformed("HeartbeatResponse", version, error) from error
 
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[HeartbeatResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(HeartbeatResponse.decoding(buf, pos, version))
+
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("HeartbeatResponse", version, 0, 4)
+        yield 1
         _write_heartbeat_response(out, self, version)
 
 

@@ -6,11 +6,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
@@ -18,6 +20,7 @@ from broker.wire.kafka.primitives import (
     read_nullable_string,
     read_string,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -68,24 +71,29 @@ class IncrementalAlterConfigsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 1
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[IncrementalAlterConfigsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[IncrementalAlterConfigsRequest, int]]:
+        """`decode` in steps."""
         check_version("IncrementalAlterConfigsRequest", version, 0, 1)
         try:
-            return _read_incremental_alter_configs_request(buf, pos, version)
+            return (yield from _read_incremental_alter_configs_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("IncrementalAlterConfigsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[IncrementalAlterConfigsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(IncrementalAlterConfigsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("IncrementalAlterConfigsRequest", version, 0, 1)
-        _write_incremental_alter_configs_request(out, self, version)
+        yield from _write_incremental_alter_configs_request(out, self, version)
 
 
 def _read_alterable_config(buf: Buffer, pos: int, version: int) -> tuple[AlterableConfig, int]:
@@ -125,7 +133,7 @@ def _write_alterable_config(out: bytearray, value: AlterableConfig, version: int
         out.append(0)
 
 
-def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResource, int]:
+def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> Steps[tuple[AlterConfigsResource, int]]:
     (resource_type,) = _I8.unpack_from(buf, pos)
     pos += 1
     resource_name: str
@@ -138,9 +146,11 @@ def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> tuple[A
     else:
         length, pos = read_count(buf, pos, 4)
     configs: list[AlterableConfig] = []
-    for _ in range(length):
-        alterable_config, pos = _read_alterable_config(buf, pos, version)
-        configs.append(alterable_config)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            alterable_config, pos = _read_alterable_config(buf, pos, version)
+            configs.append(alterable_config)
     if version == 1:
         pos = skip_tags(buf, pos)
     result = AlterConfigsResource(
@@ -151,7 +161,7 @@ def _read_alter_configs_resource(buf: Buffer, pos: int, version: int) -> tuple[A
     return result, pos
 
 
-def _write_alter_configs_resource(out: bytearray, value: AlterConfigsResource, version: int) -> None:
+def _write_alter_configs_resource(out: bytearray, value: AlterConfigsResource, version: int) -> Steps[None]:
     out += _I8.pack(value.resource_type)
     if version >= 1:
         write_compact_string(out, value.resource_name)
@@ -161,21 +171,27 @@ def _write_alter_configs_resource(out: bytearray, value: AlterConfigsResource, v
         write_compact_count(out, len(value.configs))
     else:
         write_count(out, len(value.configs))
-    for alterable_config in value.configs:
-        _write_alterable_config(out, alterable_config, version)
+    for some_configs in portions(value.configs):
+        yield len(some_configs)
+        for alterable_config in some_configs:
+            _write_alterable_config(out, alterable_config, version)
     if version == 1:
         out.append(0)
 
 
-def _read_incremental_alter_configs_request(buf: Buffer, pos: int, version: int) -> tuple[IncrementalAlterConfigsRequest, int]:
+def _read_incremental_alter_configs_request(
+    buf: Buffer, pos: int, version: int
+) -> Steps[tuple[IncrementalAlterConfigsRequest, int]]:
     if version >= 1:
         length, pos = read_compact_count(buf, pos, 4)
     else:
         length, pos = read_count(buf, pos, 4)
     resources: list[AlterConfigsResource] = []
-    for _ in range(length):
-        alter_configs_resource, pos = _read_alter_configs_resource(buf, pos, version)
-        resources.append(alter_configs_resource)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            alter_configs_resource, pos = yield from _read_alter_configs_resource(buf, pos, version)
+            resources.append(alter_configs_resource)
     (validate_only,) = _BOOL.unpack_from(buf, pos)
     pos += 1
     if version == 1:
@@ -187,13 +203,15 @@ def _read_incremental_alter_configs_request(buf: Buffer, pos: int, version: int)
     return result, pos
 
 
-def _write_incremental_alter_configs_request(out: bytearray, value: IncrementalAlterConfigsRequest, version: int) -> None:
+def _write_incremental_alter_configs_request(out: bytearray, value: IncrementalAlterConfigsRequest, version: int) -> Steps[None]:
     if version >= 1:
         write_compact_count(out, len(value.resources))
     else:
         write_count(out, len(value.resources))
-    for alter_configs_resource in value.resources:
-        _write_alter_configs_resource(out, alter_configs_resource, version)
+    for some_resources in portions(value.resources):
+        yield len(some_resources)
+        for alter_configs_resource in some_resources:
+            yield from _write_alter_configs_resource(out, alter_configs_resource, version)
     out += _BOOL.pack(value.validate_only)
     if version == 1:
         out.append(0)
@@ -227,24 +245,29 @@ class IncrementalAlterConfigsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 1
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[IncrementalAlterConfigsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[IncrementalAlterConfigsResponse, int]]:
+        """`decode` in steps."""
         check_version("IncrementalAlterConfigsResponse", version, 0, 1)
         try:
-            return _read_incremental_alter_configs_response(buf, pos, version)
+            return (yield from _read_incremental_alter_configs_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("IncrementalAlterConfigsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[IncrementalAlterConfigsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(IncrementalAlterConfigsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("IncrementalAlterConfigsResponse", version, 0, 1)
-        _write_incremental_alter_configs_response(out, self, version)
+        yield from _write_incremental_alter_configs_response(out, self, version)
 
 
 def _read_alter_configs_resource_response(buf: Buffer, pos: int, version: int) -> tuple[AlterConfigsResourceResponse, int]:
@@ -288,7 +311,9 @@ def _write_alter_configs_resource_response(out: bytearray, value: AlterConfigsRe
         out.append(0)
 
 
-def _read_incremental_alter_configs_response(buf: Buffer, pos: int, version: int) -> tuple[IncrementalAlterConfigsResponse, int]:
+def _read_incremental_alter_configs_response(
+    buf: Buffer, pos: int, version: int
+) -> Steps[tuple[IncrementalAlterConfigsResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 1:
@@ -296,9 +321,11 @@ def _read_incremental_alter_configs_response(buf: Buffer, pos: int, version: int
     else:
         length, pos = read_count(buf, pos, 6)
     responses: list[AlterConfigsResourceResponse] = []
-    for _ in range(length):
-        alter_configs_resource_response, pos = _read_alter_configs_resource_response(buf, pos, version)
-        responses.append(alter_configs_resource_response)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            alter_configs_resource_response, pos = _read_alter_configs_resource_response(buf, pos, version)
+            responses.append(alter_configs_resource_response)
     if version == 1:
         pos = skip_tags(buf, pos)
     result = IncrementalAlterConfigsResponse(
@@ -308,13 +335,15 @@ def _read_incremental_alter_configs_response(buf: Buffer, pos: int, version: int
     return result, pos
 
 
-def _write_incremental_alter_configs_response(out: bytearray, value: IncrementalAlterConfigsResponse, version: int) -> None:
+def _write_incremental_alter_configs_response(out: bytearray, value: IncrementalAlterConfigsResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 1:
         write_compact_count(out, len(value.responses))
     else:
         write_count(out, len(value.responses))
-    for alter_configs_resource_response in value.responses:
-        _write_alter_configs_resource_response(out, alter_configs_resource_response, version)
+    for some_responses in portions(value.responses):
+        yield len(some_responses)
+        for alter_configs_resource_response in some_responses:
+            _write_alter_configs_resource_response(out, alter_configs_resource_response, version)
     if version == 1:
         out.append(0)

@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
@@ -50,23 +51,30 @@ class InitProducerIdRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[InitProducerIdRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[InitProducerIdRequest, int]]:
+        """`decode` in steps."""
         check_version("InitProducerIdRequest", version, 0, 6)
         try:
+            yield 1
             return _read_init_producer_id_request(buf, pos, version)
         except PARSE_ERRORS as error:
             raise malformed("InitProducerIdRequest", version, error) from error
 
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[InitProducerIdRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(InitProducerIdRequest.decoding(buf, pos, version))
+
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("InitProducerIdRequest", version, 0, 6)
+        yield 1
         _write_init_producer_id_request(out, self, version)
 
 
@@ -149,23 +157,30 @@ class InitProducerIdResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 2
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[InitProducerIdResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[InitProducerIdResponse, int]]:
+        """`decode` in steps."""
         check_version("InitProducerIdResponse", version, 0, 6)
         try:
+            yield 1
             return _read_init_producer_id_response(buf, pos, version)
         except PARSE_ERRORS as error:
             raise malformed("InitProducerIdResponse", version, error) from error
 
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[InitProducerIdResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(InitProducerIdResponse.decoding(buf, pos, version))
+
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("InitProducerIdResponse", version, 0, 6)
+        yield 1
         _write_init_producer_id_response(out, self, version)
 
 

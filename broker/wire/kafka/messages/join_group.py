@@ -6,11 +6,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     present,
     read_bytes,
     read_compact_bytes,
@@ -21,6 +23,7 @@ from broker.wire.kafka.primitives import (
     read_nullable_string,
     read_string,
     skip_tags,
+    steps,
     unsupported,
     write_bytes,
     write_compact_bytes,
@@ -71,24 +74,29 @@ class JoinGroupRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 6
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[JoinGroupRequest, int]]:
+        """`decode` in steps."""
         check_version("JoinGroupRequest", version, 0, 9)
         try:
-            return _read_join_group_request(buf, pos, version)
+            return (yield from _read_join_group_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("JoinGroupRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(JoinGroupRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("JoinGroupRequest", version, 0, 9)
-        _write_join_group_request(out, self, version)
+        yield from _write_join_group_request(out, self, version)
 
 
 def _read_join_group_request_protocol(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupRequestProtocol, int]:
@@ -124,7 +132,7 @@ def _write_join_group_request_protocol(out: bytearray, value: JoinGroupRequestPr
         out.append(0)
 
 
-def _read_join_group_request(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupRequest, int]:
+def _read_join_group_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[JoinGroupRequest, int]]:
     group_id: str
     if version >= 6:
         group_id, pos = read_compact_string(buf, pos)
@@ -157,9 +165,11 @@ def _read_join_group_request(buf: Buffer, pos: int, version: int) -> tuple[JoinG
     else:
         length, pos = read_count(buf, pos, 3)
     protocols: list[JoinGroupRequestProtocol] = []
-    for _ in range(length):
-        join_group_request_protocol, pos = _read_join_group_request_protocol(buf, pos, version)
-        protocols.append(join_group_request_protocol)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            join_group_request_protocol, pos = _read_join_group_request_protocol(buf, pos, version)
+            protocols.append(join_group_request_protocol)
     reason: str | None = None
     if version >= 8:
         reason, pos = read_compact_nullable_string(buf, pos)
@@ -178,7 +188,7 @@ def _read_join_group_request(buf: Buffer, pos: int, version: int) -> tuple[JoinG
     return result, pos
 
 
-def _write_join_group_request(out: bytearray, value: JoinGroupRequest, version: int) -> None:
+def _write_join_group_request(out: bytearray, value: JoinGroupRequest, version: int) -> Steps[None]:
     if version >= 6:
         write_compact_string(out, value.group_id)
     else:
@@ -205,8 +215,10 @@ def _write_join_group_request(out: bytearray, value: JoinGroupRequest, version: 
         write_compact_count(out, len(value.protocols))
     else:
         write_count(out, len(value.protocols))
-    for join_group_request_protocol in value.protocols:
-        _write_join_group_request_protocol(out, join_group_request_protocol, version)
+    for some_protocols in portions(value.protocols):
+        yield len(some_protocols)
+        for join_group_request_protocol in some_protocols:
+            _write_join_group_request_protocol(out, join_group_request_protocol, version)
     if version >= 8:
         write_compact_nullable_string(out, value.reason)
     if version >= 6:
@@ -253,24 +265,29 @@ class JoinGroupResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 6
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[JoinGroupResponse, int]]:
+        """`decode` in steps."""
         check_version("JoinGroupResponse", version, 0, 9)
         try:
-            return _read_join_group_response(buf, pos, version)
+            return (yield from _read_join_group_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("JoinGroupResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(JoinGroupResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("JoinGroupResponse", version, 0, 9)
-        _write_join_group_response(out, self, version)
+        yield from _write_join_group_response(out, self, version)
 
 
 def _read_join_group_response_member(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupResponseMember, int]:
@@ -318,7 +335,7 @@ def _write_join_group_response_member(out: bytearray, value: JoinGroupResponseMe
         out.append(0)
 
 
-def _read_join_group_response(buf: Buffer, pos: int, version: int) -> tuple[JoinGroupResponse, int]:
+def _read_join_group_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[JoinGroupResponse, int]]:
     throttle_time_ms: int = 0
     if version >= 2:
         (throttle_time_ms,) = _I32.unpack_from(buf, pos)
@@ -354,9 +371,11 @@ def _read_join_group_response(buf: Buffer, pos: int, version: int) -> tuple[Join
     else:
         length, pos = read_count(buf, pos, 4)
     members: list[JoinGroupResponseMember] = []
-    for _ in range(length):
-        join_group_response_member, pos = _read_join_group_response_member(buf, pos, version)
-        members.append(join_group_response_member)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            join_group_response_member, pos = _read_join_group_response_member(buf, pos, version)
+            members.append(join_group_response_member)
     if version >= 6:
         pos = skip_tags(buf, pos)
     result = JoinGroupResponse(
@@ -373,7 +392,7 @@ def _read_join_group_response(buf: Buffer, pos: int, version: int) -> tuple[Join
     return result, pos
 
 
-def _write_join_group_response(out: bytearray, value: JoinGroupResponse, version: int) -> None:
+def _write_join_group_response(out: bytearray, value: JoinGroupResponse, version: int) -> Steps[None]:
     if version >= 2:
         out += _I32.pack(value.throttle_time_ms)
     out += _I16_I32.pack(value.error_code, value.generation_id)
@@ -401,7 +420,9 @@ def _write_join_group_response(out: bytearray, value: JoinGroupResponse, version
         write_compact_count(out, len(value.members))
     else:
         write_count(out, len(value.members))
-    for join_group_response_member in value.members:
-        _write_join_group_response_member(out, join_group_response_member, version)
+    for some_members in portions(value.members):
+        yield len(some_members)
+        for join_group_response_member in some_members:
+            _write_join_group_response_member(out, join_group_response_member, version)
     if version >= 6:
         out.append(0)

@@ -6,11 +6,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
@@ -18,6 +20,7 @@ from broker.wire.kafka.primitives import (
     read_nullable_string,
     read_string,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_string,
@@ -57,24 +60,29 @@ class LeaveGroupRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[LeaveGroupRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[LeaveGroupRequest, int]]:
+        """`decode` in steps."""
         check_version("LeaveGroupRequest", version, 0, 5)
         try:
-            return _read_leave_group_request(buf, pos, version)
+            return (yield from _read_leave_group_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("LeaveGroupRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[LeaveGroupRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(LeaveGroupRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("LeaveGroupRequest", version, 0, 5)
-        _write_leave_group_request(out, self, version)
+        yield from _write_leave_group_request(out, self, version)
 
 
 def _read_member_identity(buf: Buffer, pos: int, version: int) -> tuple[MemberIdentity, int]:
@@ -116,7 +124,7 @@ def _write_member_identity(out: bytearray, value: MemberIdentity, version: int) 
         out.append(0)
 
 
-def _read_leave_group_request(buf: Buffer, pos: int, version: int) -> tuple[LeaveGroupRequest, int]:
+def _read_leave_group_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[LeaveGroupRequest, int]]:
     group_id: str
     if version >= 4:
         group_id, pos = read_compact_string(buf, pos)
@@ -132,9 +140,11 @@ def _read_leave_group_request(buf: Buffer, pos: int, version: int) -> tuple[Leav
         else:
             length, pos = read_count(buf, pos, 3)
         members = []
-        for _ in range(length):
-            member_identity, pos = _read_member_identity(buf, pos, version)
-            members.append(member_identity)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                member_identity, pos = _read_member_identity(buf, pos, version)
+                members.append(member_identity)
     if version >= 4:
         pos = skip_tags(buf, pos)
     result = LeaveGroupRequest(
@@ -145,7 +155,7 @@ def _read_leave_group_request(buf: Buffer, pos: int, version: int) -> tuple[Leav
     return result, pos
 
 
-def _write_leave_group_request(out: bytearray, value: LeaveGroupRequest, version: int) -> None:
+def _write_leave_group_request(out: bytearray, value: LeaveGroupRequest, version: int) -> Steps[None]:
     if version >= 4:
         write_compact_string(out, value.group_id)
     else:
@@ -159,8 +169,10 @@ def _write_leave_group_request(out: bytearray, value: LeaveGroupRequest, version
             write_compact_count(out, len(value.members))
         else:
             write_count(out, len(value.members))
-        for member_identity in value.members:
-            _write_member_identity(out, member_identity, version)
+        for some_members in portions(value.members):
+            yield len(some_members)
+            for member_identity in some_members:
+                _write_member_identity(out, member_identity, version)
     elif value.members:
         raise unsupported("LeaveGroupRequest", "members", version)
     if version >= 4:
@@ -195,24 +207,29 @@ class LeaveGroupResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[LeaveGroupResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[LeaveGroupResponse, int]]:
+        """`decode` in steps."""
         check_version("LeaveGroupResponse", version, 0, 5)
         try:
-            return _read_leave_group_response(buf, pos, version)
+            return (yield from _read_leave_group_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("LeaveGroupResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[LeaveGroupResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(LeaveGroupResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("LeaveGroupResponse", version, 0, 5)
-        _write_leave_group_response(out, self, version)
+        yield from _write_leave_group_response(out, self, version)
 
 
 def _read_member_response(buf: Buffer, pos: int, version: int) -> tuple[MemberResponse, int]:
@@ -252,7 +269,7 @@ def _write_member_response(out: bytearray, value: MemberResponse, version: int) 
         out.append(0)
 
 
-def _read_leave_group_response(buf: Buffer, pos: int, version: int) -> tuple[LeaveGroupResponse, int]:
+def _read_leave_group_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[LeaveGroupResponse, int]]:
     throttle_time_ms: int = 0
     if version >= 1:
         (throttle_time_ms,) = _I32.unpack_from(buf, pos)
@@ -266,9 +283,11 @@ def _read_leave_group_response(buf: Buffer, pos: int, version: int) -> tuple[Lea
         else:
             length, pos = read_count(buf, pos, 5)
         members = []
-        for _ in range(length):
-            member_response, pos = _read_member_response(buf, pos, version)
-            members.append(member_response)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                member_response, pos = _read_member_response(buf, pos, version)
+                members.append(member_response)
     if version >= 4:
         pos = skip_tags(buf, pos)
     result = LeaveGroupResponse(
@@ -279,7 +298,7 @@ def _read_leave_group_response(buf: Buffer, pos: int, version: int) -> tuple[Lea
     return result, pos
 
 
-def _write_leave_group_response(out: bytearray, value: LeaveGroupResponse, version: int) -> None:
+def _write_leave_group_response(out: bytearray, value: LeaveGroupResponse, version: int) -> Steps[None]:
     if version >= 1:
         out += _I32.pack(value.throttle_time_ms)
     out += _I16.pack(value.error_code)
@@ -288,8 +307,10 @@ def _write_leave_group_response(out: bytearray, value: LeaveGroupResponse, versi
             write_compact_count(out, len(value.members))
         else:
             write_count(out, len(value.members))
-        for member_response in value.members:
-            _write_member_response(out, member_response, version)
+        for some_members in portions(value.members):
+            yield len(some_members)
+            for member_response in some_members:
+                _write_member_response(out, member_response, version)
     elif value.members:
         raise unsupported("LeaveGroupResponse", "members", version)
     if version >= 4:

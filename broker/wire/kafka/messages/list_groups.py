@@ -6,16 +6,19 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_string,
     read_count,
     read_string,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_string,
@@ -39,41 +42,50 @@ class ListGroupsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListGroupsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListGroupsRequest, int]]:
+        """`decode` in steps."""
         check_version("ListGroupsRequest", version, 0, 5)
         try:
-            return _read_list_groups_request(buf, pos, version)
+            return (yield from _read_list_groups_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ListGroupsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListGroupsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ListGroupsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ListGroupsRequest", version, 0, 5)
-        _write_list_groups_request(out, self, version)
+        yield from _write_list_groups_request(out, self, version)
 
 
-def _read_list_groups_request(buf: Buffer, pos: int, version: int) -> tuple[ListGroupsRequest, int]:
+def _read_list_groups_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListGroupsRequest, int]]:
     states_filter: list[str] = []
     if version >= 4:
         length, pos = read_compact_count(buf, pos, 1)
         states_filter = []
-        for _ in range(length):
-            text, pos = read_compact_string(buf, pos)
-            states_filter.append(text)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                text, pos = read_compact_string(buf, pos)
+                states_filter.append(text)
     types_filter: list[str] = []
     if version == 5:
         length, pos = read_compact_count(buf, pos, 1)
         types_filter = []
-        for _ in range(length):
-            text, pos = read_compact_string(buf, pos)
-            types_filter.append(text)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                text, pos = read_compact_string(buf, pos)
+                types_filter.append(text)
     if version >= 3:
         pos = skip_tags(buf, pos)
     result = ListGroupsRequest(
@@ -83,17 +95,21 @@ def _read_list_groups_request(buf: Buffer, pos: int, version: int) -> tuple[List
     return result, pos
 
 
-def _write_list_groups_request(out: bytearray, value: ListGroupsRequest, version: int) -> None:
+def _write_list_groups_request(out: bytearray, value: ListGroupsRequest, version: int) -> Steps[None]:
     if version >= 4:
         write_compact_count(out, len(value.states_filter))
-        for text in value.states_filter:
-            write_compact_string(out, text)
+        for some_states_filter in portions(value.states_filter):
+            yield len(some_states_filter)
+            for text in some_states_filter:
+                write_compact_string(out, text)
     elif value.states_filter:
         raise unsupported("ListGroupsRequest", "states_filter", version)
     if version == 5:
         write_compact_count(out, len(value.types_filter))
-        for text in value.types_filter:
-            write_compact_string(out, text)
+        for some_types_filter in portions(value.types_filter):
+            yield len(some_types_filter)
+            for text in some_types_filter:
+                write_compact_string(out, text)
     elif value.types_filter:
         raise unsupported("ListGroupsRequest", "types_filter", version)
     if version >= 3:
@@ -130,24 +146,29 @@ class ListGroupsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 3
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListGroupsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListGroupsResponse, int]]:
+        """`decode` in steps."""
         check_version("ListGroupsResponse", version, 0, 5)
         try:
-            return _read_list_groups_response(buf, pos, version)
+            return (yield from _read_list_groups_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ListGroupsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListGroupsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ListGroupsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ListGroupsResponse", version, 0, 5)
-        _write_list_groups_response(out, self, version)
+        yield from _write_list_groups_response(out, self, version)
 
 
 def _read_listed_group(buf: Buffer, pos: int, version: int) -> tuple[ListedGroup, int]:
@@ -195,7 +216,7 @@ def _write_listed_group(out: bytearray, value: ListedGroup, version: int) -> Non
         out.append(0)
 
 
-def _read_list_groups_response(buf: Buffer, pos: int, version: int) -> tuple[ListGroupsResponse, int]:
+def _read_list_groups_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListGroupsResponse, int]]:
     throttle_time_ms: int = 0
     if version >= 1:
         (throttle_time_ms,) = _I32.unpack_from(buf, pos)
@@ -207,9 +228,11 @@ def _read_list_groups_response(buf: Buffer, pos: int, version: int) -> tuple[Lis
     else:
         length, pos = read_count(buf, pos, 3)
     groups: list[ListedGroup] = []
-    for _ in range(length):
-        listed_group, pos = _read_listed_group(buf, pos, version)
-        groups.append(listed_group)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            listed_group, pos = _read_listed_group(buf, pos, version)
+            groups.append(listed_group)
     if version >= 3:
         pos = skip_tags(buf, pos)
     result = ListGroupsResponse(
@@ -220,7 +243,7 @@ def _read_list_groups_response(buf: Buffer, pos: int, version: int) -> tuple[Lis
     return result, pos
 
 
-def _write_list_groups_response(out: bytearray, value: ListGroupsResponse, version: int) -> None:
+def _write_list_groups_response(out: bytearray, value: ListGroupsResponse, version: int) -> Steps[None]:
     if version >= 1:
         out += _I32.pack(value.throttle_time_ms)
     out += _I16.pack(value.error_code)
@@ -228,7 +251,9 @@ def _write_list_groups_response(out: bytearray, value: ListGroupsResponse, versi
         write_compact_count(out, len(value.groups))
     else:
         write_count(out, len(value.groups))
-    for listed_group in value.groups:
-        _write_listed_group(out, listed_group, version)
+    for some_groups in portions(value.groups):
+        yield len(some_groups)
+        for listed_group in some_groups:
+            _write_listed_group(out, listed_group, version)
     if version >= 3:
         out.append(0)

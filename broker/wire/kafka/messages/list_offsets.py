@@ -6,16 +6,19 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_string,
     read_count,
     read_string,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_string,
@@ -74,24 +77,29 @@ class ListOffsetsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 6
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsRequest, int]]:
+        """`decode` in steps."""
         check_version("ListOffsetsRequest", version, 1, 11)
         try:
-            return _read_list_offsets_request(buf, pos, version)
+            return (yield from _read_list_offsets_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ListOffsetsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ListOffsetsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ListOffsetsRequest", version, 1, 11)
-        _write_list_offsets_request(out, self, version)
+        yield from _write_list_offsets_request(out, self, version)
 
 
 def _read_list_offsets_partition(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsPartition, int]:
@@ -122,7 +130,7 @@ def _write_list_offsets_partition(out: bytearray, value: ListOffsetsPartition, v
         out.append(0)
 
 
-def _read_list_offsets_topic(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsTopic, int]:
+def _read_list_offsets_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsTopic, int]]:
     name: str
     if version >= 6:
         name, pos = read_compact_string(buf, pos)
@@ -133,9 +141,11 @@ def _read_list_offsets_topic(buf: Buffer, pos: int, version: int) -> tuple[ListO
     else:
         length, pos = read_count(buf, pos, 12)
     partitions: list[ListOffsetsPartition] = []
-    for _ in range(length):
-        list_offsets_partition, pos = _read_list_offsets_partition(buf, pos, version)
-        partitions.append(list_offsets_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            list_offsets_partition, pos = _read_list_offsets_partition(buf, pos, version)
+            partitions.append(list_offsets_partition)
     if version >= 6:
         pos = skip_tags(buf, pos)
     result = ListOffsetsTopic(
@@ -145,7 +155,7 @@ def _read_list_offsets_topic(buf: Buffer, pos: int, version: int) -> tuple[ListO
     return result, pos
 
 
-def _write_list_offsets_topic(out: bytearray, value: ListOffsetsTopic, version: int) -> None:
+def _write_list_offsets_topic(out: bytearray, value: ListOffsetsTopic, version: int) -> Steps[None]:
     if version >= 6:
         write_compact_string(out, value.name)
     else:
@@ -154,13 +164,15 @@ def _write_list_offsets_topic(out: bytearray, value: ListOffsetsTopic, version: 
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for list_offsets_partition in value.partitions:
-        _write_list_offsets_partition(out, list_offsets_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for list_offsets_partition in some_partitions:
+            _write_list_offsets_partition(out, list_offsets_partition, version)
     if version >= 6:
         out.append(0)
 
 
-def _read_list_offsets_request(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsRequest, int]:
+def _read_list_offsets_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsRequest, int]]:
     (replica_id,) = _I32.unpack_from(buf, pos)
     pos += 4
     isolation_level: int = 0
@@ -172,9 +184,11 @@ def _read_list_offsets_request(buf: Buffer, pos: int, version: int) -> tuple[Lis
     else:
         length, pos = read_count(buf, pos, 3)
     topics: list[ListOffsetsTopic] = []
-    for _ in range(length):
-        list_offsets_topic, pos = _read_list_offsets_topic(buf, pos, version)
-        topics.append(list_offsets_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            list_offsets_topic, pos = yield from _read_list_offsets_topic(buf, pos, version)
+            topics.append(list_offsets_topic)
     timeout_ms: int = 0
     if version >= 10:
         (timeout_ms,) = _I32.unpack_from(buf, pos)
@@ -190,7 +204,7 @@ def _read_list_offsets_request(buf: Buffer, pos: int, version: int) -> tuple[Lis
     return result, pos
 
 
-def _write_list_offsets_request(out: bytearray, value: ListOffsetsRequest, version: int) -> None:
+def _write_list_offsets_request(out: bytearray, value: ListOffsetsRequest, version: int) -> Steps[None]:
     out += _I32.pack(value.replica_id)
     if version >= 2:
         out += _I8.pack(value.isolation_level)
@@ -200,8 +214,10 @@ def _write_list_offsets_request(out: bytearray, value: ListOffsetsRequest, versi
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for list_offsets_topic in value.topics:
-        _write_list_offsets_topic(out, list_offsets_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for list_offsets_topic in some_topics:
+            yield from _write_list_offsets_topic(out, list_offsets_topic, version)
     if version >= 10:
         out += _I32.pack(value.timeout_ms)
     if version >= 6:
@@ -248,24 +264,29 @@ class ListOffsetsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 6
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsResponse, int]]:
+        """`decode` in steps."""
         check_version("ListOffsetsResponse", version, 1, 11)
         try:
-            return _read_list_offsets_response(buf, pos, version)
+            return (yield from _read_list_offsets_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ListOffsetsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ListOffsetsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ListOffsetsResponse", version, 1, 11)
-        _write_list_offsets_response(out, self, version)
+        yield from _write_list_offsets_response(out, self, version)
 
 
 def _read_list_offsets_partition_response(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsPartitionResponse, int]:
@@ -297,7 +318,7 @@ def _write_list_offsets_partition_response(out: bytearray, value: ListOffsetsPar
         out.append(0)
 
 
-def _read_list_offsets_topic_response(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsTopicResponse, int]:
+def _read_list_offsets_topic_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsTopicResponse, int]]:
     name: str
     if version >= 6:
         name, pos = read_compact_string(buf, pos)
@@ -308,9 +329,11 @@ def _read_list_offsets_topic_response(buf: Buffer, pos: int, version: int) -> tu
     else:
         length, pos = read_count(buf, pos, 22)
     partitions: list[ListOffsetsPartitionResponse] = []
-    for _ in range(length):
-        list_offsets_partition_response, pos = _read_list_offsets_partition_response(buf, pos, version)
-        partitions.append(list_offsets_partition_response)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            list_offsets_partition_response, pos = _read_list_offsets_partition_response(buf, pos, version)
+            partitions.append(list_offsets_partition_response)
     if version >= 6:
         pos = skip_tags(buf, pos)
     result = ListOffsetsTopicResponse(
@@ -320,7 +343,7 @@ def _read_list_offsets_topic_response(buf: Buffer, pos: int, version: int) -> tu
     return result, pos
 
 
-def _write_list_offsets_topic_response(out: bytearray, value: ListOffsetsTopicResponse, version: int) -> None:
+def _write_list_offsets_topic_response(out: bytearray, value: ListOffsetsTopicResponse, version: int) -> Steps[None]:
     if version >= 6:
         write_compact_string(out, value.name)
     else:
@@ -329,13 +352,15 @@ def _write_list_offsets_topic_response(out: bytearray, value: ListOffsetsTopicRe
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for list_offsets_partition_response in value.partitions:
-        _write_list_offsets_partition_response(out, list_offsets_partition_response, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for list_offsets_partition_response in some_partitions:
+            _write_list_offsets_partition_response(out, list_offsets_partition_response, version)
     if version >= 6:
         out.append(0)
 
 
-def _read_list_offsets_response(buf: Buffer, pos: int, version: int) -> tuple[ListOffsetsResponse, int]:
+def _read_list_offsets_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListOffsetsResponse, int]]:
     throttle_time_ms: int = 0
     if version >= 2:
         (throttle_time_ms,) = _I32.unpack_from(buf, pos)
@@ -345,9 +370,11 @@ def _read_list_offsets_response(buf: Buffer, pos: int, version: int) -> tuple[Li
     else:
         length, pos = read_count(buf, pos, 3)
     topics: list[ListOffsetsTopicResponse] = []
-    for _ in range(length):
-        list_offsets_topic_response, pos = _read_list_offsets_topic_response(buf, pos, version)
-        topics.append(list_offsets_topic_response)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            list_offsets_topic_response, pos = yield from _read_list_offsets_topic_response(buf, pos, version)
+            topics.append(list_offsets_topic_response)
     if version >= 6:
         pos = skip_tags(buf, pos)
     result = ListOffsetsResponse(
@@ -357,14 +384,16 @@ def _read_list_offsets_response(buf: Buffer, pos: int, version: int) -> tuple[Li
     return result, pos
 
 
-def _write_list_offsets_response(out: bytearray, value: ListOffsetsResponse, version: int) -> None:
+def _write_list_offsets_response(out: bytearray, value: ListOffsetsResponse, version: int) -> Steps[None]:
     if version >= 2:
         out += _I32.pack(value.throttle_time_ms)
     if version >= 6:
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for list_offsets_topic_response in value.topics:
-        _write_list_offsets_topic_response(out, list_offsets_topic_response, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for list_offsets_topic_response in some_topics:
+            yield from _write_list_offsets_topic_response(out, list_offsets_topic_response, version)
     if version >= 6:
         out.append(0)

@@ -7,17 +7,20 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_count,
     read_compact_nullable_string,
     read_compact_string,
     read_int32s,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -50,30 +53,41 @@ class ListPartitionReassignmentsRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 0
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListPartitionReassignmentsRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListPartitionReassignmentsRequest, int]]:
+        """`decode` in steps."""
         check_version("ListPartitionReassignmentsRequest", version, 0, 0)
         try:
-            return _read_list_partition_reassignments_request(buf, pos, version)
+            return (yield from _read_list_partition_reassignments_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ListPartitionReassignmentsRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListPartitionReassignmentsRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ListPartitionReassignmentsRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ListPartitionReassignmentsRequest", version, 0, 0)
-        _write_list_partition_reassignments_request(out, self, version)
+        yield from _write_list_partition_reassignments_request(out, self, version)
 
 
-def _read_list_partition_reassignments_topics(buf: Buffer, pos: int, version: int) -> tuple[ListPartitionReassignmentsTopics, int]:
+def _read_list_partition_reassignments_topics(
+    buf: Buffer, pos: int, version: int
+) -> Steps[tuple[ListPartitionReassignmentsTopics, int]]:
     name, pos = read_compact_string(buf, pos)
     length, pos = read_compact_count(buf, pos, 4)
-    partition_indexes, pos = read_int32s(buf, pos, length)
+    partition_indexes: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        partition_indexes += portion
     pos = skip_tags(buf, pos)
     result = ListPartitionReassignmentsTopics(
         name=name,
@@ -82,25 +96,31 @@ def _read_list_partition_reassignments_topics(buf: Buffer, pos: int, version: in
     return result, pos
 
 
-def _write_list_partition_reassignments_topics(out: bytearray, value: ListPartitionReassignmentsTopics, version: int) -> None:
+def _write_list_partition_reassignments_topics(
+    out: bytearray, value: ListPartitionReassignmentsTopics, version: int
+) -> Steps[None]:
     write_compact_string(out, value.name)
     write_compact_count(out, len(value.partition_indexes))
-    write_int32s(out, value.partition_indexes)
+    for some_partition_indexes in portions(value.partition_indexes):
+        yield len(some_partition_indexes)
+        write_int32s(out, some_partition_indexes)
     out.append(0)
 
 
 def _read_list_partition_reassignments_request(
     buf: Buffer, pos: int, version: int
-) -> tuple[ListPartitionReassignmentsRequest, int]:
+) -> Steps[tuple[ListPartitionReassignmentsRequest, int]]:
     (timeout_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     length, pos = read_compact_nullable_count(buf, pos, 3)
     topics: list[ListPartitionReassignmentsTopics] | None = None
     if length >= 0:
         topics = []
-        for _ in range(length):
-            list_partition_reassignments_topics, pos = _read_list_partition_reassignments_topics(buf, pos, version)
-            topics.append(list_partition_reassignments_topics)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                reassignments_topics, pos = yield from _read_list_partition_reassignments_topics(buf, pos, version)
+                topics.append(reassignments_topics)
     pos = skip_tags(buf, pos)
     result = ListPartitionReassignmentsRequest(
         timeout_ms=timeout_ms,
@@ -109,14 +129,18 @@ def _read_list_partition_reassignments_request(
     return result, pos
 
 
-def _write_list_partition_reassignments_request(out: bytearray, value: ListPartitionReassignmentsRequest, version: int) -> None:
+def _write_list_partition_reassignments_request(
+    out: bytearray, value: ListPartitionReassignmentsRequest, version: int
+) -> Steps[None]:
     out += _I32.pack(value.timeout_ms)
     if value.topics is None:
         write_compact_count(out, -1)
     else:
         write_compact_count(out, len(value.topics))
-        for list_partition_reassignments_topics in value.topics:
-            _write_list_partition_reassignments_topics(out, list_partition_reassignments_topics, version)
+        for some_topics in portions(value.topics):
+            yield len(some_topics)
+            for reassignments_topics in some_topics:
+                yield from _write_list_partition_reassignments_topics(out, reassignments_topics, version)
     out.append(0)
 
 
@@ -162,35 +186,52 @@ class ListPartitionReassignmentsResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 0
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListPartitionReassignmentsResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ListPartitionReassignmentsResponse, int]]:
+        """`decode` in steps."""
         check_version("ListPartitionReassignmentsResponse", version, 0, 0)
         try:
-            return _read_list_partition_reassignments_response(buf, pos, version)
+            return (yield from _read_list_partition_reassignments_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ListPartitionReassignmentsResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ListPartitionReassignmentsResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ListPartitionReassignmentsResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ListPartitionReassignmentsResponse", version, 0, 0)
-        _write_list_partition_reassignments_response(out, self, version)
+        yield from _write_list_partition_reassignments_response(out, self, version)
 
 
-def _read_ongoing_partition_reassignment(buf: Buffer, pos: int, version: int) -> tuple[OngoingPartitionReassignment, int]:
+def _read_ongoing_partition_reassignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[OngoingPartitionReassignment, int]]:
     (partition_index,) = _I32.unpack_from(buf, pos)
     pos += 4
     length, pos = read_compact_count(buf, pos, 4)
-    replicas, pos = read_int32s(buf, pos, length)
+    replicas: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        replicas += portion
     length, pos = read_compact_count(buf, pos, 4)
-    adding_replicas, pos = read_int32s(buf, pos, length)
+    adding_replicas: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        adding_replicas += portion
     length, pos = read_compact_count(buf, pos, 4)
-    removing_replicas, pos = read_int32s(buf, pos, length)
+    removing_replicas: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        removing_replicas += portion
     pos = skip_tags(buf, pos)
     result = OngoingPartitionReassignment(
         partition_index=partition_index,
@@ -201,24 +242,32 @@ def _read_ongoing_partition_reassignment(buf: Buffer, pos: int, version: int) ->
     return result, pos
 
 
-def _write_ongoing_partition_reassignment(out: bytearray, value: OngoingPartitionReassignment, version: int) -> None:
+def _write_ongoing_partition_reassignment(out: bytearray, value: OngoingPartitionReassignment, version: int) -> Steps[None]:
     out += _I32.pack(value.partition_index)
     write_compact_count(out, len(value.replicas))
-    write_int32s(out, value.replicas)
+    for some_replicas in portions(value.replicas):
+        yield len(some_replicas)
+        write_int32s(out, some_replicas)
     write_compact_count(out, len(value.adding_replicas))
-    write_int32s(out, value.adding_replicas)
+    for some_adding_replicas in portions(value.adding_replicas):
+        yield len(some_adding_replicas)
+        write_int32s(out, some_adding_replicas)
     write_compact_count(out, len(value.removing_replicas))
-    write_int32s(out, value.removing_replicas)
+    for some_removing_replicas in portions(value.removing_replicas):
+        yield len(some_removing_replicas)
+        write_int32s(out, some_removing_replicas)
     out.append(0)
 
 
-def _read_ongoing_topic_reassignment(buf: Buffer, pos: int, version: int) -> tuple[OngoingTopicReassignment, int]:
+def _read_ongoing_topic_reassignment(buf: Buffer, pos: int, version: int) -> Steps[tuple[OngoingTopicReassignment, int]]:
     name, pos = read_compact_string(buf, pos)
     length, pos = read_compact_count(buf, pos, 8)
     partitions: list[OngoingPartitionReassignment] = []
-    for _ in range(length):
-        ongoing_partition_reassignment, pos = _read_ongoing_partition_reassignment(buf, pos, version)
-        partitions.append(ongoing_partition_reassignment)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            ongoing_partition_reassignment, pos = yield from _read_ongoing_partition_reassignment(buf, pos, version)
+            partitions.append(ongoing_partition_reassignment)
     pos = skip_tags(buf, pos)
     result = OngoingTopicReassignment(
         name=name,
@@ -227,25 +276,29 @@ def _read_ongoing_topic_reassignment(buf: Buffer, pos: int, version: int) -> tup
     return result, pos
 
 
-def _write_ongoing_topic_reassignment(out: bytearray, value: OngoingTopicReassignment, version: int) -> None:
+def _write_ongoing_topic_reassignment(out: bytearray, value: OngoingTopicReassignment, version: int) -> Steps[None]:
     write_compact_string(out, value.name)
     write_compact_count(out, len(value.partitions))
-    for ongoing_partition_reassignment in value.partitions:
-        _write_ongoing_partition_reassignment(out, ongoing_partition_reassignment, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for ongoing_partition_reassignment in some_partitions:
+            yield from _write_ongoing_partition_reassignment(out, ongoing_partition_reassignment, version)
     out.append(0)
 
 
 def _read_list_partition_reassignments_response(
     buf: Buffer, pos: int, version: int
-) -> tuple[ListPartitionReassignmentsResponse, int]:
+) -> Steps[tuple[ListPartitionReassignmentsResponse, int]]:
     throttle_time_ms, error_code = _I32_I16.unpack_from(buf, pos)
     pos += 6
     error_message, pos = read_compact_nullable_string(buf, pos)
     length, pos = read_compact_count(buf, pos, 3)
     topics: list[OngoingTopicReassignment] = []
-    for _ in range(length):
-        ongoing_topic_reassignment, pos = _read_ongoing_topic_reassignment(buf, pos, version)
-        topics.append(ongoing_topic_reassignment)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            ongoing_topic_reassignment, pos = yield from _read_ongoing_topic_reassignment(buf, pos, version)
+            topics.append(ongoing_topic_reassignment)
     pos = skip_tags(buf, pos)
     result = ListPartitionReassignmentsResponse(
         throttle_time_ms=throttle_time_ms,
@@ -256,10 +309,14 @@ def _read_list_partition_reassignments_response(
     return result, pos
 
 
-def _write_list_partition_reassignments_response(out: bytearray, value: ListPartitionReassignmentsResponse, version: int) -> None:
+def _write_list_partition_reassignments_response(
+    out: bytearray, value: ListPartitionReassignmentsResponse, version: int
+) -> Steps[None]:
     out += _I32_I16.pack(value.throttle_time_ms, value.error_code)
     write_compact_nullable_string(out, value.error_message)
     write_compact_count(out, len(value.topics))
-    for ongoing_topic_reassignment in value.topics:
-        _write_ongoing_topic_reassignment(out, ongoing_topic_reassignment, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for ongoing_topic_reassignment in some_topics:
+            yield from _write_ongoing_topic_reassignment(out, ongoing_topic_reassignment, version)
     out.append(0)

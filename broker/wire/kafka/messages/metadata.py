@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
     check_version,
     malformed,
+    portions,
     present,
     read_compact_count,
     read_compact_nullable_count,
@@ -25,6 +27,7 @@ from broker.wire.kafka.primitives import (
     read_string,
     read_uuid,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_string,
@@ -69,24 +72,29 @@ class MetadataRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 9
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[MetadataRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataRequest, int]]:
+        """`decode` in steps."""
         check_version("MetadataRequest", version, 0, 13)
         try:
-            return _read_metadata_request(buf, pos, version)
+            return (yield from _read_metadata_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("MetadataRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[MetadataRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(MetadataRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("MetadataRequest", version, 0, 13)
-        _write_metadata_request(out, self, version)
+        yield from _write_metadata_request(out, self, version)
 
 
 def _read_metadata_request_topic(buf: Buffer, pos: int, version: int) -> tuple[MetadataRequestTopic, int]:
@@ -122,7 +130,7 @@ def _write_metadata_request_topic(out: bytearray, value: MetadataRequestTopic, v
         out.append(0)
 
 
-def _read_metadata_request(buf: Buffer, pos: int, version: int) -> tuple[MetadataRequest, int]:
+def _read_metadata_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataRequest, int]]:
     if version >= 9:
         length, pos = read_compact_nullable_count(buf, pos, 2)
     elif version >= 1:
@@ -132,9 +140,11 @@ def _read_metadata_request(buf: Buffer, pos: int, version: int) -> tuple[Metadat
     topics: list[MetadataRequestTopic] | None = None
     if length >= 0:
         topics = []
-        for _ in range(length):
-            metadata_request_topic, pos = _read_metadata_request_topic(buf, pos, version)
-            topics.append(metadata_request_topic)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                metadata_request_topic, pos = _read_metadata_request_topic(buf, pos, version)
+                topics.append(metadata_request_topic)
     allow_auto_topic_creation: bool = True
     if version >= 4:
         (allow_auto_topic_creation,) = _BOOL.unpack_from(buf, pos)
@@ -158,7 +168,7 @@ def _read_metadata_request(buf: Buffer, pos: int, version: int) -> tuple[Metadat
     return result, pos
 
 
-def _write_metadata_request(out: bytearray, value: MetadataRequest, version: int) -> None:
+def _write_metadata_request(out: bytearray, value: MetadataRequest, version: int) -> Steps[None]:
     topics = value.topics
     if topics is None and version < 1:
         topics = present(topics)
@@ -172,8 +182,10 @@ def _write_metadata_request(out: bytearray, value: MetadataRequest, version: int
             write_compact_count(out, len(topics))
         else:
             write_count(out, len(topics))
-        for metadata_request_topic in topics:
-            _write_metadata_request_topic(out, metadata_request_topic, version)
+        for some_topics in portions(topics):
+            yield len(some_topics)
+            for metadata_request_topic in some_topics:
+                _write_metadata_request_topic(out, metadata_request_topic, version)
     if version >= 4:
         out += _BOOL.pack(value.allow_auto_topic_creation)
     elif not value.allow_auto_topic_creation:
@@ -270,24 +282,29 @@ class MetadataResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 9
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[MetadataResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataResponse, int]]:
+        """`decode` in steps."""
         check_version("MetadataResponse", version, 0, 13)
         try:
-            return _read_metadata_response(buf, pos, version)
+            return (yield from _read_metadata_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("MetadataResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[MetadataResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(MetadataResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("MetadataResponse", version, 0, 13)
-        _write_metadata_response(out, self, version)
+        yield from _write_metadata_response(out, self, version)
 
 
 def _read_metadata_response_broker(buf: Buffer, pos: int, version: int) -> tuple[MetadataResponseBroker, int]:
@@ -333,7 +350,7 @@ def _write_metadata_response_broker(out: bytearray, value: MetadataResponseBroke
         out.append(0)
 
 
-def _read_metadata_response_partition(buf: Buffer, pos: int, version: int) -> tuple[MetadataResponsePartition, int]:
+def _read_metadata_response_partition(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataResponsePartition, int]]:
     error_code, partition_index, leader_id = _I16_I32_I32.unpack_from(buf, pos)
     pos += 10
     leader_epoch: int = -1
@@ -344,19 +361,31 @@ def _read_metadata_response_partition(buf: Buffer, pos: int, version: int) -> tu
         length, pos = read_compact_count(buf, pos, 4)
     else:
         length, pos = read_count(buf, pos, 4)
-    replica_nodes, pos = read_int32s(buf, pos, length)
+    replica_nodes: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        replica_nodes += portion
     if version >= 9:
         length, pos = read_compact_count(buf, pos, 4)
     else:
         length, pos = read_count(buf, pos, 4)
-    isr_nodes, pos = read_int32s(buf, pos, length)
+    isr_nodes: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        isr_nodes += portion
     offline_replicas: list[int] = []
     if version >= 5:
         if version >= 9:
             length, pos = read_compact_count(buf, pos, 4)
         else:
             length, pos = read_count(buf, pos, 4)
-        offline_replicas, pos = read_int32s(buf, pos, length)
+        offline_replicas = []
+        for step in steps(length):
+            yield step
+            portion, pos = read_int32s(buf, pos, step)
+            offline_replicas += portion
     if version >= 9:
         pos = skip_tags(buf, pos)
     result = MetadataResponsePartition(
@@ -371,7 +400,7 @@ def _read_metadata_response_partition(buf: Buffer, pos: int, version: int) -> tu
     return result, pos
 
 
-def _write_metadata_response_partition(out: bytearray, value: MetadataResponsePartition, version: int) -> None:
+def _write_metadata_response_partition(out: bytearray, value: MetadataResponsePartition, version: int) -> Steps[None]:
     out += _I16_I32_I32.pack(value.error_code, value.partition_index, value.leader_id)
     if version >= 7:
         out += _I32.pack(value.leader_epoch)
@@ -379,23 +408,29 @@ def _write_metadata_response_partition(out: bytearray, value: MetadataResponsePa
         write_compact_count(out, len(value.replica_nodes))
     else:
         write_count(out, len(value.replica_nodes))
-    write_int32s(out, value.replica_nodes)
+    for some_replica_nodes in portions(value.replica_nodes):
+        yield len(some_replica_nodes)
+        write_int32s(out, some_replica_nodes)
     if version >= 9:
         write_compact_count(out, len(value.isr_nodes))
     else:
         write_count(out, len(value.isr_nodes))
-    write_int32s(out, value.isr_nodes)
+    for some_isr_nodes in portions(value.isr_nodes):
+        yield len(some_isr_nodes)
+        write_int32s(out, some_isr_nodes)
     if version >= 5:
         if version >= 9:
             write_compact_count(out, len(value.offline_replicas))
         else:
             write_count(out, len(value.offline_replicas))
-        write_int32s(out, value.offline_replicas)
+        for some_offline_replicas in portions(value.offline_replicas):
+            yield len(some_offline_replicas)
+            write_int32s(out, some_offline_replicas)
     if version >= 9:
         out.append(0)
 
 
-def _read_metadata_response_topic(buf: Buffer, pos: int, version: int) -> tuple[MetadataResponseTopic, int]:
+def _read_metadata_response_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataResponseTopic, int]]:
     (error_code,) = _I16.unpack_from(buf, pos)
     pos += 2
     name: str | None
@@ -417,9 +452,11 @@ def _read_metadata_response_topic(buf: Buffer, pos: int, version: int) -> tuple[
     else:
         length, pos = read_count(buf, pos, 18)
     partitions: list[MetadataResponsePartition] = []
-    for _ in range(length):
-        metadata_response_partition, pos = _read_metadata_response_partition(buf, pos, version)
-        partitions.append(metadata_response_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            metadata_response_partition, pos = yield from _read_metadata_response_partition(buf, pos, version)
+            partitions.append(metadata_response_partition)
     topic_authorized_operations: int = -2147483648
     if version >= 8:
         (topic_authorized_operations,) = _I32.unpack_from(buf, pos)
@@ -437,7 +474,7 @@ def _read_metadata_response_topic(buf: Buffer, pos: int, version: int) -> tuple[
     return result, pos
 
 
-def _write_metadata_response_topic(out: bytearray, value: MetadataResponseTopic, version: int) -> None:
+def _write_metadata_response_topic(out: bytearray, value: MetadataResponseTopic, version: int) -> Steps[None]:
     out += _I16.pack(value.error_code)
     if version >= 12:
         write_compact_nullable_string(out, value.name)
@@ -453,8 +490,10 @@ def _write_metadata_response_topic(out: bytearray, value: MetadataResponseTopic,
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for metadata_response_partition in value.partitions:
-        _write_metadata_response_partition(out, metadata_response_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for metadata_response_partition in some_partitions:
+            yield from _write_metadata_response_partition(out, metadata_response_partition, version)
     if version >= 8:
         out += _I32.pack(value.topic_authorized_operations)
     elif value.topic_authorized_operations != -2147483648:
@@ -463,7 +502,7 @@ def _write_metadata_response_topic(out: bytearray, value: MetadataResponseTopic,
         out.append(0)
 
 
-def _read_metadata_response(buf: Buffer, pos: int, version: int) -> tuple[MetadataResponse, int]:
+def _read_metadata_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[MetadataResponse, int]]:
     throttle_time_ms: int = 0
     if version >= 3:
         (throttle_time_ms,) = _I32.unpack_from(buf, pos)
@@ -473,9 +512,11 @@ def _read_metadata_response(buf: Buffer, pos: int, version: int) -> tuple[Metada
     else:
         length, pos = read_count(buf, pos, 10)
     brokers: list[MetadataResponseBroker] = []
-    for _ in range(length):
-        metadata_response_broker, pos = _read_metadata_response_broker(buf, pos, version)
-        brokers.append(metadata_response_broker)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            metadata_response_broker, pos = _read_metadata_response_broker(buf, pos, version)
+            brokers.append(metadata_response_broker)
     cluster_id: str | None = None
     if version >= 2:
         if version >= 9:
@@ -491,9 +532,11 @@ def _read_metadata_response(buf: Buffer, pos: int, version: int) -> tuple[Metada
     else:
         length, pos = read_count(buf, pos, 8)
     topics: list[MetadataResponseTopic] = []
-    for _ in range(length):
-        metadata_response_topic, pos = _read_metadata_response_topic(buf, pos, version)
-        topics.append(metadata_response_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            metadata_response_topic, pos = yield from _read_metadata_response_topic(buf, pos, version)
+            topics.append(metadata_response_topic)
     cluster_authorized_operations: int = -2147483648
     if 8 <= version <= 10:
         (cluster_authorized_operations,) = _I32.unpack_from(buf, pos)
@@ -516,15 +559,17 @@ def _read_metadata_response(buf: Buffer, pos: int, version: int) -> tuple[Metada
     return result, pos
 
 
-def _write_metadata_response(out: bytearray, value: MetadataResponse, version: int) -> None:
+def _write_metadata_response(out: bytearray, value: MetadataResponse, version: int) -> Steps[None]:
     if version >= 3:
         out += _I32.pack(value.throttle_time_ms)
     if version >= 9:
         write_compact_count(out, len(value.brokers))
     else:
         write_count(out, len(value.brokers))
-    for metadata_response_broker in value.brokers:
-        _write_metadata_response_broker(out, metadata_response_broker, version)
+    for some_brokers in portions(value.brokers):
+        yield len(some_brokers)
+        for metadata_response_broker in some_brokers:
+            _write_metadata_response_broker(out, metadata_response_broker, version)
     if version >= 2:
         if version >= 9:
             write_compact_nullable_string(out, value.cluster_id)
@@ -536,8 +581,10 @@ def _write_metadata_response(out: bytearray, value: MetadataResponse, version: i
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for metadata_response_topic in value.topics:
-        _write_metadata_response_topic(out, metadata_response_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for metadata_response_topic in some_topics:
+            yield from _write_metadata_response_topic(out, metadata_response_topic, version)
     if 8 <= version <= 10:
         out += _I32.pack(value.cluster_authorized_operations)
     elif value.cluster_authorized_operations != -2147483648:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_string,
     read_compact_string,
@@ -21,6 +23,7 @@ from broker.wire.kafka.primitives import (
     read_string,
     read_uuid,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_string,
@@ -82,24 +85,29 @@ class OffsetCommitRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 8
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitRequest, int]]:
+        """`decode` in steps."""
         check_version("OffsetCommitRequest", version, 2, 10)
         try:
-            return _read_offset_commit_request(buf, pos, version)
+            return (yield from _read_offset_commit_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("OffsetCommitRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(OffsetCommitRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("OffsetCommitRequest", version, 2, 10)
-        _write_offset_commit_request(out, self, version)
+        yield from _write_offset_commit_request(out, self, version)
 
 
 def _read_offset_commit_request_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitRequestPartition, int]:
@@ -137,7 +145,7 @@ def _write_offset_commit_request_partition(out: bytearray, value: OffsetCommitRe
         out.append(0)
 
 
-def _read_offset_commit_request_topic(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitRequestTopic, int]:
+def _read_offset_commit_request_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitRequestTopic, int]]:
     name: str = ""
     if version <= 9:
         if version >= 8:
@@ -152,9 +160,11 @@ def _read_offset_commit_request_topic(buf: Buffer, pos: int, version: int) -> tu
     else:
         length, pos = read_count(buf, pos, 14)
     partitions: list[OffsetCommitRequestPartition] = []
-    for _ in range(length):
-        offset_commit_request_partition, pos = _read_offset_commit_request_partition(buf, pos, version)
-        partitions.append(offset_commit_request_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_commit_request_partition, pos = _read_offset_commit_request_partition(buf, pos, version)
+            partitions.append(offset_commit_request_partition)
     if version >= 8:
         pos = skip_tags(buf, pos)
     result = OffsetCommitRequestTopic(
@@ -165,7 +175,7 @@ def _read_offset_commit_request_topic(buf: Buffer, pos: int, version: int) -> tu
     return result, pos
 
 
-def _write_offset_commit_request_topic(out: bytearray, value: OffsetCommitRequestTopic, version: int) -> None:
+def _write_offset_commit_request_topic(out: bytearray, value: OffsetCommitRequestTopic, version: int) -> Steps[None]:
     if version <= 9:
         if version >= 8:
             write_compact_string(out, value.name)
@@ -177,13 +187,15 @@ def _write_offset_commit_request_topic(out: bytearray, value: OffsetCommitReques
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for offset_commit_request_partition in value.partitions:
-        _write_offset_commit_request_partition(out, offset_commit_request_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for offset_commit_request_partition in some_partitions:
+            _write_offset_commit_request_partition(out, offset_commit_request_partition, version)
     if version >= 8:
         out.append(0)
 
 
-def _read_offset_commit_request(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitRequest, int]:
+def _read_offset_commit_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitRequest, int]]:
     group_id: str
     if version >= 8:
         group_id, pos = read_compact_string(buf, pos)
@@ -211,9 +223,11 @@ def _read_offset_commit_request(buf: Buffer, pos: int, version: int) -> tuple[Of
     else:
         length, pos = read_count(buf, pos, 3)
     topics: list[OffsetCommitRequestTopic] = []
-    for _ in range(length):
-        offset_commit_request_topic, pos = _read_offset_commit_request_topic(buf, pos, version)
-        topics.append(offset_commit_request_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_commit_request_topic, pos = yield from _read_offset_commit_request_topic(buf, pos, version)
+            topics.append(offset_commit_request_topic)
     if version >= 8:
         pos = skip_tags(buf, pos)
     result = OffsetCommitRequest(
@@ -227,7 +241,7 @@ def _read_offset_commit_request(buf: Buffer, pos: int, version: int) -> tuple[Of
     return result, pos
 
 
-def _write_offset_commit_request(out: bytearray, value: OffsetCommitRequest, version: int) -> None:
+def _write_offset_commit_request(out: bytearray, value: OffsetCommitRequest, version: int) -> Steps[None]:
     if version >= 8:
         write_compact_string(out, value.group_id)
     else:
@@ -250,8 +264,10 @@ def _write_offset_commit_request(out: bytearray, value: OffsetCommitRequest, ver
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for offset_commit_request_topic in value.topics:
-        _write_offset_commit_request_topic(out, offset_commit_request_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for offset_commit_request_topic in some_topics:
+            yield from _write_offset_commit_request_topic(out, offset_commit_request_topic, version)
     if version >= 8:
         out.append(0)
 
@@ -292,24 +308,29 @@ class OffsetCommitResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 8
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitResponse, int]]:
+        """`decode` in steps."""
         check_version("OffsetCommitResponse", version, 2, 10)
         try:
-            return _read_offset_commit_response(buf, pos, version)
+            return (yield from _read_offset_commit_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("OffsetCommitResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(OffsetCommitResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("OffsetCommitResponse", version, 2, 10)
-        _write_offset_commit_response(out, self, version)
+        yield from _write_offset_commit_response(out, self, version)
 
 
 def _read_offset_commit_response_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitResponsePartition, int]:
@@ -330,7 +351,7 @@ def _write_offset_commit_response_partition(out: bytearray, value: OffsetCommitR
         out.append(0)
 
 
-def _read_offset_commit_response_topic(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitResponseTopic, int]:
+def _read_offset_commit_response_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitResponseTopic, int]]:
     name: str = ""
     if version <= 9:
         if version >= 8:
@@ -345,9 +366,11 @@ def _read_offset_commit_response_topic(buf: Buffer, pos: int, version: int) -> t
     else:
         length, pos = read_count(buf, pos, 6)
     partitions: list[OffsetCommitResponsePartition] = []
-    for _ in range(length):
-        offset_commit_response_partition, pos = _read_offset_commit_response_partition(buf, pos, version)
-        partitions.append(offset_commit_response_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_commit_response_partition, pos = _read_offset_commit_response_partition(buf, pos, version)
+            partitions.append(offset_commit_response_partition)
     if version >= 8:
         pos = skip_tags(buf, pos)
     result = OffsetCommitResponseTopic(
@@ -358,7 +381,7 @@ def _read_offset_commit_response_topic(buf: Buffer, pos: int, version: int) -> t
     return result, pos
 
 
-def _write_offset_commit_response_topic(out: bytearray, value: OffsetCommitResponseTopic, version: int) -> None:
+def _write_offset_commit_response_topic(out: bytearray, value: OffsetCommitResponseTopic, version: int) -> Steps[None]:
     if version <= 9:
         if version >= 8:
             write_compact_string(out, value.name)
@@ -370,13 +393,15 @@ def _write_offset_commit_response_topic(out: bytearray, value: OffsetCommitRespo
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for offset_commit_response_partition in value.partitions:
-        _write_offset_commit_response_partition(out, offset_commit_response_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for offset_commit_response_partition in some_partitions:
+            _write_offset_commit_response_partition(out, offset_commit_response_partition, version)
     if version >= 8:
         out.append(0)
 
 
-def _read_offset_commit_response(buf: Buffer, pos: int, version: int) -> tuple[OffsetCommitResponse, int]:
+def _read_offset_commit_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetCommitResponse, int]]:
     throttle_time_ms: int = 0
     if version >= 3:
         (throttle_time_ms,) = _I32.unpack_from(buf, pos)
@@ -386,9 +411,11 @@ def _read_offset_commit_response(buf: Buffer, pos: int, version: int) -> tuple[O
     else:
         length, pos = read_count(buf, pos, 3)
     topics: list[OffsetCommitResponseTopic] = []
-    for _ in range(length):
-        offset_commit_response_topic, pos = _read_offset_commit_response_topic(buf, pos, version)
-        topics.append(offset_commit_response_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_commit_response_topic, pos = yield from _read_offset_commit_response_topic(buf, pos, version)
+            topics.append(offset_commit_response_topic)
     if version >= 8:
         pos = skip_tags(buf, pos)
     result = OffsetCommitResponse(
@@ -398,14 +425,16 @@ def _read_offset_commit_response(buf: Buffer, pos: int, version: int) -> tuple[O
     return result, pos
 
 
-def _write_offset_commit_response(out: bytearray, value: OffsetCommitResponse, version: int) -> None:
+def _write_offset_commit_response(out: bytearray, value: OffsetCommitResponse, version: int) -> Steps[None]:
     if version >= 3:
         out += _I32.pack(value.throttle_time_ms)
     if version >= 8:
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for offset_commit_response_topic in value.topics:
-        _write_offset_commit_response_topic(out, offset_commit_response_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for offset_commit_response_topic in some_topics:
+            yield from _write_offset_commit_response_topic(out, offset_commit_response_topic, version)
     if version >= 8:
         out.append(0)

@@ -6,13 +6,16 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_count,
     read_string,
+    steps,
     write_count,
     write_string,
 )
@@ -52,24 +55,29 @@ class OffsetDeleteRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = None
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteRequest, int]]:
+        """`decode` in steps."""
         check_version("OffsetDeleteRequest", version, 0, 0)
         try:
-            return _read_offset_delete_request(buf, pos, version)
+            return (yield from _read_offset_delete_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("OffsetDeleteRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(OffsetDeleteRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("OffsetDeleteRequest", version, 0, 0)
-        _write_offset_delete_request(out, self, version)
+        yield from _write_offset_delete_request(out, self, version)
 
 
 def _read_offset_delete_request_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteRequestPartition, int]:
@@ -85,13 +93,15 @@ def _write_offset_delete_request_partition(out: bytearray, value: OffsetDeleteRe
     out += _I32.pack(value.partition_index)
 
 
-def _read_offset_delete_request_topic(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteRequestTopic, int]:
+def _read_offset_delete_request_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteRequestTopic, int]]:
     name, pos = read_string(buf, pos)
     length, pos = read_count(buf, pos, 4)
     partitions: list[OffsetDeleteRequestPartition] = []
-    for _ in range(length):
-        offset_delete_request_partition, pos = _read_offset_delete_request_partition(buf, pos, version)
-        partitions.append(offset_delete_request_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_delete_request_partition, pos = _read_offset_delete_request_partition(buf, pos, version)
+            partitions.append(offset_delete_request_partition)
     result = OffsetDeleteRequestTopic(
         name=name,
         partitions=partitions,
@@ -99,20 +109,24 @@ def _read_offset_delete_request_topic(buf: Buffer, pos: int, version: int) -> tu
     return result, pos
 
 
-def _write_offset_delete_request_topic(out: bytearray, value: OffsetDeleteRequestTopic, version: int) -> None:
+def _write_offset_delete_request_topic(out: bytearray, value: OffsetDeleteRequestTopic, version: int) -> Steps[None]:
     write_string(out, value.name)
     write_count(out, len(value.partitions))
-    for offset_delete_request_partition in value.partitions:
-        _write_offset_delete_request_partition(out, offset_delete_request_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for offset_delete_request_partition in some_partitions:
+            _write_offset_delete_request_partition(out, offset_delete_request_partition, version)
 
 
-def _read_offset_delete_request(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteRequest, int]:
+def _read_offset_delete_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteRequest, int]]:
     group_id, pos = read_string(buf, pos)
     length, pos = read_count(buf, pos, 6)
     topics: list[OffsetDeleteRequestTopic] = []
-    for _ in range(length):
-        offset_delete_request_topic, pos = _read_offset_delete_request_topic(buf, pos, version)
-        topics.append(offset_delete_request_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_delete_request_topic, pos = yield from _read_offset_delete_request_topic(buf, pos, version)
+            topics.append(offset_delete_request_topic)
     result = OffsetDeleteRequest(
         group_id=group_id,
         topics=topics,
@@ -120,11 +134,13 @@ def _read_offset_delete_request(buf: Buffer, pos: int, version: int) -> tuple[Of
     return result, pos
 
 
-def _write_offset_delete_request(out: bytearray, value: OffsetDeleteRequest, version: int) -> None:
+def _write_offset_delete_request(out: bytearray, value: OffsetDeleteRequest, version: int) -> Steps[None]:
     write_string(out, value.group_id)
     write_count(out, len(value.topics))
-    for offset_delete_request_topic in value.topics:
-        _write_offset_delete_request_topic(out, offset_delete_request_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for offset_delete_request_topic in some_topics:
+            yield from _write_offset_delete_request_topic(out, offset_delete_request_topic, version)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,24 +179,29 @@ class OffsetDeleteResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = None
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteResponse, int]]:
+        """`decode` in steps."""
         check_version("OffsetDeleteResponse", version, 0, 0)
         try:
-            return _read_offset_delete_response(buf, pos, version)
+            return (yield from _read_offset_delete_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("OffsetDeleteResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(OffsetDeleteResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("OffsetDeleteResponse", version, 0, 0)
-        _write_offset_delete_response(out, self, version)
+        yield from _write_offset_delete_response(out, self, version)
 
 
 def _read_offset_delete_response_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteResponsePartition, int]:
@@ -197,13 +218,15 @@ def _write_offset_delete_response_partition(out: bytearray, value: OffsetDeleteR
     out += _I32_I16.pack(value.partition_index, value.error_code)
 
 
-def _read_offset_delete_response_topic(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteResponseTopic, int]:
+def _read_offset_delete_response_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteResponseTopic, int]]:
     name, pos = read_string(buf, pos)
     length, pos = read_count(buf, pos, 6)
     partitions: list[OffsetDeleteResponsePartition] = []
-    for _ in range(length):
-        offset_delete_response_partition, pos = _read_offset_delete_response_partition(buf, pos, version)
-        partitions.append(offset_delete_response_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_delete_response_partition, pos = _read_offset_delete_response_partition(buf, pos, version)
+            partitions.append(offset_delete_response_partition)
     result = OffsetDeleteResponseTopic(
         name=name,
         partitions=partitions,
@@ -211,21 +234,25 @@ def _read_offset_delete_response_topic(buf: Buffer, pos: int, version: int) -> t
     return result, pos
 
 
-def _write_offset_delete_response_topic(out: bytearray, value: OffsetDeleteResponseTopic, version: int) -> None:
+def _write_offset_delete_response_topic(out: bytearray, value: OffsetDeleteResponseTopic, version: int) -> Steps[None]:
     write_string(out, value.name)
     write_count(out, len(value.partitions))
-    for offset_delete_response_partition in value.partitions:
-        _write_offset_delete_response_partition(out, offset_delete_response_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for offset_delete_response_partition in some_partitions:
+            _write_offset_delete_response_partition(out, offset_delete_response_partition, version)
 
 
-def _read_offset_delete_response(buf: Buffer, pos: int, version: int) -> tuple[OffsetDeleteResponse, int]:
+def _read_offset_delete_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetDeleteResponse, int]]:
     error_code, throttle_time_ms = _I16_I32.unpack_from(buf, pos)
     pos += 6
     length, pos = read_count(buf, pos, 6)
     topics: list[OffsetDeleteResponseTopic] = []
-    for _ in range(length):
-        offset_delete_response_topic, pos = _read_offset_delete_response_topic(buf, pos, version)
-        topics.append(offset_delete_response_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_delete_response_topic, pos = yield from _read_offset_delete_response_topic(buf, pos, version)
+            topics.append(offset_delete_response_topic)
     result = OffsetDeleteResponse(
         error_code=error_code,
         throttle_time_ms=throttle_time_ms,
@@ -234,8 +261,10 @@ def _read_offset_delete_response(buf: Buffer, pos: int, version: int) -> tuple[O
     return result, pos
 
 
-def _write_offset_delete_response(out: bytearray, value: OffsetDeleteResponse, version: int) -> None:
+def _write_offset_delete_response(out: bytearray, value: OffsetDeleteResponse, version: int) -> Steps[None]:
     out += _I16_I32.pack(value.error_code, value.throttle_time_ms)
     write_count(out, len(value.topics))
-    for offset_delete_response_topic in value.topics:
-        _write_offset_delete_response_topic(out, offset_delete_response_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for offset_delete_response_topic in some_topics:
+            yield from _write_offset_delete_response_topic(out, offset_delete_response_topic, version)

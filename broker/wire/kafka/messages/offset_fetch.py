@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
     check_version,
     malformed,
+    portions,
     present,
     read_compact_count,
     read_compact_nullable_count,
@@ -25,6 +27,7 @@ from broker.wire.kafka.primitives import (
     read_string,
     read_uuid,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_string,
@@ -94,27 +97,32 @@ class OffsetFetchRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 6
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchRequest, int]]:
+        """`decode` in steps."""
         check_version("OffsetFetchRequest", version, 1, 10)
         try:
-            return _read_offset_fetch_request(buf, pos, version)
+            return (yield from _read_offset_fetch_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("OffsetFetchRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(OffsetFetchRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("OffsetFetchRequest", version, 1, 10)
-        _write_offset_fetch_request(out, self, version)
+        yield from _write_offset_fetch_request(out, self, version)
 
 
-def _read_offset_fetch_request_topic(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchRequestTopic, int]:
+def _read_offset_fetch_request_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchRequestTopic, int]]:
     name: str
     if version >= 6:
         name, pos = read_compact_string(buf, pos)
@@ -124,7 +132,11 @@ def _read_offset_fetch_request_topic(buf: Buffer, pos: int, version: int) -> tup
         length, pos = read_compact_count(buf, pos, 4)
     else:
         length, pos = read_count(buf, pos, 4)
-    partition_indexes, pos = read_int32s(buf, pos, length)
+    partition_indexes: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        partition_indexes += portion
     if version >= 6:
         pos = skip_tags(buf, pos)
     result = OffsetFetchRequestTopic(
@@ -134,7 +146,7 @@ def _read_offset_fetch_request_topic(buf: Buffer, pos: int, version: int) -> tup
     return result, pos
 
 
-def _write_offset_fetch_request_topic(out: bytearray, value: OffsetFetchRequestTopic, version: int) -> None:
+def _write_offset_fetch_request_topic(out: bytearray, value: OffsetFetchRequestTopic, version: int) -> Steps[None]:
     if version >= 6:
         write_compact_string(out, value.name)
     else:
@@ -143,12 +155,14 @@ def _write_offset_fetch_request_topic(out: bytearray, value: OffsetFetchRequestT
         write_compact_count(out, len(value.partition_indexes))
     else:
         write_count(out, len(value.partition_indexes))
-    write_int32s(out, value.partition_indexes)
+    for some_partition_indexes in portions(value.partition_indexes):
+        yield len(some_partition_indexes)
+        write_int32s(out, some_partition_indexes)
     if version >= 6:
         out.append(0)
 
 
-def _read_offset_fetch_request_topics(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchRequestTopics, int]:
+def _read_offset_fetch_request_topics(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchRequestTopics, int]]:
     name: str = ""
     if version <= 9:
         name, pos = read_compact_string(buf, pos)
@@ -156,7 +170,11 @@ def _read_offset_fetch_request_topics(buf: Buffer, pos: int, version: int) -> tu
     if version == 10:
         topic_id, pos = read_uuid(buf, pos)
     length, pos = read_compact_count(buf, pos, 4)
-    partition_indexes, pos = read_int32s(buf, pos, length)
+    partition_indexes: list[int] = []
+    for step in steps(length):
+        yield step
+        portion, pos = read_int32s(buf, pos, step)
+        partition_indexes += portion
     pos = skip_tags(buf, pos)
     result = OffsetFetchRequestTopics(
         name=name,
@@ -166,17 +184,19 @@ def _read_offset_fetch_request_topics(buf: Buffer, pos: int, version: int) -> tu
     return result, pos
 
 
-def _write_offset_fetch_request_topics(out: bytearray, value: OffsetFetchRequestTopics, version: int) -> None:
+def _write_offset_fetch_request_topics(out: bytearray, value: OffsetFetchRequestTopics, version: int) -> Steps[None]:
     if version <= 9:
         write_compact_string(out, value.name)
     if version == 10:
         out += value.topic_id.bytes
     write_compact_count(out, len(value.partition_indexes))
-    write_int32s(out, value.partition_indexes)
+    for some_partition_indexes in portions(value.partition_indexes):
+        yield len(some_partition_indexes)
+        write_int32s(out, some_partition_indexes)
     out.append(0)
 
 
-def _read_offset_fetch_request_group(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchRequestGroup, int]:
+def _read_offset_fetch_request_group(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchRequestGroup, int]]:
     group_id, pos = read_compact_string(buf, pos)
     member_id: str | None = None
     if version >= 9:
@@ -189,9 +209,11 @@ def _read_offset_fetch_request_group(buf: Buffer, pos: int, version: int) -> tup
     topics: list[OffsetFetchRequestTopics] | None = None
     if length >= 0:
         topics = []
-        for _ in range(length):
-            offset_fetch_request_topics, pos = _read_offset_fetch_request_topics(buf, pos, version)
-            topics.append(offset_fetch_request_topics)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                offset_fetch_request_topics, pos = yield from _read_offset_fetch_request_topics(buf, pos, version)
+                topics.append(offset_fetch_request_topics)
     pos = skip_tags(buf, pos)
     result = OffsetFetchRequestGroup(
         group_id=group_id,
@@ -202,7 +224,7 @@ def _read_offset_fetch_request_group(buf: Buffer, pos: int, version: int) -> tup
     return result, pos
 
 
-def _write_offset_fetch_request_group(out: bytearray, value: OffsetFetchRequestGroup, version: int) -> None:
+def _write_offset_fetch_request_group(out: bytearray, value: OffsetFetchRequestGroup, version: int) -> Steps[None]:
     write_compact_string(out, value.group_id)
     if version >= 9:
         write_compact_nullable_string(out, value.member_id)
@@ -212,12 +234,14 @@ def _write_offset_fetch_request_group(out: bytearray, value: OffsetFetchRequestG
         write_compact_count(out, -1)
     else:
         write_compact_count(out, len(value.topics))
-        for offset_fetch_request_topics in value.topics:
-            _write_offset_fetch_request_topics(out, offset_fetch_request_topics, version)
+        for some_topics in portions(value.topics):
+            yield len(some_topics)
+            for offset_fetch_request_topics in some_topics:
+                yield from _write_offset_fetch_request_topics(out, offset_fetch_request_topics, version)
     out.append(0)
 
 
-def _read_offset_fetch_request(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchRequest, int]:
+def _read_offset_fetch_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchRequest, int]]:
     group_id: str = ""
     if version <= 7:
         if version >= 6:
@@ -235,16 +259,20 @@ def _read_offset_fetch_request(buf: Buffer, pos: int, version: int) -> tuple[Off
         topics = None
         if length >= 0:
             topics = []
-            for _ in range(length):
-                offset_fetch_request_topic, pos = _read_offset_fetch_request_topic(buf, pos, version)
-                topics.append(offset_fetch_request_topic)
+            for step in steps(length):
+                yield step
+                for _ in range(step):
+                    offset_fetch_request_topic, pos = yield from _read_offset_fetch_request_topic(buf, pos, version)
+                    topics.append(offset_fetch_request_topic)
     groups: list[OffsetFetchRequestGroup] = []
     if version >= 8:
         length, pos = read_compact_count(buf, pos, 3)
         groups = []
-        for _ in range(length):
-            offset_fetch_request_group, pos = _read_offset_fetch_request_group(buf, pos, version)
-            groups.append(offset_fetch_request_group)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                offset_fetch_request_group, pos = yield from _read_offset_fetch_request_group(buf, pos, version)
+                groups.append(offset_fetch_request_group)
     require_stable: bool = False
     if version >= 7:
         (require_stable,) = _BOOL.unpack_from(buf, pos)
@@ -260,7 +288,7 @@ def _read_offset_fetch_request(buf: Buffer, pos: int, version: int) -> tuple[Off
     return result, pos
 
 
-def _write_offset_fetch_request(out: bytearray, value: OffsetFetchRequest, version: int) -> None:
+def _write_offset_fetch_request(out: bytearray, value: OffsetFetchRequest, version: int) -> Steps[None]:
     if version <= 7:
         if version >= 6:
             write_compact_string(out, value.group_id)
@@ -282,14 +310,18 @@ def _write_offset_fetch_request(out: bytearray, value: OffsetFetchRequest, versi
                 write_compact_count(out, len(topics))
             else:
                 write_count(out, len(topics))
-            for offset_fetch_request_topic in topics:
-                _write_offset_fetch_request_topic(out, offset_fetch_request_topic, version)
+            for some_topics in portions(topics):
+                yield len(some_topics)
+                for offset_fetch_request_topic in some_topics:
+                    yield from _write_offset_fetch_request_topic(out, offset_fetch_request_topic, version)
     elif value.topics != []:
         raise unsupported("OffsetFetchRequest", "topics", version)
     if version >= 8:
         write_compact_count(out, len(value.groups))
-        for offset_fetch_request_group in value.groups:
-            _write_offset_fetch_request_group(out, offset_fetch_request_group, version)
+        for some_groups in portions(value.groups):
+            yield len(some_groups)
+            for offset_fetch_request_group in some_groups:
+                yield from _write_offset_fetch_request_group(out, offset_fetch_request_group, version)
     elif value.groups:
         raise unsupported("OffsetFetchRequest", "groups", version)
     if version >= 7:
@@ -384,24 +416,29 @@ class OffsetFetchResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 6
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchResponse, int]]:
+        """`decode` in steps."""
         check_version("OffsetFetchResponse", version, 1, 10)
         try:
-            return _read_offset_fetch_response(buf, pos, version)
+            return (yield from _read_offset_fetch_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("OffsetFetchResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(OffsetFetchResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("OffsetFetchResponse", version, 1, 10)
-        _write_offset_fetch_response(out, self, version)
+        yield from _write_offset_fetch_response(out, self, version)
 
 
 def _read_offset_fetch_response_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchResponsePartition, int]:
@@ -443,7 +480,7 @@ def _write_offset_fetch_response_partition(out: bytearray, value: OffsetFetchRes
         out.append(0)
 
 
-def _read_offset_fetch_response_topic(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchResponseTopic, int]:
+def _read_offset_fetch_response_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchResponseTopic, int]]:
     name: str
     if version >= 6:
         name, pos = read_compact_string(buf, pos)
@@ -454,9 +491,11 @@ def _read_offset_fetch_response_topic(buf: Buffer, pos: int, version: int) -> tu
     else:
         length, pos = read_count(buf, pos, 16)
     partitions: list[OffsetFetchResponsePartition] = []
-    for _ in range(length):
-        offset_fetch_response_partition, pos = _read_offset_fetch_response_partition(buf, pos, version)
-        partitions.append(offset_fetch_response_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_fetch_response_partition, pos = _read_offset_fetch_response_partition(buf, pos, version)
+            partitions.append(offset_fetch_response_partition)
     if version >= 6:
         pos = skip_tags(buf, pos)
     result = OffsetFetchResponseTopic(
@@ -466,7 +505,7 @@ def _read_offset_fetch_response_topic(buf: Buffer, pos: int, version: int) -> tu
     return result, pos
 
 
-def _write_offset_fetch_response_topic(out: bytearray, value: OffsetFetchResponseTopic, version: int) -> None:
+def _write_offset_fetch_response_topic(out: bytearray, value: OffsetFetchResponseTopic, version: int) -> Steps[None]:
     if version >= 6:
         write_compact_string(out, value.name)
     else:
@@ -475,8 +514,10 @@ def _write_offset_fetch_response_topic(out: bytearray, value: OffsetFetchRespons
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for offset_fetch_response_partition in value.partitions:
-        _write_offset_fetch_response_partition(out, offset_fetch_response_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for offset_fetch_response_partition in some_partitions:
+            _write_offset_fetch_response_partition(out, offset_fetch_response_partition, version)
     if version >= 6:
         out.append(0)
 
@@ -506,7 +547,7 @@ def _write_offset_fetch_response_partitions(out: bytearray, value: OffsetFetchRe
     out.append(0)
 
 
-def _read_offset_fetch_response_topics(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchResponseTopics, int]:
+def _read_offset_fetch_response_topics(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchResponseTopics, int]]:
     name: str = ""
     if version <= 9:
         name, pos = read_compact_string(buf, pos)
@@ -515,9 +556,11 @@ def _read_offset_fetch_response_topics(buf: Buffer, pos: int, version: int) -> t
         topic_id, pos = read_uuid(buf, pos)
     length, pos = read_compact_count(buf, pos, 20)
     partitions: list[OffsetFetchResponsePartitions] = []
-    for _ in range(length):
-        offset_fetch_response_partitions, pos = _read_offset_fetch_response_partitions(buf, pos, version)
-        partitions.append(offset_fetch_response_partitions)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_fetch_response_partitions, pos = _read_offset_fetch_response_partitions(buf, pos, version)
+            partitions.append(offset_fetch_response_partitions)
     pos = skip_tags(buf, pos)
     result = OffsetFetchResponseTopics(
         name=name,
@@ -527,24 +570,28 @@ def _read_offset_fetch_response_topics(buf: Buffer, pos: int, version: int) -> t
     return result, pos
 
 
-def _write_offset_fetch_response_topics(out: bytearray, value: OffsetFetchResponseTopics, version: int) -> None:
+def _write_offset_fetch_response_topics(out: bytearray, value: OffsetFetchResponseTopics, version: int) -> Steps[None]:
     if version <= 9:
         write_compact_string(out, value.name)
     if version == 10:
         out += value.topic_id.bytes
     write_compact_count(out, len(value.partitions))
-    for offset_fetch_response_partitions in value.partitions:
-        _write_offset_fetch_response_partitions(out, offset_fetch_response_partitions, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for offset_fetch_response_partitions in some_partitions:
+            _write_offset_fetch_response_partitions(out, offset_fetch_response_partitions, version)
     out.append(0)
 
 
-def _read_offset_fetch_response_group(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchResponseGroup, int]:
+def _read_offset_fetch_response_group(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchResponseGroup, int]]:
     group_id, pos = read_compact_string(buf, pos)
     length, pos = read_compact_count(buf, pos, 3)
     topics: list[OffsetFetchResponseTopics] = []
-    for _ in range(length):
-        offset_fetch_response_topics, pos = _read_offset_fetch_response_topics(buf, pos, version)
-        topics.append(offset_fetch_response_topics)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_fetch_response_topics, pos = yield from _read_offset_fetch_response_topics(buf, pos, version)
+            topics.append(offset_fetch_response_topics)
     (error_code,) = _I16.unpack_from(buf, pos)
     pos += 2
     pos = skip_tags(buf, pos)
@@ -556,16 +603,18 @@ def _read_offset_fetch_response_group(buf: Buffer, pos: int, version: int) -> tu
     return result, pos
 
 
-def _write_offset_fetch_response_group(out: bytearray, value: OffsetFetchResponseGroup, version: int) -> None:
+def _write_offset_fetch_response_group(out: bytearray, value: OffsetFetchResponseGroup, version: int) -> Steps[None]:
     write_compact_string(out, value.group_id)
     write_compact_count(out, len(value.topics))
-    for offset_fetch_response_topics in value.topics:
-        _write_offset_fetch_response_topics(out, offset_fetch_response_topics, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for offset_fetch_response_topics in some_topics:
+            yield from _write_offset_fetch_response_topics(out, offset_fetch_response_topics, version)
     out += _I16.pack(value.error_code)
     out.append(0)
 
 
-def _read_offset_fetch_response(buf: Buffer, pos: int, version: int) -> tuple[OffsetFetchResponse, int]:
+def _read_offset_fetch_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetFetchResponse, int]]:
     throttle_time_ms: int = 0
     if version >= 3:
         (throttle_time_ms,) = _I32.unpack_from(buf, pos)
@@ -577,9 +626,11 @@ def _read_offset_fetch_response(buf: Buffer, pos: int, version: int) -> tuple[Of
         else:
             length, pos = read_count(buf, pos, 3)
         topics = []
-        for _ in range(length):
-            offset_fetch_response_topic, pos = _read_offset_fetch_response_topic(buf, pos, version)
-            topics.append(offset_fetch_response_topic)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                offset_fetch_response_topic, pos = yield from _read_offset_fetch_response_topic(buf, pos, version)
+                topics.append(offset_fetch_response_topic)
     error_code: int = 0
     if 2 <= version <= 7:
         (error_code,) = _I16.unpack_from(buf, pos)
@@ -588,9 +639,11 @@ def _read_offset_fetch_response(buf: Buffer, pos: int, version: int) -> tuple[Of
     if version >= 8:
         length, pos = read_compact_count(buf, pos, 5)
         groups = []
-        for _ in range(length):
-            offset_fetch_response_group, pos = _read_offset_fetch_response_group(buf, pos, version)
-            groups.append(offset_fetch_response_group)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                offset_fetch_response_group, pos = yield from _read_offset_fetch_response_group(buf, pos, version)
+                groups.append(offset_fetch_response_group)
     if version >= 6:
         pos = skip_tags(buf, pos)
     result = OffsetFetchResponse(
@@ -602,7 +655,7 @@ def _read_offset_fetch_response(buf: Buffer, pos: int, version: int) -> tuple[Of
     return result, pos
 
 
-def _write_offset_fetch_response(out: bytearray, value: OffsetFetchResponse, version: int) -> None:
+def _write_offset_fetch_response(out: bytearray, value: OffsetFetchResponse, version: int) -> Steps[None]:
     if version >= 3:
         out += _I32.pack(value.throttle_time_ms)
     if version <= 7:
@@ -610,16 +663,20 @@ def _write_offset_fetch_response(out: bytearray, value: OffsetFetchResponse, ver
             write_compact_count(out, len(value.topics))
         else:
             write_count(out, len(value.topics))
-        for offset_fetch_response_topic in value.topics:
-            _write_offset_fetch_response_topic(out, offset_fetch_response_topic, version)
+        for some_topics in portions(value.topics):
+            yield len(some_topics)
+            for offset_fetch_response_topic in some_topics:
+                yield from _write_offset_fetch_response_topic(out, offset_fetch_response_topic, version)
     elif value.topics:
         raise unsupported("OffsetFetchResponse", "topics", version)
     if 2 <= version <= 7:
         out += _I16.pack(value.error_code)
     if version >= 8:
         write_compact_count(out, len(value.groups))
-        for offset_fetch_response_group in value.groups:
-            _write_offset_fetch_response_group(out, offset_fetch_response_group, version)
+        for some_groups in portions(value.groups):
+            yield len(some_groups)
+            for offset_fetch_response_group in some_groups:
+                yield from _write_offset_fetch_response_group(out, offset_fetch_response_group, version)
     elif value.groups:
         raise unsupported("OffsetFetchResponse", "groups", version)
     if version >= 6:

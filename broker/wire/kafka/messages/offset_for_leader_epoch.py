@@ -6,16 +6,19 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_string,
     read_count,
     read_string,
     skip_tags,
+    steps,
     write_compact_count,
     write_compact_string,
     write_count,
@@ -66,24 +69,29 @@ class OffsetForLeaderEpochRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderEpochRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderEpochRequest, int]]:
+        """`decode` in steps."""
         check_version("OffsetForLeaderEpochRequest", version, 2, 4)
         try:
-            return _read_offset_for_leader_epoch_request(buf, pos, version)
+            return (yield from _read_offset_for_leader_epoch_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("OffsetForLeaderEpochRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderEpochRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(OffsetForLeaderEpochRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("OffsetForLeaderEpochRequest", version, 2, 4)
-        _write_offset_for_leader_epoch_request(out, self, version)
+        yield from _write_offset_for_leader_epoch_request(out, self, version)
 
 
 def _read_offset_for_leader_partition(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderPartition, int]:
@@ -105,7 +113,7 @@ def _write_offset_for_leader_partition(out: bytearray, value: OffsetForLeaderPar
         out.append(0)
 
 
-def _read_offset_for_leader_topic(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderTopic, int]:
+def _read_offset_for_leader_topic(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderTopic, int]]:
     topic: str
     if version >= 4:
         topic, pos = read_compact_string(buf, pos)
@@ -116,9 +124,11 @@ def _read_offset_for_leader_topic(buf: Buffer, pos: int, version: int) -> tuple[
     else:
         length, pos = read_count(buf, pos, 12)
     partitions: list[OffsetForLeaderPartition] = []
-    for _ in range(length):
-        offset_for_leader_partition, pos = _read_offset_for_leader_partition(buf, pos, version)
-        partitions.append(offset_for_leader_partition)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_for_leader_partition, pos = _read_offset_for_leader_partition(buf, pos, version)
+            partitions.append(offset_for_leader_partition)
     if version == 4:
         pos = skip_tags(buf, pos)
     result = OffsetForLeaderTopic(
@@ -128,7 +138,7 @@ def _read_offset_for_leader_topic(buf: Buffer, pos: int, version: int) -> tuple[
     return result, pos
 
 
-def _write_offset_for_leader_topic(out: bytearray, value: OffsetForLeaderTopic, version: int) -> None:
+def _write_offset_for_leader_topic(out: bytearray, value: OffsetForLeaderTopic, version: int) -> Steps[None]:
     if version >= 4:
         write_compact_string(out, value.topic)
     else:
@@ -137,13 +147,15 @@ def _write_offset_for_leader_topic(out: bytearray, value: OffsetForLeaderTopic, 
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for offset_for_leader_partition in value.partitions:
-        _write_offset_for_leader_partition(out, offset_for_leader_partition, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for offset_for_leader_partition in some_partitions:
+            _write_offset_for_leader_partition(out, offset_for_leader_partition, version)
     if version == 4:
         out.append(0)
 
 
-def _read_offset_for_leader_epoch_request(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderEpochRequest, int]:
+def _read_offset_for_leader_epoch_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderEpochRequest, int]]:
     replica_id: int = -2
     if version >= 3:
         (replica_id,) = _I32.unpack_from(buf, pos)
@@ -153,9 +165,11 @@ def _read_offset_for_leader_epoch_request(buf: Buffer, pos: int, version: int) -
     else:
         length, pos = read_count(buf, pos, 3)
     topics: list[OffsetForLeaderTopic] = []
-    for _ in range(length):
-        offset_for_leader_topic, pos = _read_offset_for_leader_topic(buf, pos, version)
-        topics.append(offset_for_leader_topic)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_for_leader_topic, pos = yield from _read_offset_for_leader_topic(buf, pos, version)
+            topics.append(offset_for_leader_topic)
     if version == 4:
         pos = skip_tags(buf, pos)
     result = OffsetForLeaderEpochRequest(
@@ -165,15 +179,17 @@ def _read_offset_for_leader_epoch_request(buf: Buffer, pos: int, version: int) -
     return result, pos
 
 
-def _write_offset_for_leader_epoch_request(out: bytearray, value: OffsetForLeaderEpochRequest, version: int) -> None:
+def _write_offset_for_leader_epoch_request(out: bytearray, value: OffsetForLeaderEpochRequest, version: int) -> Steps[None]:
     if version >= 3:
         out += _I32.pack(value.replica_id)
     if version >= 4:
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for offset_for_leader_topic in value.topics:
-        _write_offset_for_leader_topic(out, offset_for_leader_topic, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for offset_for_leader_topic in some_topics:
+            yield from _write_offset_for_leader_topic(out, offset_for_leader_topic, version)
     if version == 4:
         out.append(0)
 
@@ -216,24 +232,29 @@ class OffsetForLeaderEpochResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderEpochResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderEpochResponse, int]]:
+        """`decode` in steps."""
         check_version("OffsetForLeaderEpochResponse", version, 2, 4)
         try:
-            return _read_offset_for_leader_epoch_response(buf, pos, version)
+            return (yield from _read_offset_for_leader_epoch_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("OffsetForLeaderEpochResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderEpochResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(OffsetForLeaderEpochResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("OffsetForLeaderEpochResponse", version, 2, 4)
-        _write_offset_for_leader_epoch_response(out, self, version)
+        yield from _write_offset_for_leader_epoch_response(out, self, version)
 
 
 def _read_epoch_end_offset(buf: Buffer, pos: int, version: int) -> tuple[EpochEndOffset, int]:
@@ -257,7 +278,7 @@ def _write_epoch_end_offset(out: bytearray, value: EpochEndOffset, version: int)
         out.append(0)
 
 
-def _read_offset_for_leader_topic_result(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderTopicResult, int]:
+def _read_offset_for_leader_topic_result(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderTopicResult, int]]:
     topic: str
     if version >= 4:
         topic, pos = read_compact_string(buf, pos)
@@ -268,9 +289,11 @@ def _read_offset_for_leader_topic_result(buf: Buffer, pos: int, version: int) ->
     else:
         length, pos = read_count(buf, pos, 18)
     partitions: list[EpochEndOffset] = []
-    for _ in range(length):
-        epoch_end_offset, pos = _read_epoch_end_offset(buf, pos, version)
-        partitions.append(epoch_end_offset)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            epoch_end_offset, pos = _read_epoch_end_offset(buf, pos, version)
+            partitions.append(epoch_end_offset)
     if version == 4:
         pos = skip_tags(buf, pos)
     result = OffsetForLeaderTopicResult(
@@ -280,7 +303,7 @@ def _read_offset_for_leader_topic_result(buf: Buffer, pos: int, version: int) ->
     return result, pos
 
 
-def _write_offset_for_leader_topic_result(out: bytearray, value: OffsetForLeaderTopicResult, version: int) -> None:
+def _write_offset_for_leader_topic_result(out: bytearray, value: OffsetForLeaderTopicResult, version: int) -> Steps[None]:
     if version >= 4:
         write_compact_string(out, value.topic)
     else:
@@ -289,13 +312,15 @@ def _write_offset_for_leader_topic_result(out: bytearray, value: OffsetForLeader
         write_compact_count(out, len(value.partitions))
     else:
         write_count(out, len(value.partitions))
-    for epoch_end_offset in value.partitions:
-        _write_epoch_end_offset(out, epoch_end_offset, version)
+    for some_partitions in portions(value.partitions):
+        yield len(some_partitions)
+        for epoch_end_offset in some_partitions:
+            _write_epoch_end_offset(out, epoch_end_offset, version)
     if version == 4:
         out.append(0)
 
 
-def _read_offset_for_leader_epoch_response(buf: Buffer, pos: int, version: int) -> tuple[OffsetForLeaderEpochResponse, int]:
+def _read_offset_for_leader_epoch_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[OffsetForLeaderEpochResponse, int]]:
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     if version >= 4:
@@ -303,9 +328,11 @@ def _read_offset_for_leader_epoch_response(buf: Buffer, pos: int, version: int) 
     else:
         length, pos = read_count(buf, pos, 3)
     topics: list[OffsetForLeaderTopicResult] = []
-    for _ in range(length):
-        offset_for_leader_topic_result, pos = _read_offset_for_leader_topic_result(buf, pos, version)
-        topics.append(offset_for_leader_topic_result)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            offset_for_leader_topic_result, pos = yield from _read_offset_for_leader_topic_result(buf, pos, version)
+            topics.append(offset_for_leader_topic_result)
     if version == 4:
         pos = skip_tags(buf, pos)
     result = OffsetForLeaderEpochResponse(
@@ -315,13 +342,15 @@ def _read_offset_for_leader_epoch_response(buf: Buffer, pos: int, version: int) 
     return result, pos
 
 
-def _write_offset_for_leader_epoch_response(out: bytearray, value: OffsetForLeaderEpochResponse, version: int) -> None:
+def _write_offset_for_leader_epoch_response(out: bytearray, value: OffsetForLeaderEpochResponse, version: int) -> Steps[None]:
     out += _I32.pack(value.throttle_time_ms)
     if version >= 4:
         write_compact_count(out, len(value.topics))
     else:
         write_count(out, len(value.topics))
-    for offset_for_leader_topic_result in value.topics:
-        _write_offset_for_leader_topic_result(out, offset_for_leader_topic_result, version)
+    for some_topics in portions(value.topics):
+        yield len(some_topics)
+        for offset_for_leader_topic_result in some_topics:
+            yield from _write_offset_for_leader_topic_result(out, offset_for_leader_topic_result, version)
     if version == 4:
         out.append(0)

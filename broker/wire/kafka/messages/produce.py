@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     ZERO_UUID,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_compact_count,
     read_compact_nullable_records,
     read_compact_nullable_string,
@@ -22,9 +24,10 @@ from broker.wire.kafka.primitives import (
     read_nullable_string,
     read_string,
     read_tag,
+    read_tag_count,
     read_uuid,
-    read_uvarint,
     skip_tags,
+    steps,
     unsupported,
     write_compact_count,
     write_compact_nullable_bytes,
@@ -87,24 +90,29 @@ class ProduceRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 9
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ProduceRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ProduceRequest, int]]:
+        """`decode` in steps."""
         check_version("ProduceRequest", version, 3, 13)
         try:
-            return _read_produce_request(buf, pos, version)
+            return (yield from _read_produce_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ProduceRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ProduceRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ProduceRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ProduceRequest", version, 3, 13)
-        _write_produce_request(out, self, version)
+        yield from _write_produce_request(out, self, version)
 
 
 def _read_partition_produce_data(buf: Buffer, pos: int, version: int) -> tuple[PartitionProduceData, int]:
@@ -134,7 +142,7 @@ def _write_partition_produce_data(out: bytearray, value: PartitionProduceData, v
         out.append(0)
 
 
-def _read_topic_produce_data(buf: Buffer, pos: int, version: int) -> tuple[TopicProduceData, int]:
+def _read_topic_produce_data(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicProduceData, int]]:
     name: str = ""
     if version <= 12:
         if version >= 9:
@@ -149,9 +157,11 @@ def _read_topic_produce_data(buf: Buffer, pos: int, version: int) -> tuple[Topic
     else:
         length, pos = read_count(buf, pos, 6)
     partition_data: list[PartitionProduceData] = []
-    for _ in range(length):
-        partition_produce_data, pos = _read_partition_produce_data(buf, pos, version)
-        partition_data.append(partition_produce_data)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            partition_produce_data, pos = _read_partition_produce_data(buf, pos, version)
+            partition_data.append(partition_produce_data)
     if version >= 9:
         pos = skip_tags(buf, pos)
     result = TopicProduceData(
@@ -162,7 +172,7 @@ def _read_topic_produce_data(buf: Buffer, pos: int, version: int) -> tuple[Topic
     return result, pos
 
 
-def _write_topic_produce_data(out: bytearray, value: TopicProduceData, version: int) -> None:
+def _write_topic_produce_data(out: bytearray, value: TopicProduceData, version: int) -> Steps[None]:
     if version <= 12:
         if version >= 9:
             write_compact_string(out, value.name)
@@ -174,13 +184,15 @@ def _write_topic_produce_data(out: bytearray, value: TopicProduceData, version: 
         write_compact_count(out, len(value.partition_data))
     else:
         write_count(out, len(value.partition_data))
-    for partition_produce_data in value.partition_data:
-        _write_partition_produce_data(out, partition_produce_data, version)
+    for some_partition_data in portions(value.partition_data):
+        yield len(some_partition_data)
+        for partition_produce_data in some_partition_data:
+            _write_partition_produce_data(out, partition_produce_data, version)
     if version >= 9:
         out.append(0)
 
 
-def _read_produce_request(buf: Buffer, pos: int, version: int) -> tuple[ProduceRequest, int]:
+def _read_produce_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[ProduceRequest, int]]:
     transactional_id: str | None
     if version >= 9:
         transactional_id, pos = read_compact_nullable_string(buf, pos)
@@ -193,9 +205,11 @@ def _read_produce_request(buf: Buffer, pos: int, version: int) -> tuple[ProduceR
     else:
         length, pos = read_count(buf, pos, 3)
     topic_data: list[TopicProduceData] = []
-    for _ in range(length):
-        topic_produce_data, pos = _read_topic_produce_data(buf, pos, version)
-        topic_data.append(topic_produce_data)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            topic_produce_data, pos = yield from _read_topic_produce_data(buf, pos, version)
+            topic_data.append(topic_produce_data)
     if version >= 9:
         pos = skip_tags(buf, pos)
     result = ProduceRequest(
@@ -207,7 +221,7 @@ def _read_produce_request(buf: Buffer, pos: int, version: int) -> tuple[ProduceR
     return result, pos
 
 
-def _write_produce_request(out: bytearray, value: ProduceRequest, version: int) -> None:
+def _write_produce_request(out: bytearray, value: ProduceRequest, version: int) -> Steps[None]:
     if version >= 9:
         write_compact_nullable_string(out, value.transactional_id)
     else:
@@ -217,8 +231,10 @@ def _write_produce_request(out: bytearray, value: ProduceRequest, version: int) 
         write_compact_count(out, len(value.topic_data))
     else:
         write_count(out, len(value.topic_data))
-    for topic_produce_data in value.topic_data:
-        _write_topic_produce_data(out, topic_produce_data, version)
+    for some_topic_data in portions(value.topic_data):
+        yield len(some_topic_data)
+        for topic_produce_data in some_topic_data:
+            yield from _write_topic_produce_data(out, topic_produce_data, version)
     if version >= 9:
         out.append(0)
 
@@ -309,24 +325,29 @@ class ProduceResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 9
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ProduceResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ProduceResponse, int]]:
+        """`decode` in steps."""
         check_version("ProduceResponse", version, 3, 13)
         try:
-            return _read_produce_response(buf, pos, version)
+            return (yield from _read_produce_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("ProduceResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ProduceResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ProduceResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ProduceResponse", version, 3, 13)
-        _write_produce_response(out, self, version)
+        yield from _write_produce_response(out, self, version)
 
 
 def _read_batch_index_and_error_message(buf: Buffer, pos: int, version: int) -> tuple[BatchIndexAndErrorMessage, int]:
@@ -372,7 +393,7 @@ def _write_leader_id_and_epoch(out: bytearray, value: LeaderIdAndEpoch, version:
     out.append(0)
 
 
-def _read_partition_produce_response(buf: Buffer, pos: int, version: int) -> tuple[PartitionProduceResponse, int]:
+def _read_partition_produce_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[PartitionProduceResponse, int]]:
     index, error_code, base_offset, log_append_time_ms = _I32_I16_I64_I64.unpack_from(buf, pos)
     pos += 22
     log_start_offset: int = -1
@@ -386,9 +407,11 @@ def _read_partition_produce_response(buf: Buffer, pos: int, version: int) -> tup
         else:
             length, pos = read_count(buf, pos, 6)
         record_errors = []
-        for _ in range(length):
-            batch_index_and_error_message, pos = _read_batch_index_and_error_message(buf, pos, version)
-            record_errors.append(batch_index_and_error_message)
+        for step in steps(length):
+            yield step
+            for _ in range(step):
+                batch_index_and_error_message, pos = _read_batch_index_and_error_message(buf, pos, version)
+                record_errors.append(batch_index_and_error_message)
     error_message: str | None = None
     if version >= 8:
         if version >= 9:
@@ -397,7 +420,7 @@ def _read_partition_produce_response(buf: Buffer, pos: int, version: int) -> tup
             error_message, pos = read_nullable_string(buf, pos)
     current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
     if version >= 9:
-        tags, pos = read_uvarint(buf, pos)
+        tags, pos = read_tag_count(buf, pos)
         for _ in range(tags):
             tag, size, start = read_tag(buf, pos)
             pos = start
@@ -420,7 +443,7 @@ def _read_partition_produce_response(buf: Buffer, pos: int, version: int) -> tup
     return result, pos
 
 
-def _write_partition_produce_response(out: bytearray, value: PartitionProduceResponse, version: int) -> None:
+def _write_partition_produce_response(out: bytearray, value: PartitionProduceResponse, version: int) -> Steps[None]:
     out += _I32_I16_I64.pack(value.index, value.error_code, value.base_offset)
     out += _I64.pack(value.log_append_time_ms)
     if version >= 5:
@@ -430,8 +453,10 @@ def _write_partition_produce_response(out: bytearray, value: PartitionProduceRes
             write_compact_count(out, len(value.record_errors))
         else:
             write_count(out, len(value.record_errors))
-        for batch_index_and_error_message in value.record_errors:
-            _write_batch_index_and_error_message(out, batch_index_and_error_message, version)
+        for some_record_errors in portions(value.record_errors):
+            yield len(some_record_errors)
+            for batch_index_and_error_message in some_record_errors:
+                _write_batch_index_and_error_message(out, batch_index_and_error_message, version)
     if version >= 8:
         if version >= 9:
             write_compact_nullable_string(out, value.error_message)
@@ -451,7 +476,7 @@ def _write_partition_produce_response(out: bytearray, value: PartitionProduceRes
         raise unsupported("PartitionProduceResponse", "current_leader", version)
 
 
-def _read_topic_produce_response(buf: Buffer, pos: int, version: int) -> tuple[TopicProduceResponse, int]:
+def _read_topic_produce_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[TopicProduceResponse, int]]:
     name: str = ""
     if version <= 12:
         if version >= 9:
@@ -466,9 +491,11 @@ def _read_topic_produce_response(buf: Buffer, pos: int, version: int) -> tuple[T
     else:
         length, pos = read_count(buf, pos, 22)
     partition_responses: list[PartitionProduceResponse] = []
-    for _ in range(length):
-        partition_produce_response, pos = _read_partition_produce_response(buf, pos, version)
-        partition_responses.append(partition_produce_response)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            partition_produce_response, pos = yield from _read_partition_produce_response(buf, pos, version)
+            partition_responses.append(partition_produce_response)
     if version >= 9:
         pos = skip_tags(buf, pos)
     result = TopicProduceResponse(
@@ -479,7 +506,7 @@ def _read_topic_produce_response(buf: Buffer, pos: int, version: int) -> tuple[T
     return result, pos
 
 
-def _write_topic_produce_response(out: bytearray, value: TopicProduceResponse, version: int) -> None:
+def _write_topic_produce_response(out: bytearray, value: TopicProduceResponse, version: int) -> Steps[None]:
     if version <= 12:
         if version >= 9:
             write_compact_string(out, value.name)
@@ -491,8 +518,10 @@ def _write_topic_produce_response(out: bytearray, value: TopicProduceResponse, v
         write_compact_count(out, len(value.partition_responses))
     else:
         write_count(out, len(value.partition_responses))
-    for partition_produce_response in value.partition_responses:
-        _write_partition_produce_response(out, partition_produce_response, version)
+    for some_partition_responses in portions(value.partition_responses):
+        yield len(some_partition_responses)
+        for partition_produce_response in some_partition_responses:
+            yield from _write_partition_produce_response(out, partition_produce_response, version)
     if version >= 9:
         out.append(0)
 
@@ -522,29 +551,33 @@ def _write_node_endpoint(out: bytearray, value: NodeEndpoint, version: int) -> N
     out.append(0)
 
 
-def _read_produce_response(buf: Buffer, pos: int, version: int) -> tuple[ProduceResponse, int]:
+def _read_produce_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[ProduceResponse, int]]:
     if version >= 9:
         length, pos = read_compact_count(buf, pos, 3)
     else:
         length, pos = read_count(buf, pos, 3)
     responses: list[TopicProduceResponse] = []
-    for _ in range(length):
-        topic_produce_response, pos = _read_topic_produce_response(buf, pos, version)
-        responses.append(topic_produce_response)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            topic_produce_response, pos = yield from _read_topic_produce_response(buf, pos, version)
+            responses.append(topic_produce_response)
     (throttle_time_ms,) = _I32.unpack_from(buf, pos)
     pos += 4
     node_endpoints: list[NodeEndpoint] = []
     if version >= 9:
-        tags, pos = read_uvarint(buf, pos)
+        tags, pos = read_tag_count(buf, pos)
         for _ in range(tags):
             tag, size, start = read_tag(buf, pos)
             pos = start
             if tag == 0 and version >= 10:
                 length, pos = read_compact_count(buf, pos, 11)
                 node_endpoints = []
-                for _ in range(length):
-                    node_endpoint, pos = _read_node_endpoint(buf, pos, version)
-                    node_endpoints.append(node_endpoint)
+                for step in steps(length):
+                    yield step
+                    for _ in range(step):
+                        node_endpoint, pos = _read_node_endpoint(buf, pos, version)
+                        node_endpoints.append(node_endpoint)
             else:
                 pos += size
             if pos != start + size:
@@ -557,13 +590,15 @@ def _read_produce_response(buf: Buffer, pos: int, version: int) -> tuple[Produce
     return result, pos
 
 
-def _write_produce_response(out: bytearray, value: ProduceResponse, version: int) -> None:
+def _write_produce_response(out: bytearray, value: ProduceResponse, version: int) -> Steps[None]:
     if version >= 9:
         write_compact_count(out, len(value.responses))
     else:
         write_count(out, len(value.responses))
-    for topic_produce_response in value.responses:
-        _write_topic_produce_response(out, topic_produce_response, version)
+    for some_responses in portions(value.responses):
+        yield len(some_responses)
+        for topic_produce_response in some_responses:
+            yield from _write_topic_produce_response(out, topic_produce_response, version)
     out += _I32.pack(value.throttle_time_ms)
     if version >= 9:
         tags = 0
@@ -572,8 +607,10 @@ def _write_produce_response(out: bytearray, value: ProduceResponse, version: int
             tags += 1
             body = bytearray()
             write_compact_count(body, len(value.node_endpoints))
-            for node_endpoint in value.node_endpoints:
-                _write_node_endpoint(body, node_endpoint, version)
+            for some_node_endpoints in portions(value.node_endpoints):
+                yield len(some_node_endpoints)
+                for node_endpoint in some_node_endpoints:
+                    _write_node_endpoint(body, node_endpoint, version)
             write_tag(tagged, 0, body)
         write_uvarint(out, tags)
         out += tagged

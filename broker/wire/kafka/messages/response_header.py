@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
@@ -26,23 +27,30 @@ class ResponseHeader:
     FLEXIBLE_FROM: ClassVar[int | None] = 1
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[ResponseHeader, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[ResponseHeader, int]]:
+        """`decode` in steps."""
         check_version("ResponseHeader", version, 0, 1)
         try:
+            yield 1
             return _read_response_header(buf, pos, version)
         except PARSE_ERRORS as error:
             raise malformed("ResponseHeader", version, error) from error
 
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[ResponseHeader, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(ResponseHeader.decoding(buf, pos, version))
+
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("ResponseHeader", version, 0, 1)
+        yield 1
         _write_response_header(out, self, version)
 
 

@@ -6,13 +6,16 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_count,
     read_string,
+    steps,
     write_count,
     write_string,
 )
@@ -30,23 +33,30 @@ class SaslHandshakeRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = None
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[SaslHandshakeRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[SaslHandshakeRequest, int]]:
+        """`decode` in steps."""
         check_version("SaslHandshakeRequest", version, 0, 1)
         try:
+            yield 1
             return _read_sasl_handshake_request(buf, pos, version)
         except PARSE_ERRORS as error:
             raise malformed("SaslHandshakeRequest", version, error) from error
 
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[SaslHandshakeRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(SaslHandshakeRequest.decoding(buf, pos, version))
+
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("SaslHandshakeRequest", version, 0, 1)
+        yield 1
         _write_sasl_handshake_request(out, self, version)
 
 
@@ -74,34 +84,41 @@ class SaslHandshakeResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = None
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[SaslHandshakeResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[SaslHandshakeResponse, int]]:
+        """`decode` in steps."""
         check_version("SaslHandshakeResponse", version, 0, 1)
         try:
-            return _read_sasl_handshake_response(buf, pos, version)
+            return (yield from _read_sasl_handshake_response(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("SaslHandshakeResponse", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[SaslHandshakeResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(SaslHandshakeResponse.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("SaslHandshakeResponse", version, 0, 1)
-        _write_sasl_handshake_response(out, self, version)
+        yield from _write_sasl_handshake_response(out, self, version)
 
 
-def _read_sasl_handshake_response(buf: Buffer, pos: int, version: int) -> tuple[SaslHandshakeResponse, int]:
+def _read_sasl_handshake_response(buf: Buffer, pos: int, version: int) -> Steps[tuple[SaslHandshakeResponse, int]]:
     (error_code,) = _I16.unpack_from(buf, pos)
     pos += 2
     length, pos = read_count(buf, pos, 1)
     mechanisms: list[str] = []
-    for _ in range(length):
-        text, pos = read_string(buf, pos)
-        mechanisms.append(text)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            text, pos = read_string(buf, pos)
+            mechanisms.append(text)
     result = SaslHandshakeResponse(
         error_code=error_code,
         mechanisms=mechanisms,
@@ -109,8 +126,10 @@ def _read_sasl_handshake_response(buf: Buffer, pos: int, version: int) -> tuple[
     return result, pos
 
 
-def _write_sasl_handshake_response(out: bytearray, value: SaslHandshakeResponse, version: int) -> None:
+def _write_sasl_handshake_response(out: bytearray, value: SaslHandshakeResponse, version: int) -> Steps[None]:
     out += _I16.pack(value.error_code)
     write_count(out, len(value.mechanisms))
-    for text in value.mechanisms:
-        write_string(out, text)
+    for some_mechanisms in portions(value.mechanisms):
+        yield len(some_mechanisms)
+        for text in some_mechanisms:
+            write_string(out, text)

@@ -6,11 +6,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from broker.runtime.steps import Steps, finish
 from broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,
     malformed,
+    portions,
     read_bytes,
     read_compact_bytes,
     read_compact_count,
@@ -20,6 +22,7 @@ from broker.wire.kafka.primitives import (
     read_nullable_string,
     read_string,
     skip_tags,
+    steps,
     unsupported,
     write_bytes,
     write_compact_bytes,
@@ -67,24 +70,29 @@ class SyncGroupRequest:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[SyncGroupRequest, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[SyncGroupRequest, int]]:
+        """`decode` in steps."""
         check_version("SyncGroupRequest", version, 0, 5)
         try:
-            return _read_sync_group_request(buf, pos, version)
+            return (yield from _read_sync_group_request(buf, pos, version))
         except PARSE_ERRORS as error:
             raise malformed("SyncGroupRequest", version, error) from error
+
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[SyncGroupRequest, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(SyncGroupRequest.decoding(buf, pos, version))
 
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("SyncGroupRequest", version, 0, 5)
-        _write_sync_group_request(out, self, version)
+        yield from _write_sync_group_request(out, self, version)
 
 
 def _read_sync_group_request_assignment(buf: Buffer, pos: int, version: int) -> tuple[SyncGroupRequestAssignment, int]:
@@ -120,7 +128,7 @@ def _write_sync_group_request_assignment(out: bytearray, value: SyncGroupRequest
         out.append(0)
 
 
-def _read_sync_group_request(buf: Buffer, pos: int, version: int) -> tuple[SyncGroupRequest, int]:
+def _read_sync_group_request(buf: Buffer, pos: int, version: int) -> Steps[tuple[SyncGroupRequest, int]]:
     group_id: str
     if version >= 4:
         group_id, pos = read_compact_string(buf, pos)
@@ -150,9 +158,11 @@ def _read_sync_group_request(buf: Buffer, pos: int, version: int) -> tuple[SyncG
     else:
         length, pos = read_count(buf, pos, 3)
     assignments: list[SyncGroupRequestAssignment] = []
-    for _ in range(length):
-        sync_group_request_assignment, pos = _read_sync_group_request_assignment(buf, pos, version)
-        assignments.append(sync_group_request_assignment)
+    for step in steps(length):
+        yield step
+        for _ in range(step):
+            sync_group_request_assignment, pos = _read_sync_group_request_assignment(buf, pos, version)
+            assignments.append(sync_group_request_assignment)
     if version >= 4:
         pos = skip_tags(buf, pos)
     result = SyncGroupRequest(
@@ -167,7 +177,7 @@ def _read_sync_group_request(buf: Buffer, pos: int, version: int) -> tuple[SyncG
     return result, pos
 
 
-def _write_sync_group_request(out: bytearray, value: SyncGroupRequest, version: int) -> None:
+def _write_sync_group_request(out: bytearray, value: SyncGroupRequest, version: int) -> Steps[None]:
     if version >= 4:
         write_compact_string(out, value.group_id)
     else:
@@ -192,8 +202,10 @@ def _write_sync_group_request(out: bytearray, value: SyncGroupRequest, version: 
         write_compact_count(out, len(value.assignments))
     else:
         write_count(out, len(value.assignments))
-    for sync_group_request_assignment in value.assignments:
-        _write_sync_group_request_assignment(out, sync_group_request_assignment, version)
+    for some_assignments in portions(value.assignments):
+        yield len(some_assignments)
+        for sync_group_request_assignment in some_assignments:
+            _write_sync_group_request_assignment(out, sync_group_request_assignment, version)
     if version >= 4:
         out.append(0)
 
@@ -218,23 +230,30 @@ class SyncGroupResponse:
     FLEXIBLE_FROM: ClassVar[int | None] = 4
 
     @staticmethod
-    def decode(buf: Buffer, pos: int, version: int) -> tuple[SyncGroupResponse, int]:
-        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+    def decoding(buf: Buffer, pos: int, version: int) -> Steps[tuple[SyncGroupResponse, int]]:
+        """`decode` in steps."""
         check_version("SyncGroupResponse", version, 0, 5)
         try:
+            yield 1
             return _read_sync_group_response(buf, pos, version)
         except PARSE_ERRORS as error:
             raise malformed("SyncGroupResponse", version, error) from error
 
+    @staticmethod
+    def decode(buf: Buffer, pos: int, version: int) -> tuple[SyncGroupResponse, int]:
+        """The message at `pos` and the position behind it. Raises DecodeError, whatever the bytes are."""
+        return finish(SyncGroupResponse.decoding(buf, pos, version))
+
     def encode(self, version: int) -> bytes:
         """The message as bytes. Raises ValueError where that version cannot carry it."""
         out = bytearray()
-        self.encode_into(out, version)
+        finish(self.encoding(out, version))
         return bytes(out)
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """As `encode`, behind what `out` holds already."""
+    def encoding(self, out: bytearray, version: int) -> Steps[None]:
+        """`encode` in steps, behind what `out` holds already."""
         check_version("SyncGroupResponse", version, 0, 5)
+        yield 1
         _write_sync_group_response(out, self, version)
 
 

@@ -1,0 +1,295 @@
+"""Requests that cost a broker as much as their bounds allow, made from Kafka's schema; and a broker that measures its loop's turns.
+
+For each array of a request there is a request in which that array is as long as the limits of size and elements allow. The names in
+it are all different, or all those of one topic that exists. An API that is added is covered without a change here, unless its
+fields need values that `VALUES` does not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import selectors
+import socket
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from broker.engine.coordinator import Coordinator
+from broker.engine.engine import Engine
+from broker.runtime.clock import Clock, SteadyClock
+from broker.runtime.config import Settings
+from broker.runtime.errors import HeadgateError
+from broker.server.kafka.apis import APIS, PRODUCE, Api, request_bytes_max
+from broker.server.kafka.listener import KafkaServer
+from broker.store.memory import MemoryStore
+from broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX
+from broker.wire.kafka.schema import Field, Struct
+from tests.support.batches import batch
+from tests.support.messages import LOADED, message_module
+from tests.support.wire import ClosedByPeer, RawConnection, framed, request_header
+
+KNOWN = "known"
+"""A topic that exists, with KNOWN_PARTITIONS partitions."""
+KNOWN_PARTITIONS = 200
+GROUP = "group"
+PRODUCE_BYTES = 4 << 20
+"""Of the largest Produce request that is tried. A frame may have 100 MiB; its rows are what costs, and these are enough of them."""
+
+VALUES: dict[str, Any] = {
+    "resource_type": 2,
+    "acks": 1,
+    "timeout_ms": 1_000,
+    "max_wait_ms": 0,
+    "min_bytes": 0,
+    "max_bytes": 1 << 20,
+    "partition_max_bytes": 1 << 20,
+    "num_partitions": 1,
+    "replication_factor": 1,
+    "count": 1,
+    "group_id": GROUP,
+    "generation_id": -1,
+    "generation_id_or_member_epoch": -1,
+    "session_timeout_ms": 10_000,
+    "rebalance_timeout_ms": 10_000,
+    "protocol_type": "consumer",
+    "current_leader_epoch": -1,
+    "response_partition_limit": 2_000,
+    "timestamp": 0,
+    "client_software_name": "a",
+    "client_software_version": "1",
+    "session_id": 0,
+    "session_epoch": -1,
+    "replica_id": -1,
+    "transactional_id": None,
+    "producer_id": -1,
+    "producer_epoch": -1,
+    "cursor": None,
+    "validate_only": False,
+}
+"""Fields whose value makes a request cost something, rather than be refused at once."""
+
+
+@dataclass(frozen=True)
+class Costly:
+    """One request. `what` says which array is long."""
+
+    api: Api
+    version: int
+    what: str
+    frame: bytes
+
+
+class _Maker:
+    def __init__(self, api: Api, version: int, long: tuple[str, ...], inner: int, known: bool) -> None:
+        self.api = api
+        self.version = version
+        self.long = long
+        self.inner = inner
+        self.known = known
+        self.module = message_module(f"{api.name}Request")
+        self.root = LOADED[f"{api.name}Request"][0].root
+
+    def make(self, count: int) -> Any:
+        self.count = count
+        self.numbers = itertools.count()
+        return self._struct(self.root, ())
+
+    def _struct(self, struct_: Struct, path: tuple[str, ...]) -> Any:
+        values = {
+            field.name: self._field(field, (*path, field.name))
+            for field in struct_.fields
+            if self.version in field.versions and field.tag is None
+        }
+        return getattr(self.module, struct_.name)(**values)
+
+    def _field(self, field: Field, path: tuple[str, ...]) -> Any:
+        if not field.array:
+            if field.name in VALUES:
+                value = VALUES[field.name]
+                return "" if value is None and self.version not in field.nullable else value
+            return self._one(field, path)
+        if path == self.long:
+            length = self.count
+        elif path == self.long[: len(path)]:
+            length = 1
+        elif self.long == path[: len(self.long)]:
+            length = self.inner
+        else:
+            length = 0
+        return [self._one(field, path) for _ in range(length)]
+
+    def _one(self, field: Field, path: tuple[str, ...]) -> Any:
+        if field.struct is not None:
+            return self._struct(field.struct, path)
+        if field.kind == "string":
+            known = KNOWN if field.name in ("name", "topic", "topics", "topic_names", "resource_name") else GROUP
+            return known if self.known else f"{next(self.numbers):x}"
+        if field.kind == "uuid":
+            return uuid.UUID(int=next(self.numbers) + 1)
+        if field.kind == "records":
+            return RECORDS
+        if field.kind == "bytes":
+            return b""
+        if field.kind == "bool":
+            return True
+        if "partition" in field.name or field.name == "index":
+            return next(self.numbers) % KNOWN_PARTITIONS
+        return 0
+
+
+RECORDS = batch([b""])
+
+
+def _arrays(struct_: Struct, version: int, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for field in struct_.fields:
+        if version in field.versions and field.tag is None:
+            here = (*path, field.name)
+            if field.array:
+                yield here
+            if field.struct is not None and version not in field.nullable:
+                yield from _arrays(field.struct, version, here)
+
+
+def _elements(message: Any, body: bytes, version: int) -> int:
+    return sum(type(message).decoding(body, 0, version))
+
+
+def costly(api: Api, version: int, elements: int = REQUEST_ELEMENTS_MAX) -> Iterator[Costly]:
+    """Requests of one version of an API, each as large as it may be, with at most so many elements."""
+    bytes_max = PRODUCE_BYTES if api.key == PRODUCE else request_bytes_max(api.key)
+    root = LOADED[f"{api.name}Request"][0].root
+    header = request_header(api.key, version, 1, flexible=api.flexible(version))
+    arrays = list(_arrays(root, version))
+    for long in arrays or [()]:
+        is_parent = any(other != long and other[: len(long)] == long for other in arrays)
+        for inner, known in itertools.product((0, 1) if is_parent else (0,), (False, True)):
+            maker = _Maker(api, version, long, inner, known)
+            size = 100
+            body = maker.make(size).encode(version)
+            if arrays:
+                each = max(_elements(maker.make(size), body, version) // size, 1)
+                size = min(elements // each - 1, bytes_max * size // len(body))
+                while len(body := maker.make(size).encode(version)) + len(header) > bytes_max:
+                    size = size * 9 // 10
+            names = "one topic" if known else "different names"
+            what = f"{size} x {'.'.join(long)}, each with {inner}, {names}" if arrays else "no arrays"
+            yield Costly(api, version, what, framed(header + body))
+            if not arrays:
+                return
+
+
+def small(api: Api, version: int) -> Costly:
+    """A request with one element in its first array."""
+    root = LOADED[f"{api.name}Request"][0].root
+    arrays = list(_arrays(root, version))
+    message = _Maker(api, version, arrays[0] if arrays else (), 1, True).make(1)
+    header = request_header(api.key, version, 1, flexible=api.flexible(version))
+    return Costly(api, version, "one element", framed(header + message.encode(version)))
+
+
+class MeasuredSelector(selectors.DefaultSelector):
+    """Measures the CPU time that the loop's thread uses between two waits: a turn of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_s = 0.0
+        self._began_s: float | None = None
+
+    def select(self, timeout: float | None = None) -> Any:
+        if self._began_s is not None:
+            self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
+        found = super().select(timeout)
+        self._began_s = time.thread_time()
+        return found
+
+
+class MeasuredBroker:
+    """A broker in a thread of this process, with real sockets, a store in memory and a loop whose turns are measured."""
+
+    def __init__(self) -> None:
+        self.settings = Settings.from_values({"broker_id": 7, "partitions_max": 10_000})
+        self.failures: list[HeadgateError] = []
+        self.port = 0
+        self._selector = MeasuredSelector()
+        self._loop = asyncio.SelectorEventLoop(self._selector)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._stopping = asyncio.Event()
+        self._ready: Future[None] = Future()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.result(60)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(60)
+        assert not self.failures, self.failures
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        clock = SteadyClock(Clock(), 10_000)
+        self.engine = Engine(
+            store=MemoryStore(), settings=self.settings, clock=clock, incarnation_id="0" * 31 + "1", fail=self.failures.append
+        )
+        groups = Coordinator(self.engine, self.settings, clock)
+        await self.engine.open()
+        groups.start()
+        await groups.loaded()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        server = KafkaServer(self.settings, clock, ("127.0.0.1", self.port))
+        await server.start(listener)
+        server.serve(self.engine, groups)
+        await self.engine.create_topic(KNOWN, KNOWN_PARTITIONS, {})
+        self._ready.set_result(None)
+        await self._stopping.wait()
+        groups.stop()
+        await self.engine.close()
+        await groups.close()
+        await server.close()
+
+    def call(self, act: Callable[[], Any]) -> Any:
+        """Run a coroutine function on the broker's loop."""
+        return asyncio.run_coroutine_threadsafe(act(), self._loop).result(120)
+
+    def connect(self) -> RawConnection:
+        return RawConnection("127.0.0.1", self.port, timeout_s=120)
+
+    def longest_turn_s(self, request: Costly) -> float:
+        """The longest turn of the loop, in seconds of CPU time, while a request is answered or its connection is closed."""
+        with self.connect() as connection:
+            connection.send(framed(request_header(18, 0, 0)))
+            connection.receive_frame()
+            self._selector.longest_s = 0.0
+            try:
+                connection.send(request.frame)
+                length = struct.unpack(">i", connection.receive_exactly(4))[0]
+                connection.receive_exactly(length)
+            except ClosedByPeer:
+                pass
+            return self._selector.longest_s
+
+
+def served() -> Iterator[tuple[Api, int]]:
+    """Every version of every API."""
+    for api in APIS.values():
+        for version in range(api.min_version, api.max_version + 1):
+            yield api, version
