@@ -241,8 +241,11 @@ class Reader:
             data = memoryview(await self._store.get_range(located.key, first, length))
             if len(data) != length:
                 raise CorruptError(Reason.CORRUPT_STORE, f"chunk is cut off. key=`{located.key}` position=`{first}`")
+            is_sparse = sum([batch_size for _, batch_size, _ in wanted[start:end]]) * 2 < length
             for position, batch_size, base_offset in wanted[start:end]:
                 batch = data[position - first : position - first + batch_size]
+                if is_sparse:
+                    batch = memoryview(bytes(batch))  # else it would keep the gaps in memory
                 header = parse_header(batch)
                 if header.base_offset != base_offset or header.batch_length + LENGTH_OVERHEAD_BYTES != batch_size:
                     raise CorruptError(

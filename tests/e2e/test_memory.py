@@ -21,7 +21,7 @@ from tests.conftest import BrokerFactory
 from tests.e2e.hostile import MIB, check_raw, connect, fetch_values, fill
 from tests.support import oracle
 from tests.support.batches import batch
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.wire import RawConnection, framed, request_header
 
 PATIENCE_S = 30.0
@@ -132,7 +132,7 @@ def test_readers_that_do_not_read_are_bounded(make_broker: BrokerFactory, tail_b
     worst = 0
     with ExitStack() as open_connections:
         for number in range(30):
-            connection = open_connections.enter_context(RawConnection("127.0.0.1", broker.kafka_port, receive_buffer_bytes=4096))
+            connection = open_connections.enter_context(RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=4096))
             body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, number, max_bytes=50 * MIB))
             connection.send(framed(request_header(oracle.FETCH, 11, 1) + body) * 3)
         deadline = time.monotonic() + 5
@@ -141,3 +141,50 @@ def test_readers_that_do_not_read_are_bounded(make_broker: BrokerFactory, tail_b
             time.sleep(0.02)
         check_raw(broker)
     assert worst < 2 * limit + SLACK_BYTES
+
+
+def test_answers_that_nobody_takes_pin_little_more_than_they_are(make_broker: BrokerFactory) -> None:
+    """Ten ask for the newest 256 KB of each of eight partitions and take nothing, while new records push the old ones out."""
+    limit, tail_bytes, readers = 64 * MIB, 32 * MIB, 10
+    env = {
+        "HEADGATE_TAIL_BYTES": str(tail_bytes),
+        "HEADGATE_INFLIGHT_BYTES_MAX": str(limit),
+        "HEADGATE_FRAME_BYTES_MAX": str(limit),
+        "HEADGATE_CONNECTION_INFLIGHT_BYTES_MAX": str(limit),
+        "HEADGATE_FRAME_TIMEOUT_MS": "60000",
+    }
+    broker = make_broker(env=env)
+    broker.start()
+    topic = create_topic(broker.bootstrap, fresh("pinned"), 8)
+    written = [0] * 8
+
+    def write(connection: RawConnection, total_bytes: int) -> None:
+        records = batch([b"x" * 20_000])
+        parts = tuple({"index": number, "records": records} for number in range(8))
+        data = {"name": topic, "partition_data": parts}
+        body = oracle.encode(oracle.PRODUCE, 9, {"acks": -1, "timeout": 10_000, "topic_data": (data,)})
+        frame = framed(request_header(oracle.PRODUCE, 9, 1, flexible=True) + body)
+        for _ in range(total_bytes // (80 * 20_000)):
+            connection.send(frame * 10)
+            for _ in range(10):
+                connection.receive_frame()
+            for number in range(8):
+                written[number] += 10
+
+    with ExitStack() as open_connections:
+        writer = open_connections.enter_context(connect(broker))
+        write(writer, 2 * tail_bytes)
+        before = broker.resident_bytes()
+        for _ in range(readers):
+            reader = open_connections.enter_context(RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=4096))
+            values = fetch_values(topic, 0)
+            (part,) = values["topics"][0]["partitions"]  # type: ignore[index]
+            parts = tuple(
+                {**part, "partition": number, "fetch_offset": written[number] - 13, "partition_max_bytes": 256 << 10}
+                for number in range(8)
+            )
+            body = oracle.encode(oracle.FETCH, 11, {**values, "topics": ({"topic": topic, "partitions": parts},)})
+            reader.send(framed(request_header(oracle.FETCH, 11, 1) + body) * 3)
+            write(writer, tail_bytes)
+        check_raw(broker)
+        eventually_below(broker, before + limit + SLACK_BYTES)

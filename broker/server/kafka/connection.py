@@ -19,6 +19,10 @@ A small fetch is answered in one turn of the loop. Other requests, and large fet
 
 An answer from the store leaves in pieces, a turn of the loop each: who catches up takes megabytes at a time, and acks would wait.
 
+Records in an answer are slices of larger buffers: of tails, of what was read from the store. A slice that waits for its client keeps
+the whole buffer in memory, though the tail has dropped it. So a large answer is written straight to the socket, as far as the socket
+takes it; the transport gets copies only; and slices that still wait at the next sweep are copied (`own_answers`).
+
 Admission is by bytes: what was received and is not answered counts, here and for the whole broker, and beyond the limit this
 connection is not read from until something was answered. A client that does not read its answers is not read from either.
 """
@@ -64,6 +68,12 @@ SLOTS_MAX = 2000
 """Unanswered requests of one connection; more are left in the socket."""
 WRITE_BUFFER_BYTES = 256 << 10
 """Answers that a client has not read yet; beyond it nothing more is read from the client."""
+JOINED_BYTES_MAX = 32 << 10
+"""An answer up to this size is copied into one buffer. A larger one is written from where its records stand."""
+REST_BYTES = WRITE_BUFFER_BYTES + (64 << 10)
+"""Of an answer that the socket does not take, this much is copied for the transport, which sends it and then calls back."""
+BUFFERS_MAX = 1000
+"""Buffers in one write to a socket: IOV_MAX is 1,024."""
 PIECE_BYTES = 64 << 10
 """Of an answer from the store that is written in one turn of the loop. With 128 KB acks wait a tenth longer, with 32 KB readers are
 a tenth slower."""
@@ -109,6 +119,7 @@ class Slot:
 
     def cut(self, size: int) -> list[Buffer]:
         """Take the first `size` bytes of the answer, which has more."""
+        assert size < self.size
         data = self.data
         assert data is not None
         self.size -= size
@@ -133,6 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         "_cold_task",
         "_counted",
         "_cut",
+        "_descriptor",
         "_filled",
         "_flush_scheduled",
         "_frame",
@@ -168,6 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self.reader = new_reader()
         self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
         self._frame: bytearray | None = None
         self._frame_view: memoryview | None = None
         """What has memory of the frame that is being received."""
@@ -225,9 +238,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=0)
         self.active_at = self._server.now()
-        if not self._server.admit(self, transport.get_extra_info("socket").fileno()):
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        if not self._server.admit(self, self._descriptor):
             transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -782,22 +796,76 @@ class Connection(asyncio.BufferedProtocol):
             size = slot.size
             if size > PIECE_BYTES and slot.in_pieces:
                 self._cut = True
-                buffers += slot.cut(PIECE_BYTES)
+                buffers.append(b"".join(slot.cut(PIECE_BYTES)))
                 self._held -= PIECE_BYTES
                 self._written += PIECE_BYTES
                 break
+            if size > JOINED_BYTES_MAX:
+                if buffers:
+                    transport.writelines(buffers)
+                    buffers = []
+                if not self._send(transport, slot):
+                    self._cut = True
+                    break
+                slots.popleft()
+                continue
             slots.popleft()
-            buffers += data
+            if size:
+                buffers.append(b"".join(data))
+            else:
+                buffers += data
             self._held -= size
             self._written += size or sum([len(part) for part in data])
         if buffers:
             transport.writelines(buffers)
-            self.count_outgoing()
-            self._wake_next()
+        self.count_outgoing()
+        self._wake_next()
         if self._cut and self._writable:
             self._flush_soon()
         if not self._reading:
             self._resume()
+
+    def _send(self, transport: asyncio.Transport, slot: Slot) -> bool:
+        """Write an answer to the socket, as far as that takes it, and a copy of what follows to the transport. True: that was all."""
+        assert slot.data is not None
+        if not transport.get_write_buffer_size() and not transport.is_closing():
+            try:
+                sent = os.writev(self._descriptor, slot.data[:BUFFERS_MAX])
+            except OSError:
+                sent = 0  # it takes nothing now, or it is broken: then the transport says so
+            self._held -= sent
+            self._written += sent
+            if sent == slot.size:
+                return True
+            if sent:
+                slot.cut(sent)
+        if not self._writable:
+            return False
+        size = min(slot.size, REST_BYTES)
+        is_all = size == slot.size
+        transport.write(b"".join(slot.data if is_all else slot.cut(size)))
+        self._held -= size
+        self._written += size
+        return is_all
+
+    def own_answers(self, bytes_max: int) -> int:
+        """Copy slices of answers that wait for the client, where they are less than half of the buffer that they keep in memory.
+
+        Returns:
+            Bytes copied: `bytes_max`, and one slice more, at the most.
+        """
+        copied = 0
+        for slot in self._slots:
+            data = slot.data
+            if data is None or slot.size <= JOINED_BYTES_MAX:
+                continue
+            for number, part in enumerate(data):
+                if isinstance(part, memoryview) and memoryview(part.obj).nbytes > 2 * part.nbytes:
+                    data[number] = bytes(part)
+                    copied += part.nbytes
+                    if copied >= bytes_max:
+                        return copied
+        return copied
 
     def looked_up(self, *, elsewhere: bool) -> None:
         """A ListOffsets request was answered; `elsewhere`: with a partition that this broker does not lead.

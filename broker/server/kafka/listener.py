@@ -31,6 +31,8 @@ log = get_logger("kafka")
 LANDING_BYTES = 528 << 10
 """The one buffer into which every connection receives; what is in it is handled before the next read."""
 SWEEP_S = 1.0
+OWN_BYTES_MAX = 16 << 20
+"""Waiting answers that one sweep copies: some milliseconds of the loop."""
 TRIM_S = 5.0
 """Pause between two looks for pooled buffers that no burst needed since."""
 FULL_PATIENCE_S = 1.0
@@ -186,8 +188,11 @@ class KafkaServer:
         frame_s = self.settings.frame_timeout_ms / 1000
         stalled = None if self.engine is None else self.engine.stalled
         patience_s = FULL_PATIENCE_S if stalled is not None and stalled.reason is Reason.STORE_FULL else STALL_PATIENCE_S
+        own_bytes = OWN_BYTES_MAX
         for connection in list(self.connections):
             connection.count_outgoing()
+            if own_bytes > 0:
+                own_bytes -= connection.own_answers(own_bytes)
             if stalled is not None and connection.not_durable_s(now) > patience_s:
                 connection.drop("not_durable", stalled.message)
                 continue
