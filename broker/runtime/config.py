@@ -200,7 +200,7 @@ class Settings:
         "codec of history as Kafka clients get it; one that is not `none` saves network and costs several times the processor time",
     )
     inflight_bytes_max: int = _size(
-        256 * MIB, MIB, 1024 * GIB, "requests being received or answered, all connections; beyond it sockets are not read"
+        256 * MIB, MIB, 1024 * GIB, "requests being received or answered, and answers not taken yet, all connections; beyond it sockets are not read"
     )
     connection_inflight_bytes_max: int = _size(
         64 * MIB, 64 * KIB, 1024 * GIB, "the same for one connection; one request is always admitted"

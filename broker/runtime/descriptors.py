@@ -5,6 +5,11 @@ from __future__ import annotations
 import resource
 from contextlib import suppress
 
+from broker.runtime.errors import InvalidError, Reason
+
+LIMIT_MIN = 256
+"""With fewer a broker refuses to start: it needs about 40 itself, keeps `KEPT`, leaves gRPC and HTTP their share, and has 120 Kafka
+connections then."""
 KEPT = 32
 """For the log's chunks, and for modules that are still to be loaded: without a descriptor neither can be opened."""
 GRPC_MAX = 1000
@@ -20,6 +25,9 @@ def allow(connections_max: int) -> None:
     """Raise this process's limit, as far as it may, to what so many connections need.
 
     A shell's soft limit, often 1,024, is there for programs that use select(2): nothing here does.
+
+    Raises:
+        InvalidError(INVALID_CONFIG): the limit stays below `LIMIT_MIN`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + OTHERS_MAX
@@ -29,6 +37,12 @@ def allow(connections_max: int) -> None:
         # A system may have a lower limit than it says: then connections are refused sooner.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = _limit()
+    if limit is not None and limit < LIMIT_MIN:
+        raise InvalidError(
+            Reason.INVALID_CONFIG,
+            f"too few file descriptors for a broker that serves: raise `ulimit -Hn`. limit=`{limit}` least=`{LIMIT_MIN}`",
+        )
 
 
 def share(most: int) -> int:

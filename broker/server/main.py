@@ -45,10 +45,10 @@ def run(settings: Settings) -> int:
     gc.disable()  # the start only makes what stays; collecting in between is wasted
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     without_pandas()
-    descriptors.allow(settings.connections_max)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_early)
     try:
+        descriptors.allow(settings.connections_max)
         kafka = ports.listen(settings.host, settings.kafka_port, "kafka_port")
         ports.check_free(settings.host, settings.grpc_port, "grpc_port")
         http = ports.listen(settings.host, settings.http_port, "http_port")

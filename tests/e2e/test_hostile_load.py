@@ -16,6 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPConnection
 
 import pytest
 
@@ -384,6 +386,37 @@ def test_silent_connections_to_another_door(broker: BrokerProcess, door: str, mo
     finally:
         for connection in connections:
             connection.close()
+
+
+def test_health_beside_requests_that_never_end(broker: BrokerProcess) -> None:
+    """Five hundred connections each send the beginning of a request: health is answered at once, and metrics are."""
+    address = (HOST, broker.http_port)
+    half_open: list[socket.socket] = []
+    try:
+        for number in range(500):
+            half_open.append(socket.create_connection(address, timeout=20))
+            with suppress(ConnectionError):
+                half_open[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: "[: 1 + number % 40])
+            if number % 50 == 49:
+                assert _http_status(address, "/healthz") == 200
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert _http_status(address, path) == 200
+        # What has begun and does not go on is ended, also where nothing new comes.
+        for connection in half_open:
+            connection.setblocking(False)
+        assert eventually(lambda: sum(map(_is_over, half_open)), lambda count: count == 500) == 500
+    finally:
+        for connection in half_open:
+            connection.close()
+
+
+def _http_status(address: tuple[str, int], path: str) -> int:
+    connection = HTTPConnection(*address, timeout=20)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    finally:
+        connection.close()
 
 
 def _is_over(connection: socket.socket) -> bool:

@@ -132,6 +132,20 @@ def test_a_host_that_is_not_ours(spawn: Spawn, tmp_path: Path) -> None:
     assert "host is not an address of this machine" in one_error_line(running) and "192.0.2.1" in running.err
 
 
+@pytest.mark.parametrize("limit", [48, 64])
+def test_too_few_descriptors(spawn: Spawn, tmp_path: Path, limit: int) -> None:
+    """A broker that would refuse every client says so, and does not start."""
+    command = ("-c", f'ulimit -n {limit} && exec "$0" "$@"', sys.executable, "-m", "broker.cli.main", "broker")
+    done = subprocess.run(
+        ["/bin/sh", *command, "--store", str(tmp_path / "store"), "--kafka-port", "0", "--grpc-port", "0", "--http-port", "0"],
+        capture_output=True, text=True, cwd=ROOT, timeout=START_S,
+    )  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"too few file descriptors for a broker that serves: raise `ulimit -Hn`. limit=`{limit}` least=`256`" in line
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_wrong_setting_is_a_usage_error(spawn: Spawn) -> None:
     running = spawn("broker", "--wal-fsync", "sometimes")
     assert running.wait() == 2

@@ -7,6 +7,7 @@ import resource
 import pytest
 
 from broker.runtime import descriptors
+from broker.runtime.errors import InvalidError
 
 INFINITE = resource.RLIM_INFINITY
 
@@ -46,6 +47,17 @@ def test_a_system_that_allows_less_than_it_says(monkeypatch: pytest.MonkeyPatch)
     limits = Limits(monkeypatch, 256, INFINITE, lowest=10_240)
     descriptors.allow(10_000)
     assert limits.limits == (256, INFINITE)
+
+
+@pytest.mark.parametrize(("hard", "refused"), [(48, True), (64, True), (255, True), (256, False)])
+def test_a_limit_with_which_no_client_would_be_served(monkeypatch: pytest.MonkeyPatch, hard: int, refused: bool) -> None:
+    Limits(monkeypatch, min(48, hard), hard)
+    if refused:
+        with pytest.raises(InvalidError, match=f"limit=`{hard}` least=`256`"):
+            descriptors.allow(10_000)
+    else:
+        descriptors.allow(10_000)
+        assert not descriptors.scarce(150)
 
 
 def test_connections_leave_some(monkeypatch: pytest.MonkeyPatch) -> None:

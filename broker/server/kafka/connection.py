@@ -19,9 +19,9 @@ A small fetch is answered in one turn of the loop. Other requests, and large fet
 
 An answer from the store leaves in pieces, a turn of the loop each: who catches up takes megabytes at a time, and acks would wait.
 
-Records in an answer are slices of larger buffers: of tails, of what was read from the store. A slice that waits for its client keeps
-the whole buffer in memory, though the tail has dropped it. So a large answer is written straight to the socket, as far as the socket
-takes it; the transport gets copies only; and slices that still wait at the next sweep are copied (`own_answers`).
+Records in an answer are slices of larger buffers: of tails, of what was read from the store. A slice that waits for its client
+keeps the whole buffer in memory, though the tail has dropped it. So a large answer is written straight to the socket, as far as the
+socket takes it; the transport gets copies only; and slices that still wait at the next sweep are copied (`own_answers`).
 
 Admission is by bytes: what was received and is not answered counts, here and for the whole broker, and beyond the limit this
 connection is not read from until something was answered. A client that does not read its answers is not read from either.
@@ -826,7 +826,11 @@ class Connection(asyncio.BufferedProtocol):
             self._resume()
 
     def _send(self, transport: asyncio.Transport, slot: Slot) -> bool:
-        """Write an answer to the socket, as far as that takes it, and a copy of what follows to the transport. True: that was all."""
+        """Write an answer to the socket, as far as that takes it, and a copy of what follows to the transport.
+
+        Returns:
+            Whether that was all of it. Else the transport calls back.
+        """
         assert slot.data is not None
         if not transport.get_write_buffer_size() and not transport.is_closing():
             try:

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from broker.log.batch import Buffer
-from broker.runtime import descriptors
+from broker.runtime import descriptors, memory
 from broker.runtime.clock import Clock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, Reason
@@ -183,7 +183,8 @@ class KafkaServer:
         now = self.now()
         if self.engine is not None and now - self._trimmed_at >= TRIM_S:
             self._trimmed_at = now
-            self.engine.pool.trim()
+            if self.engine.pool.trim():
+                memory.give_back()
         idle_s = self.settings.connection_idle_ms / 1000
         frame_s = self.settings.frame_timeout_ms / 1000
         stalled = None if self.engine is None else self.engine.stalled
