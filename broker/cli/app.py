@@ -176,6 +176,28 @@ def up(
     raise typer.Exit(run_up(settings, brokers, max_brokers))
 
 
+@app.command("init", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def init_command(
+    context: typer.Context,
+    store: Annotated[str | None, typer.Option(metavar="DIR|s3://BUCKET/PREFIX", help="Default: ./headgate-data")] = None,
+) -> None:
+    """Make a new cluster in an empty store, and print its id. Where there is a cluster already, only its id is printed.
+
+    Takes every setting of `headgate broker --help` too, such as --cluster-name.
+    """
+    import asyncio
+
+    from broker.cli.init import init
+    from broker.runtime.config import Settings
+
+    named = [] if store is None else ["--store", store]
+    try:
+        settings = Settings.load([*named, *context.args], os.environ)
+    except InvalidError as error:
+        raise InvalidError(Reason.INVALID_REQUEST, error.message) from error
+    typer.echo(asyncio.run(init(settings)))
+
+
 @app.command("broker", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def broker_command(context: typer.Context) -> None:
     """Run one broker process: what fleets start. `headgate broker --help` lists its settings."""

@@ -27,8 +27,8 @@ from broker.server.main import EXIT_FAILED, EXIT_SIGNAL, EXIT_USAGE
 if TYPE_CHECKING:
     from broker.client.control import DesiredBrokers
 
-DEFAULTS: Mapping[str, Value] = {"log_level": "warning"}
-"""A person looks at this terminal: only what is wrong is worth a line."""
+DEFAULTS: Mapping[str, Value] = {"log_level": "warning", "store_create": True}
+"""A person looks at this terminal: only what is wrong is worth a line. An empty store is what a first run finds."""
 
 BROKERS_MAX = 64
 BROKERS_MAX_DEFAULT = 8

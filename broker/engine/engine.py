@@ -128,6 +128,7 @@ class Engine:
         incarnation_id: 32 hex digits, never used before.
         fail: called once, on the loop, with what ends this broker: it may never ack again.
         encoders: of history, closed with the engine. None: it is encoded in threads of this process.
+        create: an empty store becomes a new cluster's.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class Engine:
         incarnation_id: str,
         fail: Callable[[HeadgateError], None],
         encoders: Encoders | None = None,
+        create: bool = True,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -147,6 +149,7 @@ class Engine:
         """Shared by long requests."""
         self.incarnation_id = incarnation_id
         self.broker_id = settings.broker_id
+        self._create = create
         self.cluster_id = ""
         self.leader_epoch = -1
         self.failed: HeadgateError | None = None
@@ -347,7 +350,12 @@ class Engine:
         """Find out whose store this is, as `identity.identify`."""
         settings, fresh_id = self.settings, uuid.UUID(hex=self.incarnation_id).hex[:22]
         self.cluster_id = await identify(
-            self.store, name=settings.cluster_name, expected_id=settings.cluster_id, fresh_id=fresh_id, now_ms=self.clock.now_ms()
+            self.store,
+            name=settings.cluster_name,
+            expected_id=settings.cluster_id,
+            create=self._create,
+            fresh_id=fresh_id,
+            now_ms=self.clock.now_ms(),
         )
 
     def _start_wal(self) -> None:

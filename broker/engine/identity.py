@@ -11,19 +11,20 @@ from broker.store.interface import Store
 FORMAT_VERSION = 1
 
 
-async def identify(store: Store, *, name: str, expected_id: str, fresh_id: str, now_ms: int) -> str:
-    """The id of the cluster that has a store. A new store becomes this cluster's, unless it is expected to have one already.
+async def identify(store: Store, *, name: str, expected_id: str, create: bool, fresh_id: str, now_ms: int) -> str:
+    """The id of the cluster that has a store.
 
     Args:
         name: that the cluster must have; a new one gets it. Empty: any.
         expected_id: that it must have; nothing is made then. Empty: any.
+        create: an empty store becomes a new cluster's.
         fresh_id: of a new cluster without a name.
         now_ms: the wall clock.
 
     Raises:
         FatalError: it is another cluster's, of a newer Headgate, empty where it must not be, or no store of ours. RetryError.
     """
-    if not expected_id:
+    if create and not expected_id:
         mine = {"format": FORMAT_VERSION, "cluster_id": name or fresh_id, "created_ms": now_ms}
         await store.put_if_absent(keys.CLUSTER_ID, json.dumps(mine).encode())
     try:
@@ -34,7 +35,9 @@ async def identify(store: Store, *, name: str, expected_id: str, fresh_id: str, 
     except InvalidError as error:
         if error.reason is not Reason.NOT_FOUND:
             raise
-        raise _wrong(f"the store is empty, and is not made anew. store=`{store.url}` expected=`{expected_id}`") from error
+        raise FatalError(
+            Reason.STORE_MISSING, f"the store is empty, and is not made anew. store=`{store.url}` expected=`{expected_id or 'any'}`"
+        ) from error
     if version > FORMAT_VERSION:
         raise _wrong(f"the store was written by a newer Headgate: upgrade this broker. format=`{version}` known=`{FORMAT_VERSION}`")
     for expected in (name, expected_id):

@@ -82,6 +82,9 @@ class Settings:
     store: str = _text("./headgate-data", "where everything durable lives: a directory, or s3://bucket/prefix")
     cluster_name: str = _text("", "name given to a new store; a store of another name is refused; empty = any")
     cluster_id: str = _text("", "cluster that the store has already; any other, and an empty store, is refused; empty = any")
+    store_create: bool = _flag(
+        False, "make a new cluster where the store is empty; without it an empty store is refused; `headgate up` sets it"
+    )
     broker_id: int = _count(1, 0, 2**31 - 1, "this broker's number, unique in the cluster")
     host: str = _text("127.0.0.1", "address to listen on; 0.0.0.0 = every interface")
     advertised_host: str = _text("", "host that clients are told to use; empty = `host`, or this machine's name if that is 0.0.0.0")
@@ -200,7 +203,10 @@ class Settings:
         "codec of history as Kafka clients get it; one that is not `none` saves network and costs several times the processor time",
     )
     inflight_bytes_max: int = _size(
-        256 * MIB, MIB, 1024 * GIB, "requests being received or answered, and answers not taken yet, all connections; beyond it sockets are not read"
+        256 * MIB,
+        MIB,
+        1024 * GIB,
+        "requests being received or answered, and answers not taken yet, all connections; beyond it sockets are not read",
     )
     connection_inflight_bytes_max: int = _size(
         64 * MIB, 64 * KIB, 1024 * GIB, "the same for one connection; one request is always admitted"

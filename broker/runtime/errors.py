@@ -71,6 +71,7 @@ class Reason(StrEnum):
     # The store's own answers.
     NOT_FOUND = "not_found"
     STORE_MISCONFIGURED = "store_misconfigured"
+    STORE_MISSING = "store_missing"
     STORE_FULL = "store_full"
     CORRUPT_STORE = "corrupt_store"
     INTERNAL = "internal"

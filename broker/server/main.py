@@ -107,14 +107,22 @@ def _ready(line: str) -> None:
 
 def report(settings: Settings, error: HeadgateError) -> int:
     """Say on one line of stderr why the broker ends. Returns the exit code."""
-    sys.stderr.write(f"headgate broker {settings.broker_id}: {' '.join(error.message.split())}{_hint(error)}\n")
+    sys.stderr.write(f"headgate broker {settings.broker_id}: {' '.join(error.message.split())}{_hint(settings, error)}\n")
     sys.stderr.flush()
     if isinstance(error, FencedError):
         return EXIT_FENCED
-    return EXIT_USAGE if isinstance(error, InvalidError) and error.reason is Reason.INVALID_CONFIG else EXIT_FAILED
+    wrong_setting = isinstance(error, InvalidError) and error.reason is Reason.INVALID_CONFIG
+    return EXIT_USAGE if wrong_setting or _needs_create(settings, error) else EXIT_FAILED
 
 
-def _hint(error: HeadgateError) -> str:
+def _needs_create(settings: Settings, error: HeadgateError) -> bool:
+    """Whether the store is empty, and nothing says that a cluster is to be in it: starting again does not help then."""
+    return error.reason is Reason.STORE_MISSING and not settings.cluster_id
+
+
+def _hint(settings: Settings, error: HeadgateError) -> str:
+    if _needs_create(settings, error):
+        return " (for a new cluster: run `headgate init` once, or start this broker with --store-create)"
     if isinstance(error, FencedError):
         return " (its partitions are led by others now: start it again)"
     if error.reason is Reason.STORE_FULL:

@@ -165,6 +165,7 @@ class Process:
         wrappers = await self._import("broker.store.wrappers")
         opening = await self._import("broker.store.open")
         keys = await self._import("broker.engine.keys")
+        create = settings.store_create or settings.store in opening.PRIVATE_URLS
         # Opening may import boto3 and may wait for a disk.
         store = await self._loop.run_in_executor(
             None,
@@ -174,7 +175,7 @@ class Process:
                     settings.store,
                     fsync=cast("Fsync", settings.wal_fsync),
                     fsync_interval_ms=settings.wal_fsync_interval_ms,
-                    required_key=keys.CLUSTER_ID if settings.cluster_id else "",
+                    required_key=keys.CLUSTER_ID if settings.cluster_id or not create else "",
                 ),
             ),
         )
@@ -189,6 +190,7 @@ class Process:
             incarnation_id=os.urandom(16).hex(),
             fail=self.stop,
             encoders=encoding.Encoders(),
+            create=create,
         )
         module = await self._import("broker.control.cluster")
         host, kafka_port = self._advertised()

@@ -81,7 +81,7 @@ class LocalFiles:
         except OSError as error:
             if required_key and isinstance(error, FileNotFoundError | NotADirectoryError):
                 message = f"the store is not there, and is not made anew: is its disk mounted? path=`{self.root}`"
-                raise FatalError(Reason.STORE_MISCONFIGURED, message) from error
+                raise FatalError(Reason.STORE_MISSING, message) from error
             if isinstance(error, FileExistsError | NotADirectoryError):
                 message = f"the store is not a directory: name another one with --store. path=`{self.root}`"
                 raise FatalError(Reason.STORE_MISCONFIGURED, message) from error

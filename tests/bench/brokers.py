@@ -49,7 +49,11 @@ def command(store: str, kafka_port: int, grpc_port: int, http_port: int) -> list
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
     """The environment of a broker with these settings, by their dotted names (`wal.fsync`), and none of the caller's own."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("HEADGATE_") and k != "PYTHONDONTWRITEBYTECODE"}
-    return inherited | {"HEADGATE_" + name.replace(".", "_").upper(): value for name, value in settings.items()}
+    return (
+        inherited
+        | {"HEADGATE_STORE_CREATE": "true"}
+        | {"HEADGATE_" + name.replace(".", "_").upper(): value for name, value in settings.items()}
+    )
 
 
 @contextlib.contextmanager

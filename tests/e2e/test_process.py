@@ -48,7 +48,8 @@ class Running:
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "broker.cli.main", arguments[0], *ports, *arguments[1:]],
-                stdin=stdin, stdout=out, stderr=err, cwd=ROOT, env=inherited | environment, start_new_session=True,
+                stdin=stdin, stdout=out, stderr=err, cwd=ROOT, start_new_session=True,
+                env=inherited | {"HEADGATE_STORE_CREATE": "true"} | environment,
             )  # fmt: skip
 
     @property
@@ -202,6 +203,31 @@ def test_a_store_that_must_be_there_is_not_made(spawn: Spawn, tmp_path: Path, is
     assert running.wait() == 1
     assert f"the store is not there, and is not made anew: is its disk mounted? path=`{store}`" in one_error_line(running)
     assert list(tmp_path.glob("mount/**/*")) == ([store] if is_there else [])
+
+
+@pytest.mark.parametrize("place", ["empty", "missing", "s3"])
+def test_no_cluster_is_made_unasked(spawn: Spawn, tmp_path: Path, s3_server: S3Server, place: str) -> None:
+    """A broker whose store is not mounted, or whose URL is wrong, ends and says how a new cluster is made; then `init` makes it."""
+    store = tmp_path / "mount" / "store"
+    if place == "empty":
+        store.mkdir(parents=True)
+    url = s3_server.url(s3_server.bucket(), "nowhere") if place == "s3" else str(store)
+    environment = {**s3_server.environment, "HEADGATE_STORE_CREATE": "false"}
+    running = spawn("broker", "--store", url, environment=environment)
+    assert running.wait() == 2
+    line = one_error_line(running)
+    assert "is not made anew" in line and "headgate init" in line and "--store-create" in line
+    assert list(tmp_path.glob("mount/**/*")) == ([store] if place == "empty" else [])
+    ids = set()
+    for _ in range(2):
+        made = subprocess.run(
+            [sys.executable, "-m", "broker.cli.main", "init", "--store", url],
+            capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, timeout=START_S, check=True,
+        )  # fmt: skip
+        ids.add(made.stdout.strip())
+    (cluster_id,) = ids
+    running = spawn("broker", "--store", url, environment=environment)
+    assert running.wait_for(r" cluster=(\S+)\n").group(1) == cluster_id
 
 
 # -- it runs and ends

@@ -104,7 +104,7 @@ class BrokerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env={**os.environ, **self.env},
+                env={**os.environ, "HEADGATE_STORE_CREATE": "true", **self.env},
                 start_new_session=True,
             )
 

@@ -74,6 +74,7 @@ STATUS: dict[Reason, StatusCode] = {
     Reason.CLOSED: StatusCode.UNAVAILABLE,
     Reason.NOT_FOUND: StatusCode.NOT_FOUND,
     Reason.STORE_MISCONFIGURED: StatusCode.INTERNAL,
+    Reason.STORE_MISSING: StatusCode.INTERNAL,
     Reason.STORE_FULL: StatusCode.RESOURCE_EXHAUSTED,
     Reason.CORRUPT_STORE: StatusCode.DATA_LOSS,
     Reason.INTERNAL: StatusCode.INTERNAL,
