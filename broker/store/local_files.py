@@ -58,6 +58,8 @@ class LocalFiles:
     """See the module's text. Thread-safe.
 
     Opening creates the directory if it is missing, proves that it can be written to and linked in, and sweeps old temporary files.
+    What is created belongs to this user alone, whatever the umask is. The group of the store's directory gets what that directory
+    gives it, so that Spark may run as another user of the group.
 
     Args:
         required_key: of an object that must be there already; where it is not, nothing is created. Empty: none.
@@ -76,7 +78,7 @@ class LocalFiles:
             if required_key:
                 os.stat(f"{self.root}/{required_key}")
             else:
-                os.makedirs(self.root, exist_ok=True)
+                os.makedirs(self.root, mode=stat.S_IRWXU, exist_ok=True)
             self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             if required_key and isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -90,9 +92,12 @@ class LocalFiles:
         try:
             found = os.fstat(self._root_fd)
             self._identity = (found.st_dev, found.st_ino)
+            self._group = found.st_mode & stat.S_IRWXG
+            self._directory_mode = stat.S_IRWXU | self._group | found.st_mode & stat.S_ISGID
+            self._file_mode = stat.S_IRUSR | stat.S_IWUSR | self._group & ~stat.S_IXGRP
             self._fsync_parent_of_root()
             with suppress(FileExistsError):
-                os.mkdir(TEMP_DIRECTORY, dir_fd=self._root_fd)
+                self._mkdir(TEMP_DIRECTORY, self._root_fd)
             self._temp_fd = os.open(TEMP_DIRECTORY, _OPEN_DIRECTORY, dir_fd=self._root_fd)
             self._sweep(now_s=self._probe())
         except OSError as error:
@@ -260,9 +265,21 @@ class LocalFiles:
         # The process is part of it: a fork has the same counter.
         name = f"{self._unique}-{os.getpid()}-{next(self._numbers)}"
         try:
-            return name, os.open(name, _CREATE_TEMP | flags, 0o666, dir_fd=self._temp_fd)
+            fd = os.open(name, _CREATE_TEMP | flags, self._file_mode, dir_fd=self._temp_fd)
         except FileNotFoundError as error:
             raise self._vanished() from error
+        if self._group:
+            try:
+                os.fchmod(fd, self._file_mode)  # the umask may have taken the group's part
+            except OSError:
+                os.close(fd)
+                raise
+        return name, fd
+
+    def _mkdir(self, name: str, parent_fd: int) -> None:
+        os.mkdir(name, self._directory_mode, dir_fd=parent_fd)
+        if self._group:
+            os.chmod(name, self._directory_mode, dir_fd=parent_fd)
 
     def link_temp(self, temp: str, directory_fd: int, name: str) -> bool:
         """Make a temporary file an object, durably. False: the name is taken, or the directory vanished; begin again.
@@ -332,7 +349,7 @@ class LocalFiles:
                 if not create:
                     raise
                 try:
-                    os.mkdir(part, dir_fd=parent)
+                    self._mkdir(part, parent)
                 except FileExistsError:
                     continue
                 except FileNotFoundError:

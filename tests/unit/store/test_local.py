@@ -542,3 +542,35 @@ async def test_a_descriptor_for_another_process(store: LocalStore) -> None:
     counted = metered.counts["open_file"]
     assert (counted.calls, counted.errors) == (5, 0), "what is not there is an answer"
     assert await MeteredStore(MemoryStore(MemoryObjects(ManualClock(0))), ManualClock(0)).open_file("a/b") is None
+
+
+# -- who may read it
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("group", [None, 0o000, 0o050, 0o070, 0o2070], ids=["new", "none", "reads", "writes", "setgid"])
+async def test_what_is_created_is_for_this_user_alone(tmp_path: Path, umask: int, group: int | None) -> None:
+    """Directories, objects, append files and temporary files. The group gets what the store's directory gave it before."""
+    root = tmp_path / "store"
+    if group is not None:
+        root.mkdir()
+        root.chmod(0o700 | group)
+    before = os.umask(umask)
+    try:
+        store = LocalStore(str(root))
+        await store.put("a/b/put", b"x")
+        await store.put_if_absent("a/b/once", b"x")
+        assert store.appender is not None
+        file = store.appender.create("wal/1", 4096)
+        temp, descriptor = store._files.create_temp()
+        modes = {path: path.stat().st_mode & 0o7777 for path in (root, *root.rglob("*"))}
+        os.close(descriptor)
+        assert any(path.name == temp for path in modes)
+        file.close()
+        await store.close()
+    finally:
+        os.umask(before)
+    directory = 0o700 | (group or 0)
+    assert {path.name for path in modes} >= {"put", "once", "1"}
+    for path, mode in modes.items():
+        assert oct(mode) == oct(directory if path.is_dir() else (directory & 0o660) | 0o600), path
