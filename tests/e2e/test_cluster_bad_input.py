@@ -24,6 +24,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import Brokers, Clients, eventually
 from tests.support.s3_proxy import S3Proxy
 from tests.support.s3_server import S3Server
+from tests.support.skewed_broker import set_clock, use_clock
 
 PARTITIONS = 3
 HOUR_S = 3600
@@ -94,8 +95,7 @@ def test_a_clock_that_jumps(make_broker: BrokerFactory, tmp_path: Path) -> None:
     brokers = Brokers(make_broker, tmp_path / "store")
     clocks = [tmp_path / f"clock-{number}" for number in range(len(brokers.all))]
     for broker, clock in zip(brokers.all, clocks, strict=True):
-        clock.write_text("0")
-        broker.entry = ("tests.support.skewed_broker", str(clock))
+        use_clock(broker, clock)
     brokers.start()
     create_topic(brokers.bootstrap, "t", PARTITIONS)
     leader = brokers.number(brokers.leader()) - 1
@@ -113,13 +113,6 @@ def test_a_clock_that_jumps(make_broker: BrokerFactory, tmp_path: Path) -> None:
         wrong = clients.judge()
     assert not wrong, "\n".join(wrong[:20])
     assert members(brokers) == before, "a broker was replaced because of a clock"
-
-
-def set_clock(file: Path, skew: int) -> None:
-    """In one step: the broker reads at any moment."""
-    new = file.with_suffix(".new")
-    new.write_text(str(skew))
-    new.rename(file)
 
 
 class Trouble(S3Proxy):

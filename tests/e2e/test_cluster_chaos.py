@@ -2,9 +2,9 @@
 
 Runs: three real brokers over one directory, or over one S3 (a moto server). They reach each other and S3 through doors that can be
 cut (`tests/support/network.py`). Idempotent producers and consumers of librdkafka and aiokafka run all the time. In each round one
-broker, the cluster's leader in every other one, is killed (SIGKILL), drained (SIGTERM), paused for up to 20 s and resumed, cut off
-from the other brokers while clients and the store still reach it, cut off from the store, or from both. Whoever was replaced
-meanwhile must end with exit code 3, and is started again; nobody may end otherwise.
+broker, the cluster's leader in every other one, has its clock moved, is killed (SIGKILL), drained (SIGTERM), paused for up to 20 s
+and resumed, cut off from the other brokers while clients and the store still reach it, cut off from the store, or from both. A
+broker that was replaced meanwhile must end with exit code 3, and is started again; no broker may end otherwise.
 Compared, at the end: the whole topic with every ack and with what the consumers were shown (`tests/support/history.py`). A mismatch
 means that an acked record was lost, repeated, reordered, moved, or shown before it was safe. `headgate verify`, which shares no
 code with the brokers, judges a topic of its own beside it.
@@ -32,6 +32,7 @@ from tests.support.verifier import Verifier
 SEED = int(os.environ.get("HEADGATE_CHAOS_SEED", time.time_ns() % 1_000_000))
 ROUNDS = int(os.environ.get("HEADGATE_CHAOS_ROUNDS", "30"))
 PARTITIONS = 6
+HOUR_MS = 3_600_000
 PAUSE_S = 0.03
 """Between two bursts of a writer: a run of many minutes must still be read in one."""
 QUICK_S = 3.5
@@ -51,6 +52,7 @@ def run(
     seconds: float | None,
     history: Path,
     ack: str = "durable",
+    clocks: Path | None = None,
 ) -> Brokers:
     draw = random.Random(f"{SEED}-{label}")
     with Network() as network:
@@ -68,10 +70,12 @@ def run(
                 # Who is killed is missed at once; nobody who is only slow is to be taken for lost: that would be two failures.
                 env["HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS"] = "10000"
             store = s3_doors(network, s3, "chaos") if cuts - {"peers"} else lambda number: url
-        brokers = Brokers(make, store, env=env, network=network if cuts else None)
+        if clocks is not None:
+            env = {**(env or {}), "HEADGATE_RETENTION_CHECK_INTERVAL_MS": "100"}
+        brokers = Brokers(make, store, env=env, network=network if cuts else None, clocks=clocks)
         try:
             brokers.start()
-            create_topic(brokers.bootstrap, "t", PARTITIONS, ack=ack)
+            create_topic(brokers.bootstrap, "t", PARTITIONS, ack=ack, retention_ms=str(HOUR_MS))
             options = ("--rate", "100", "--partitions", "3", "--settle", "60s", "--patience", "2m", "--topic-config", f"ack={ack}")
             with (
                 Clients(brokers, "t", PARTITIONS, pause_s=PAUSE_S) as clients,
@@ -109,6 +113,40 @@ def test_some_rounds_with_copies_in_memory(make_broker: BrokerFactory, s3_server
         history=tmp_path / "history",
     )
     assert any("copies_recovered" in broker.log_path.read_text() for broker in brokers.all), "nobody was asked for copies"
+
+
+@pytest.mark.timeout(300)
+def test_some_rounds_with_clocks_that_jump(make_broker: BrokerFactory, tmp_path: Path, report: Report) -> None:
+    """Retention is an hour, and looks ten times a second: a broker that believes its clock removes what was just acked."""
+    ways = ["clock", "clock and kill"]
+    run(
+        make_broker,
+        report,
+        ways,
+        6,
+        label="clocks",
+        s3=tmp_path / "store",
+        seconds=None,
+        clocks=tmp_path,
+        history=tmp_path / "history",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_rounds_with_clocks_that_jump(make_broker: BrokerFactory, tmp_path: Path, report: Report) -> None:
+    ways = ["clock", "clock and kill", "clock", "pause"]
+    run(
+        make_broker,
+        report,
+        ways,
+        ROUNDS,
+        label="clocks long",
+        s3=tmp_path / "store",
+        seconds=None,
+        clocks=tmp_path,
+        history=tmp_path / "history",
+    )
 
 
 @pytest.mark.timeout(300)

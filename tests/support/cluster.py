@@ -26,6 +26,7 @@ from tests.support.clients.all import CLIENTS
 from tests.support.history import check_log, check_reader, check_writer
 from tests.support.network import Network
 from tests.support.s3_server import S3Server
+from tests.support.skewed_broker import set_clock, use_clock
 from tests.support.writers import PAUSE_S, AiokafkaReader, AiokafkaWriter, ConfluentReader, ConfluentWriter, Reader, Writer
 
 PATIENCE_S = 120.0
@@ -44,12 +45,18 @@ def eventually(question: Callable[[], bool], what: str | Callable[[], str], time
         time.sleep(0.05)
 
 
+HOUR_S = 3600
+JUMPS_S = (48 * HOUR_S, 720 * HOUR_S, -720 * HOUR_S, HOUR_S, -HOUR_S, 5, 0)
+"""By how many seconds a wall clock may be wrong: 2 and 30 days, an hour, a little, or not at all."""
+
+
 class Brokers:
     """Brokers 1, 2, 3 of one cluster.
 
     Args:
         store: of each broker: a directory, or a URL.
         network: where given, brokers reach each other through its doors.
+        clocks: where given, a directory: brokers have wall clocks of their own, which `Trouble` makes jump.
     """
 
     def __init__(
@@ -59,9 +66,12 @@ class Brokers:
         *,
         env: Mapping[str, str] | None = None,
         network: Network | None = None,
+        clocks: Path | None = None,
         count: int = 3,
     ) -> None:
         self.all: list[BrokerProcess] = []
+        self.clocks: list[Path] = []
+        """The file of each broker's clock, where brokers have their own."""
         env = {"HEADGATE_SHUTDOWN_TIMEOUT_MS": str(SHUTDOWN_MS), **(env or {})}
         self.may_end: Callable[[BrokerProcess], bool] = lambda broker: False
         """Whether a broker that ended by itself, and was not replaced, had a good reason."""
@@ -72,6 +82,9 @@ class Brokers:
             broker = make(where, env=env, arguments=("--broker-id", str(number)))
             if network is not None:
                 broker.arguments += ("--advertised-grpc-port", str(network.door(str(number), broker.grpc_port)))
+            if clocks is not None:
+                self.clocks.append(clocks / f"clock-{number}")
+                use_clock(broker, self.clocks[-1])
             self.all.append(broker)
 
     def start(self) -> None:
@@ -252,17 +265,23 @@ class Trouble:
         """One trouble for one broker; afterwards all brokers run and every partition acks.
 
         Args:
-            how: "kill", "drain", "pause", "peers" (cut off from the other brokers), "store" (from the store), "alone" (from both).
+            how: "clock" (its wall clock jumps), "clock and kill" (and it is killed at once), "kill", "drain", "pause",
+                "peers" (cut off from the other brokers), "store" (from the store), "alone" (from both).
             seconds: of what lasts; None: a random while.
         """
         brokers = self._brokers
         victim = brokers.leader() if on_leader else self._draw.choice(brokers.all)
         began = time.monotonic()
+        if how.startswith("clock"):
+            self._jump(victim)
+            how = "kill" if how == "clock and kill" else how
         if how in ("kill", "drain"):
             getattr(self, f"_{how}")(victim)
             if self._network is not None:
                 self._network.shut(str(brokers.number(victim)))
             self._clients.acked_in_all(1)
+        elif how == "clock":
+            self._clients.acked_in_all(20)
         else:
             lasts_s = self._draw.choice([self._draw.uniform(1, 4), self._draw.uniform(1, 20)]) if seconds is None else seconds
             (self._pause if how == "pause" else self._cut)(victim, how, lasts_s)
@@ -278,6 +297,11 @@ class Trouble:
         """Wait until all brokers run and are members, and every partition acks."""
         eventually(self._all_there, "all brokers are members")
         self._clients.acked_in_all(5, revive=True)
+
+    def _jump(self, victim: BrokerProcess) -> None:
+        """The victim's wall clock is wrong from now on, or right again."""
+        wrong_s = self._draw.choice(JUMPS_S)
+        set_clock(self._brokers.clocks[self._brokers.number(victim) - 1], wrong_s)
 
     def _kill(self, victim: BrokerProcess) -> None:
         victim.kill()

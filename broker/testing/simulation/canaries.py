@@ -120,6 +120,34 @@ def _fixed_timeout() -> Mapping[str, object]:
     }
 
 
+def _jumping(age: str) -> Mapping[str, object]:
+    """Ages of one kind are measured by the system clock, with its jumps."""
+    from broker.engine.engine import Engine
+    from broker.testing.simulation import scenario
+
+    right, wrong_ms = Engine.cutoff_ms, getattr(scenario, age)
+
+    def cutoff_ms(self: Engine, age_ms: int) -> int | None:
+        return self.clock.system_ms() - age_ms if wrong_ms <= age_ms < wrong_ms + 1_000_000 else right(self, age_ms)
+
+    return {"broker.engine.engine.Engine.cutoff_ms": cutoff_ms}
+
+
+def _jumping_appends() -> Mapping[str, object]:
+    """Records get the time of the system clock, with its jumps, and are judged by it."""
+    return {
+        "broker.runtime.clock.SteadyClock.now_ms": lambda self: self.system_ms(),
+        "broker.runtime.clock.SteadyClock.doubt": None,
+    }
+
+
+def _no_downtime() -> Mapping[str, object]:
+    """A broker that starts believes its clock, whatever the store says of the time before."""
+    from broker.cluster.downtime import Beginning
+
+    return {"broker.cluster.downtime.begin": lambda *times: Beginning(None, [])}
+
+
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-fence-check": _no_fence_check,
     "ack-before-durable": _ack_before_durable,
@@ -134,4 +162,8 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "deaf-recovery": _deaf_recovery,
     "loyal-follower": _loyal_follower,
     "fixed-timeout": _fixed_timeout,
+    "jumping-retention": lambda: _jumping("RETENTION_MS"),
+    "jumping-producers": lambda: _jumping("EXPIRATION_MS"),
+    "jumping-appends": _jumping_appends,
+    "no-downtime": _no_downtime,
 }

@@ -17,6 +17,7 @@ from broker.log.batch import CONTROL, parse_header
 from broker.log.records import Record, encode_batch, iter_records
 from broker.runtime.errors import ClosedError, FencedError, HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.tasks import outlast
+from broker.testing.simulation.clock import START_MS
 from broker.testing.simulation.ledger import Ledger, Partition, Violation
 from broker.testing.simulation.loop import Process, VirtualLoop
 from broker.testing.simulation.network import CLIENTS, Lane, Network
@@ -203,7 +204,7 @@ class Writer:
             for _ in range(world.random.randint(1, 3))
         ]
         data = encode_batch(
-            [Record(0, 1_600_000_000_000, None, value) for value in values],
+            [Record(0, START_MS + int(world.loop.time() * 1000), None, value) for value in values],
             producer_id=self._producer_id,
             producer_epoch=0,
             base_sequence=self._sequence,
@@ -281,6 +282,8 @@ class Writer:
             return
         if isinstance(error, InvalidError) and error.reason in (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_TOPIC_ID):
             return  # deleted, or not known at this broker yet
+        if isinstance(error, InvalidError) and error.reason is Reason.INVALID_TIMESTAMP:
+            raise Violation("writes go on", f"a producer whose clock is right is refused: {error.message}")
         if not isinstance(error, InvalidError) or error.reason not in (Reason.OUT_OF_ORDER_SEQUENCE, Reason.UNKNOWN_PRODUCER_ID):
             raise error
         self._refused += 1

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from broker.runtime.clock import Clock
 from broker.testing.simulation.loop import VirtualLoop
 
+START_MS = 1_700_000_000_000
+"""The true time when the loop's is 0."""
+
+
+@dataclass(slots=True)
+class WallClock:
+    """The wall clock of one machine, for all runs of its broker. `wrong_ms`: how far it is ahead of the true time."""
+
+    wrong_ms: int = 0
+
 
 class SimulatedClock(Clock):
-    """The system clock of one process. `wall_ms` is how far its machine's wall clock is off."""
+    """The system clock of one process on a machine."""
 
-    __slots__ = ("_loop", "_offset_s", "wall_ms")
+    __slots__ = ("_loop", "_offset_s", "wall")
 
-    def __init__(self, loop: VirtualLoop, offset_s: float, wall_ms: int = 0) -> None:
+    def __init__(self, loop: VirtualLoop, offset_s: float, wall: WallClock) -> None:
         self._loop = loop
         self._offset_s = offset_s
-        self.wall_ms = wall_ms
+        self.wall = wall
 
     def now_ms(self) -> int:
-        return 1_700_000_000_000 + self.wall_ms + int(self._loop.time() * 1000)
+        return START_MS + self.wall.wrong_ms + int(self._loop.time() * 1000)
 
     def monotonic(self) -> float:
         return self._loop.time() + self._offset_s

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from broker.testing.simulation.scenario import Scenario
 
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+JUMPS_MS = (2 * DAY_MS, 30 * DAY_MS, -30 * DAY_MS, HOUR_MS, -HOUR_MS, 5_000, -5_000)
 QUIET_S = 8.0
 """After a fault, where only one may happen at a time: the failover is done, and whoever leads has a follower again."""
 
@@ -139,7 +141,7 @@ class Nemesis:
                 "starve",
                 "kill_all",
             ),
-            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 2, 4, 0 if scenario.replicated else 1),
+            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 6, 4, 0 if scenario.replicated else 1),
         )[0]
         seconds = random.choice(self._lengths_s) * (0.5 + random.random())
         scenario.trace("nemesis", kind, "" if victim is None else victim.name, round(seconds, 3))
@@ -210,7 +212,10 @@ class Nemesis:
         elif kind == "drain":
             victim.stop()
         elif kind == "clock":
-            victim.clock.wall_ms += random.choice((-HOUR_MS, HOUR_MS, -1000, 1000))
+            wall = victim.clock.wall
+            wall.wrong_ms = 0 if wall.wrong_ms and random.random() < 0.3 else wall.wrong_ms + random.choice(JUMPS_MS)
+            scenario.trace("nemesis", "clock is wrong by ms", victim.name, wall.wrong_ms)
+            await self._after_jump(victim, seconds)
         elif kind == "stop":
             scenario.loop.stop_process(victim.process)
             await asyncio.sleep(seconds)
@@ -234,6 +239,21 @@ class Nemesis:
             if random.random() < 0.5:
                 for other in whom:
                     network.reset(place, other)
+
+    async def _after_jump(self, victim: Broker, seconds: float) -> None:
+        """What makes a jump matter: a broker that starts with the wrong clock, or retries of what was acked before the jump."""
+        scenario, random = self._scenario, self._scenario.random
+        what = random.choices(("nothing", "kill", "kill_all", "cut_clients"), (3, 3, 0 if scenario.replicated else 1, 3))[0]
+        if what == "kill":
+            self._kill(victim)
+        elif what == "kill_all":
+            for broker in scenario.fleet.alive():
+                self._kill(broker)
+        elif what == "cut_clients":
+            scenario.network.cut(victim.door.place, CLIENTS, both=False)
+            await asyncio.sleep(max(seconds, 1.0))
+            scenario.network.reset(victim.door.place, CLIENTS)  # first: what was held back is lost with its connection
+            scenario.network.heal()
 
     def _kill(self, broker: Broker) -> None:
         broker.kill()

@@ -13,6 +13,7 @@ from broker.cluster.segments import SegmentInfo
 from broker.runtime.config import Settings
 from broker.runtime.errors import FencedError, HeadgateError
 from broker.testing.simulation.clients import Connection, GoneError
+from broker.testing.simulation.clock import WallClock
 from broker.testing.simulation.ledger import Partition, Violation
 from broker.testing.simulation.loop import WORLD
 from broker.testing.simulation.process import Broker
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 EXTRA_MAX = 2
 """How many more brokers a reservation may ask for."""
 LOOK_S = 0.5
+SKEWS_MS = (0, 0, 0, -5_000, 5_000)
+"""How far the wall clock of a machine may be off from the beginning."""
 PATIENCE_S = 30.0
 """A broker that takes longer to go is killed."""
 
@@ -38,6 +41,8 @@ class Fleet:
         self._scenario = scenario
         self._settings = dataclasses.replace(settings, capacity_brokers_min=count, capacity_brokers_max=count + EXTRA_MAX)
         self._plan = Plan(count, count + EXTRA_MAX)
+        self._walls: dict[int, WallClock] = {}
+        """By broker: the wall clock of its machine, which outlives the broker's process."""
         self._runs = 0
         self.count = count
         self.brokers: dict[str, Broker] = {}
@@ -82,8 +87,10 @@ class Fleet:
             name=f"broker{number}.{self._runs}",
             place=f"host{number}",
             address=address,
+            wall=self._walls.setdefault(number, WallClock(scenario.random.choice(SKEWS_MS))),
             append=scenario.append,
             ack="replicated" if scenario.replicated else "durable",
+            retention_ms=scenario.retention_ms,
             acked=scenario.broker_acks,
             served=self._served,
             exited=self.gone,

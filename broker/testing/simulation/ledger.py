@@ -2,12 +2,13 @@
 
 1. an acked record is never lost; 2. one offset has one record for ever, and offsets never go back; 3. per partition, order is send
 order; 4. an idempotent producer's retry never duplicates; 5. a broker that was fenced never acks again; 6. a gate is filled wholly
-or not at all; 7. who reads from the beginning has history, then live. (9, capacity ends: `scenario.py`, `fleet.py`.)
+or not at all; 7. who reads from the beginning has history, then live. (9, capacity ends: `scenario.py`, `fleet.py`.) And
+whatever a broker's clock says, no record is removed before its retention time has passed, and no producer is refused for its time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 Partition = tuple[bytes, int]
@@ -88,6 +89,12 @@ class Ledger:
     def seal(self, incarnation_id: str, ends: dict[Partition, int]) -> None:
         """An incarnation is over, in this moment."""
         self.sealed_ends.setdefault(incarnation_id, {}).update(ends)
+
+    def remove_by_age(self, topic_id: bytes, starts: Mapping[int, int]) -> None:
+        """Retention removes records because of their age, in this moment: a run is shorter than any retention time."""
+        for number, start in starts.items():
+            if any(offset < start for offset in self.seen.get((topic_id, number), ())):
+                raise Violation("records live as long as retention says", f"{_shown((topic_id, number))} removed_below=`{start}`")
 
     def judge(self, final: dict[Partition, tuple[int, dict[int, bytes]]]) -> None:
         """Compare everything with what a fresh broker has at the end: by partition (log start, records). Raises Violation."""

@@ -19,7 +19,7 @@ from broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
 from broker.server.grpc.control_service import ControlService
 from broker.store.interface import Store
 from broker.store.wrappers import RetryingStore
-from broker.testing.simulation.clock import SimulatedClock
+from broker.testing.simulation.clock import SimulatedClock, WallClock
 from broker.testing.simulation.loop import Process, VirtualLoop, start
 from broker.testing.simulation.network import Door, Network
 from broker.testing.simulation.store import Medium, StoreView
@@ -37,7 +37,9 @@ class Broker:
 
     Args:
         address: ``host:port`` of its doors. place: the machine on which it runs.
+        wall: the wall clock of the machine.
         ack: of topics that are created here; some changes of their settings set it back.
+        retention_ms: of topics that are created or changed here.
         acked: told, in the moment in which a batch is acked here: (incarnation, topic id, partition, first offset, records).
         served: told when it serves.
         exited: told when the process has ended by itself; `exit_error` is why, None if it was asked to.
@@ -55,8 +57,10 @@ class Broker:
         name: str,
         place: str,
         address: str,
+        wall: WallClock,
         append: bool,
         ack: str,
+        retention_ms: int,
         acked: Callable[[str, bytes, int, int, int], None],
         served: Callable[[Broker], None],
         exited: Callable[[Broker], None],
@@ -65,7 +69,7 @@ class Broker:
         self.address = address
         self.incarnation_id = random.randbytes(16).hex()
         self.process = Process(name)
-        self.clock = SimulatedClock(loop, random.random() * 1000)
+        self.clock = SimulatedClock(loop, random.random() * 1000, wall)
         self.view: StoreView = medium.view(self.process, append=append)
         self.serving = False
         self.door = Door(place, self.process)
@@ -79,6 +83,7 @@ class Broker:
         self._settings = settings
         self._retrying = not append
         self._ack = ack
+        self._retention_ms = retention_ms
         self._acked = acked
         self._served = served
         self._exited = exited
@@ -255,11 +260,11 @@ class Broker:
                     raise _not_ready()
                 engine = self.engine
                 if what == "create":
-                    topic = await engine.create_topic(name, number, {"ack": self._ack})
+                    topic = await engine.create_topic(name, number, {"ack": self._ack, "retention.ms": str(self._retention_ms)})
                 elif what == "grow":
                     topic = await engine.create_partitions(engine.topic(name), number)
                 elif what == "configure":
-                    config = {"retention.ms": str(10**12 + number), "ack": self._ack if number % 2 else "durable"}
+                    config = {"retention.ms": str(self._retention_ms + number), "ack": self._ack if number % 2 else "durable"}
                     topic = await engine.alter_topic_config(engine.topic(name), config)
                 else:
                     topic = engine.topic(name)

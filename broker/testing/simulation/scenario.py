@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TextIO
 
-from broker.cluster.manifest import Edit, FillGate, OpenSegment, SealIncarnation, SealSegment, SetLeader, decode_edits
+from broker.cluster.manifest import Edit, FillGate, OpenSegment, SealIncarnation, SealSegment, SetLeader, SetLogStart, decode_edits
 from broker.engine import keys
 from broker.runtime.config import Settings
 from broker.runtime.errors import RetryError
@@ -31,6 +31,9 @@ from broker.testing.simulation.wal import SteppedWal
 SETTLE_S = 120.0
 """Virtual time that a cluster may take, after all faults, to ack everything and to be read."""
 EVERYTHING = 1 << 30
+RETENTION_MS = 3_600_000
+EXPIRATION_MS = 7_200_000
+"""After which silent producers are forgotten: more than a run lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +174,14 @@ class Scenario:
             tail_bytes=random.choice((20_000, 1 << 20)),
             cluster_lease_ttl_ms=random.choice((1_000, 3_000)),
             cluster_member_timeout_ms=random.choice((1_500, 2_000)),
-            retention_check_interval_ms=random.choice((2_000, 60_000)),
+            retention_check_interval_ms=random.choice((500, 2_000, 60_000)),
+            producer_id_expiration_ms=EXPIRATION_MS,
         )
         self.member_timeout_ms = settings.cluster_member_timeout_ms
         self.replicated = random.random() < 0.3
         """Topics have `ack=replicated`: nothing may be lost whatever happens to one broker, then to the next."""
+        self.retention_ms = random.choice((RETENTION_MS, 10**12))
+        """Of all topics: more than a run lasts, so whatever retention removes is removed too early."""
         self.fleet = Fleet(self, settings, random.choice((2, 3, 3, 4) if self.replicated else (1, 2, 3, 3, 3, 4)))
         self.world = World(self.loop, self.network, self.fleet.brokers, self.ledger, random, self.trace, self.fail)
         self.nemesis = Nemesis(self)
@@ -354,6 +360,8 @@ class Scenario:
         for edit in edits:
             if isinstance(edit, OpenSegment):
                 self.fleet.opened(edit)
+            elif isinstance(edit, SetLogStart) and edit.by_age:
+                self.ledger.remove_by_age(edit.topic_id.bytes, edit.offsets)
             elif isinstance(edit, FillGate):
                 self.ledger.filled.add((edit.topic_id.bytes, edit.gate_id))
             elif isinstance(edit, SealSegment):

@@ -17,7 +17,7 @@ from broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 from broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo
 from broker.store.keys import check_key, check_listing, check_range, not_found, views
 from broker.store.memory import MemoryObjects, MemoryStore
-from broker.testing.simulation.clock import SimulatedClock
+from broker.testing.simulation.clock import SimulatedClock, WallClock
 from broker.testing.simulation.loop import WORLD, Process, VirtualLoop
 from broker.testing.simulation.trace import Trace
 
@@ -51,7 +51,7 @@ class Medium:
         self.loop = loop
         self.random = random
         self.trace = trace
-        self.objects = MemoryObjects(SimulatedClock(loop, 0.0))
+        self.objects = MemoryObjects(SimulatedClock(loop, 0.0, WallClock()))
         self.weather = Weather()
         self.wrote = wrote
 
