@@ -79,6 +79,10 @@ def test_a_seed_is_one_life() -> None:
         ("readers-pass-gates", ("history, then live",)),
         ("deaf-recovery", ("a fenced broker never acks", "acked records are there", "one record per offset")),
         ("fixed-timeout", ("starved brokers stay",)),
+        ("jumping-retention", ("records live as long as retention says",)),
+        pytest.param("jumping-producers", ("retries never duplicate",), marks=pytest.mark.slow),
+        ("jumping-appends", ("writes go on", "records live as long as retention says", "retries never duplicate")),
+        ("no-downtime", ("records live as long as retention says", "writes go on", "retries never duplicate")),
         pytest.param("loyal-follower", ("a fenced broker never acks", "acked records are there"), marks=pytest.mark.slow),
     ],
 )
