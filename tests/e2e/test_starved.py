@@ -21,11 +21,13 @@ from pathlib import Path
 import pytest
 
 from broker.runtime.errors import RetryError
+from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
-from tests.e2e.test_fleet import Fleet, brokers_of
+from tests.e2e.test_fleet import PARTITIONS, Fleet, brokers_of
 from tests.e2e.test_fleet import eventually as eventually_up
 from tests.e2e.test_process import Running, Spawn, spawn
-from tests.support.cluster import EXIT_FENCED, Brokers, eventually
+from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers, eventually
+from tests.support.writers import ConfluentWriter
 
 __all__ = ["spawn"]
 
@@ -78,13 +80,12 @@ def is_starved(fleet: Fleet) -> bool:
         return False
 
 
-def starve_up(running: Running, starve: Callable[[dict[int, int]], None]) -> None:
-    """Starve the brokers of `headgate up`: the same processes run afterwards, and people are told why they are late."""
+def starve_up(running: Running, starve: Callable[[Fleet, dict[int, int]], None]) -> None:
+    """Starve the brokers of `headgate up`: the same processes run afterwards."""
     fleet = Fleet(running)
     before = brokers_of(running)
     assert len(before) == 3
-    starve(before)
-    eventually_up(lambda: is_starved(fleet), "the leader tells that the machine is starved", running)
+    starve(fleet, before)
     assert brokers_of(running) == before, running.err
     assert "ended" not in running.err, running.err
     running.process.send_signal(signal.SIGTERM)
@@ -92,7 +93,7 @@ def starve_up(running: Running, starve: Callable[[dict[int, int]], None]) -> Non
 
 
 def test_a_local_fleet_that_is_starved_keeps_its_brokers(spawn: Spawn, tmp_path: Path) -> None:
-    def stop_together(pids: dict[int, int]) -> None:
+    def stop_together(fleet: Fleet, pids: dict[int, int]) -> None:
         for _ in range(STOPS):
             for pid in pids.values():
                 os.kill(pid, signal.SIGSTOP)
@@ -100,10 +101,12 @@ def test_a_local_fleet_that_is_starved_keeps_its_brokers(spawn: Spawn, tmp_path:
             for pid in pids.values():
                 os.kill(pid, signal.SIGCONT)
             time.sleep(GO_ON_S)
+        eventually_up(lambda: is_starved(fleet), "the leader tells that the machine is starved", running)
 
     timeout_ms = str(round(TIMEOUT_S * 1000))
     environment = {"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": timeout_ms}
-    starve_up(spawn("up", "--store", str(tmp_path / "store"), "--brokers", "3", environment=environment), stop_together)
+    running = spawn("up", "--store", str(tmp_path / "store"), "--brokers", "3", environment=environment)
+    starve_up(running, stop_together)
 
 
 @contextmanager
@@ -120,8 +123,15 @@ def busy_loops(count: int) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_local_fleet_beside_busy_loops_keeps_its_brokers(spawn: Spawn, tmp_path: Path) -> None:
-    def crowd(pids: dict[int, int]) -> None:
+    def crowd(fleet: Fleet, pids: dict[int, int]) -> None:
+        create_topic(fleet.bootstrap, "t", PARTITIONS)
+        writer = ConfluentWriter(fleet.bootstrap, "t", PARTITIONS, 0, idempotent=True, codec="lz4")
+        writer.start()
         with busy_loops(BUSY_LOOPS * (os.cpu_count() or 1)):
             time.sleep(BUSY_S)
+        writer.stop()
+        writer.join(PATIENCE_S)
+        writer.check()
+        assert writer.sent.acked_count
 
     starve_up(spawn("up", "--store", str(tmp_path / "store"), "--brokers", "3"), crowd)
