@@ -30,6 +30,7 @@ TITLES = {
     "groups": "Consumer groups",
     "memory": "Memory",
     "start": "Start",
+    "turns": "Turns of the event loop under the costliest requests (CPU time), and acks beside them",
     "history": "History by reference: encoding of memcpy, decoding, and reading of reading the tail",
     "cluster": "Three brokers: what writers wait for when one dies or segments change; what a change of the manifest costs",
     "gates": "Gates: the cost of fill_gate against the extents that the topic has already",

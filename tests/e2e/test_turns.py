@@ -25,8 +25,8 @@ TURN_RATIO_MAX = 15.0
 small request takes up to half a millisecond, and a step or freeing memory may follow a slice. Work on all of a request at once
 takes from 30 ms to seconds, a ratio from 60 to 10,000."""
 RUNS = 3
-QUICK_ELEMENTS = 30_000
-"""Elements of a request in the short form: an array that is handled at once takes 30 ms at least."""
+QUICK_ELEMENTS = 20_000
+"""Elements of a request in the short form: an array that is handled at once takes 20 ms at least."""
 
 
 @pytest.fixture(scope="module")

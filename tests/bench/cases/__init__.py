@@ -16,6 +16,7 @@ from tests.bench.cases import (
     noise,
     produce,
     start,
+    turns,
 )
 from tests.bench.harness import Case
 
@@ -30,6 +31,7 @@ ALL: list[Case] = [
     *groups.CASES,
     *memory.CASES,
     *start.CASES,
+    *turns.CASES,
     *cluster.CASES,
     *fleet.CASES,
     *history.CASES,

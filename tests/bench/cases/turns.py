@@ -1,0 +1,103 @@
+"""How long the costliest requests hold the event loop, and what other clients wait for beside them.
+
+The longest turn of the loop is measured in CPU time, in a broker in this process, for the costliest request of each API
+(`tests/support/costly.py`). The latency of small acked produce requests is measured at a broker of its own, alone and beside four
+connections that repeat a costly request.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import threading
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from broker.server.kafka.apis import APIS, Api
+from tests.bench import frames
+from tests.bench.harness import MEMORY, Bench, Case
+from tests.bench.report import Row
+from tests.support.costly import MeasuredBroker, costly, small
+from tests.support.wire import ClosedByPeer, RawConnection
+
+CONNECTIONS = 4
+HOSTILE = ("Fetch", "CreateTopics", "Metadata", "ListOffsets")
+TOPIC = "bench"
+
+
+def _turns(bench: Bench) -> Iterable[Row]:
+    # A collection of this process, with its tools, would take a hundred milliseconds.
+    gc.disable()
+    try:
+        with MeasuredBroker() as broker:
+            for api in APIS.values():
+                version = api.max_version
+                broker.longest_turn_s(small(api, version))
+                little_s = min(broker.longest_turn_s(small(api, version)) for _ in range(3))
+                elements = bench.pick(20_000, 100_000)
+                longest_s, what = max((broker.longest_turn_s(one), one.what) for one in costly(api, version, elements))
+                ratio = f"{longest_s / max(little_s, 1e-6):.0f} times that of a small request"
+                yield Row(group="turns", case=api.name, measured=f"{longest_s * 1e3:.1f} ms", note=f"{ratio}; {what}")
+    finally:
+        gc.enable()
+
+
+def _costliest(api: Api) -> bytes:
+    return next(costly(api, api.max_version)).frame
+
+
+def _p99_ms(port: int, seconds: float) -> float:
+    """Latency of small acked produce requests, one after another."""
+    request = frames.produce_request(TOPIC, 0, frames.batch(1024))
+    took: list[float] = []
+    with RawConnection("127.0.0.1", port) as connection:
+        end = time.perf_counter() + seconds
+        while (began := time.perf_counter()) < end:
+            connection.send(request)
+            connection.receive_frame()
+            took.append((time.perf_counter() - began) * 1e3)
+    return statistics.quantiles(took, n=100)[98] if len(took) > 1 else seconds * 1e3
+
+
+def _beside(bench: Bench, hostile: str) -> Iterable[Row]:
+    seconds = float(bench.pick(3, 10))
+    frame = _costliest(next(api for api in APIS.values() if api.name == hostile))
+    with bench.broker(MEMORY) as broker:
+        broker.create_topic(TOPIC)
+        alone_ms = _p99_ms(broker.kafka_port, seconds / 2)
+        over = threading.Event()
+        answered = [0] * CONNECTIONS
+
+        def repeat(which: int) -> None:
+            while not over.is_set():
+                try:
+                    with RawConnection("127.0.0.1", broker.kafka_port) as connection:
+                        while not over.is_set():
+                            connection.send(frame)
+                            connection.receive_frame()
+                            answered[which] += 1
+                except ClosedByPeer:
+                    answered[which] += 1
+
+        threads = [threading.Thread(target=repeat, args=(which,), daemon=True) for which in range(CONNECTIONS)]
+        for thread in threads:
+            thread.start()
+        try:
+            beside_ms = _p99_ms(broker.kafka_port, seconds)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(60)
+    yield Row(
+        group="turns",
+        case=f"p99 of an ack beside {CONNECTIONS} connections that repeat {hostile}",
+        measured=f"{beside_ms:.1f} ms",
+        note=f"alone {alone_ms:.1f} ms; {sum(answered)} hostile requests answered in {seconds:.0f} s",
+    )
+
+
+CASES = [
+    Case("turns", "longest turn of the loop for each API", _turns),
+    *(Case("turns", f"beside {hostile}", partial(_beside, hostile=hostile)) for hostile in HOSTILE),
+]
