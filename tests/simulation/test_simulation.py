@@ -80,9 +80,13 @@ def test_a_seed_is_one_life() -> None:
         ("deaf-recovery", ("a fenced broker never acks", "acked records are there", "one record per offset")),
         ("fixed-timeout", ("starved brokers stay",)),
         ("jumping-retention", ("records live as long as retention says",)),
-        pytest.param("jumping-producers", ("retries never duplicate",), marks=pytest.mark.slow),
+        ("jumping-producers", ("retries never duplicate",)),
         ("jumping-appends", ("writes go on", "records live as long as retention says", "retries never duplicate")),
-        ("no-downtime", ("records live as long as retention says", "writes go on", "retries never duplicate")),
+        pytest.param(
+            "no-downtime",
+            ("records live as long as retention says", "writes go on", "retries never duplicate"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param("loyal-follower", ("a fenced broker never acks", "acked records are there"), marks=pytest.mark.slow),
     ],
 )

@@ -78,7 +78,7 @@ class Nemesis:
         self._scenario = scenario
         self.over = False
         self.made = 0
-        self.only_starves = scenario.random.random() < STARVED_RATE
+        self.only_starves = not scenario.jumps and scenario.random.random() < STARVED_RATE
         """Nothing happens but that processes run late, die or are drained (`Replacements`)."""
         self.replacements = Replacements(scenario)
         self._lengths_s: tuple[float, ...] = (1.0,)
@@ -124,6 +124,10 @@ class Nemesis:
         victim = self._victim()
         if self.only_starves:
             await self._starved_round(victim)
+            return
+        if scenario.jumps:
+            if victim is not None:
+                await self._hurt("clock", victim, random.choice(self._lengths_s) * (0.5 + random.random()))
             return
         kind = random.choices(
             (
