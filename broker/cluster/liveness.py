@@ -16,7 +16,8 @@ So a broker is lost (`Detector.lost`)
 ====================  =========================  ====================================================================
 its stream            its address                it is lost
 ====================  =========================  ====================================================================
-ended                 refuses, or is unreached   at once
+ended                 refuses                    at once
+ended                 unreached                  when its promise is over (see below)
 never began           refuses                    at once
 open and silent       refuses                    at once
 never began, silent   unreached                  after the time-out
@@ -26,6 +27,10 @@ ended, silent         accepts, or not known      after the stretched time-out; o
 A refusal of a broker that reported that its door is not open yet counts as not known.
 
 A leader that has just started, and has not heard a broker yet, knows nothing of lateness: it allows the longest silence.
+
+A report is answered with a *promise*: the broker is not lost for a whole time-out from then on, whatever is guessed; only a refusal
+proves that its process is gone, and that it relies on no promise (`engine/proof.py`). So a broker whose stream ended and whose
+address is not reached is lost when its promise is over.
 
 On a quiet machine the stretched time-out is the time-out: a broker that hangs is replaced after `cluster_member_timeout_ms`. On a
 starved machine it is replaced after `STRETCHED_MAX` times that, of the leader's attention.
@@ -223,6 +228,8 @@ class _Peer:
     answer: Answer | None = None
     """Of its address since it is a suspect; None: not known yet."""
     asked_s: float = field(default=float("-inf"))
+    promised_s: float = float("-inf")
+    """The monotonic time until which it was promised not to be lost, unless its process is gone."""
     gone: str = ""
     """How it is known to be over; empty: it is not."""
     is_known: bool = False
@@ -290,6 +297,18 @@ class Detector:
             peer.serves = serves
         peer.answer, peer.is_waited_for, peer.is_known = None, False, True
 
+    def promise(self, incarnation_id: str, now_s: float) -> float:
+        """Promise a broker that was just heard that it is not lost for so many seconds from now, unless its process is gone."""
+        peer = self._peer(incarnation_id)
+        if peer.gone:
+            return 0.0
+        peer.promised_s = now_s + self._timeout_s
+        return self._timeout_s
+
+    def is_promised(self, incarnation_id: str, now_s: float) -> bool:
+        """Whether a broker may still rely on a promise."""
+        return now_s < self._peer(incarnation_id).promised_s
+
     def left(self, incarnation_id: str, now_s: float) -> None:
         """A broker's stream has ended: its process has, or it gave this one up. Its address tells."""
         peer = self._peer(incarnation_id)
@@ -332,7 +351,7 @@ class Detector:
                 lost.append(Lost(incarnation_id, *found))
             elif peer.answer is not None and peer.heard.silent_s(at_s) > self._timeout_s:
                 over_s = peer.heard.silent_s(at_s) - self._allowed_s(peer, now_s)
-                if over_s > 0 and self._pace.allows(at_s):
+                if over_s > 0 and now_s >= peer.promised_s and self._pace.allows(at_s):
                     silent.append((over_s, incarnation_id))
                 elif not peer.is_waited_for:
                     peer.is_waited_for = True
@@ -373,7 +392,7 @@ class Detector:
             return Evidence.DEAD, peer.gone
         if peer.answer is Answer.REFUSED and peer.serves is not False:
             return Evidence.DEAD, f"{'its stream ended and ' if peer.has_left else ''}its address refuses connections"
-        if peer.answer is Answer.UNREACHED:
+        if peer.answer is Answer.UNREACHED and now_s >= peer.promised_s:
             if peer.has_left:
                 return Evidence.UNREACHED, "its stream ended and its address is not reached"
             silent_s = peer.heard.silent_s(self._attention.at(now_s))

@@ -229,7 +229,8 @@ class Cluster:
             serving=self._serving,
             at_ms=self.engine.clock.now_ms() if self.engine.started else noted_ms,
         )
-        silent_s = self._contender.silent_s(self.attention.at(self.engine.clock.monotonic()))
+        asked_s = self.engine.clock.monotonic()
+        silent_s = self._contender.silent_s(self.attention.at(asked_s))
         try:
             if not await self._register.write(version + 1, lease):
                 return
@@ -264,6 +265,7 @@ class Cluster:
             ended=lambda error: self._term_ended.set(),
             fail=self._fail,
         )
+        self.engine.proof.extend(asked_s, lease.ttl_ms)
         leader.connections = lambda: self.connections()
         leader.capacity.on_change = self.capacity.changed
         try:
@@ -326,6 +328,7 @@ class Cluster:
                 log.info("leader_not_joined", address=lease.address, error=error.message)
         finally:
             self.membership = None
+            self.engine.proof.lapse()
             self._catalog.leave(membership)
             await membership.close()
 

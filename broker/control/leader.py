@@ -332,6 +332,7 @@ class Leader:
             lease = structs.replace(
                 self.lease, renewal=self.lease.renewal + 1, serving=serving or self.lease.serving, at_ms=self._at_ms()
             )
+            asked_s = self.clock.monotonic()
             try:
                 if await self._register.write(self._version + 1, lease):
                     self._version += 1
@@ -339,9 +340,12 @@ class Leader:
                     if self._register.ahead_ms is not None:
                         self.clock.note("store", self._register.ahead_ms)
                     self._store_well_since_s = min(self._store_well_since_s, self.clock.monotonic())
+                    if not self._stopped:
+                        self._engine.proof.extend(asked_s, lease.ttl_ms)
                     return
                 version, found = await self._register.read()
                 if found == lease:
+                    # Perhaps of an earlier attempt whose answer was lost: it is not known when it was written.
                     self._version, self.lease = version, lease
                     return
             except RetryError as error:
@@ -364,6 +368,7 @@ class Leader:
             return
         self._stopped = True
         self.clock.forget("brokers")
+        self._engine.proof.lapse()
         self._catalog.leave(self)
         self._local.retire()
         error = _not_leader()
@@ -377,6 +382,7 @@ class Leader:
         """Give the lease back: whoever sees it may take it at once."""
         async with self._writing_lease:
             self._given_up = True
+            self._engine.proof.lapse()
             await self._register.write(
                 self._version + 1,
                 Lease(
@@ -571,6 +577,24 @@ class Leader:
                 log.info("member_left", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
                 self._ask_suspects()
 
+    def promise(self, session: Session) -> int:
+        """Promise a member that was just heard not to fence it, unless its process is gone; see `engine/proof.py`.
+
+        Returns:
+            For how long, in ms from now; 0: no promise, for this broker may have been replaced, or is about to replace the member.
+        """
+        now_s = self.clock.monotonic()
+        key = session.incarnation.id
+        if (
+            self._stopped
+            or not self._engine.proof.holds
+            or self.sessions.get(key) is not session
+            or key in self._condemned
+            or self._is_cut_from_store(session, now_s)
+        ):
+            return 0
+        return int(self.detector.promise(key, now_s) * 1000)
+
     def awaits_members(self) -> bool:
         """Whether there are brokers of which it is not known yet if they come or are lost."""
         return any(other.id not in self.sessions and other.id not in self._damaged for other in self._others())
@@ -650,7 +674,9 @@ class Leader:
         others = {one.id: one for one in self._others() if now_s >= self._damaged.get(one.id, 0.0)}
         for incarnation_id in others:
             session = self.sessions.get(incarnation_id)
-            if session is not None and self._is_cut_from_store(session, now_s):
+            if session is None or not self._is_cut_from_store(session, now_s):
+                continue
+            if not self.detector.is_promised(incarnation_id, now_s):
                 self.detector.over(incarnation_id, f"it could not store records for {TROUBLE_S:g} s: {session.trouble}")
         found: Judgement = self.detector.judge(others, now_s)
         for one in found.waited_for:

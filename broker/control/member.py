@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -25,6 +27,8 @@ from broker.wire.grpc.methods import methods
 log = get_logger("member")
 
 METHODS = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
+REPORTS_MAX = 64
+"""Reports that are remembered until the leader answers them: half a minute's. A leader of an older release answers none."""
 JOIN_TIMEOUT_S = 15.0
 """The leader commits before it welcomes anybody, which takes as long as the store takes."""
 CONNECT_TIMEOUT_S = 5.0
@@ -75,6 +79,9 @@ class Membership:
         self._moved: asyncio.Event = asyncio.Event()
         self._ended = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reports = itertools.count(1)
+        self._reported: deque[tuple[int, float]] = deque(maxlen=REPORTS_MAX)
+        """Reports that the leader has not answered: number, and the monotonic time before it was sent."""
 
     async def join(self) -> None:
         """Become a member. Afterwards the catalog has the leader's manifest, or what it had and the rest follows; commits go to it.
@@ -132,6 +139,8 @@ class Membership:
                     self._spawn(self._resign(message.resign))
                 elif kind == "hold":
                     self._hold(message.hold)
+                elif kind == "promise":
+                    self._promised(message.promise)
                 elif kind == "drain":
                     self._draining.set()
                 elif kind == "alive":
@@ -139,6 +148,7 @@ class Membership:
                     if message.alive.store_ms:
                         self._engine.clock.note("store", self._engine.clock.now_ms() - message.alive.store_ms)
         finally:
+            self._engine.proof.lapse()
             reporting.cancel()
             await asyncio.wait((reporting,))
 
@@ -170,6 +180,16 @@ class Membership:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
+    def _promised(self, promise: control_pb2.Promise) -> None:
+        """The leader has heard a report, and those before it.
+
+        A broker whose door is closed is taken for dead, promise or not: so one whose door is not open yet relies on none.
+        """
+        while self._reported and self._reported[0][0] <= promise.number:
+            number, asked_s = self._reported.popleft()
+            if number == promise.number and self._serves():
+                self._engine.proof.extend(asked_s, promise.span_ms)
+
     async def _report(self) -> None:
         """Tell the leader what happens here, and end the stream where the leader is silent for too long."""
         while not self._leader_is_lost():
@@ -192,6 +212,8 @@ class Membership:
         report.clock_ms = self._engine.clock.system_ms()
         report.late_ms = round(self._attention.late_s(self._engine.clock.monotonic()) * 1000)
         report.serving = self._serves()
+        report.number = next(self._reports)
+        self._reported.append((report.number, self._engine.clock.monotonic()))
         await self._send(control_pb2.JoinRequest(report=report))
 
     async def _tell_door(self) -> None:

@@ -377,26 +377,36 @@ class Coordinator:
             self._wake_for(slot)
         return await cast(Awaitable[object], token)
 
-    # -- what is only looked at
+    # -- what is only looked at: after `confirm`, for nothing else proves that no other broker has it newer
+
+    async def confirm(self) -> None:
+        """Make sure that no other broker had taken this one's groups over when the request came, as `Engine.confirm`.
+
+        Raises RetryError(NOT_COORDINATOR).
+        """
+        try:
+            await self._engine.confirm()
+        except RetryError as error:
+            raise RetryError(Reason.NOT_COORDINATOR, error.message) from error
 
     def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
         """A committed position, if its topic is still the one that was meant."""
         self._check()
-        slot = self._slot(group_id)
+        slot = self._looked_at(group_id)
         value = None if slot is None else slot.shard.position(group_id, topic, partition)
         return value if value is not None and self._topic_exists(topic, value) else None
 
     def positions(self, group_id: str) -> list[tuple[str, int, OffsetValue]]:
         """Every committed position of a group whose topic is still there: topic, partition, value."""
         self._check()
-        slot = self._slot(group_id)
+        slot = self._looked_at(group_id)
         rows = [] if slot is None else slot.shard.positions(group_id)
         return [row for row in rows if self._topic_exists(row[0], row[2])]
 
     def find(self, group_id: str) -> Group | None:
         """A group, for looking at; None if there is none."""
         self._check()
-        slot = self._slot(group_id)
+        slot = self._looked_at(group_id)
         return None if slot is None else slot.shard.find(group_id, self._clock.now())
 
     def list_groups(self) -> Iterator[GroupListing]:
@@ -438,6 +448,13 @@ class Coordinator:
             raise RetryError(Reason.NOT_COORDINATOR, f"another broker holds the group. group=`{group_id}`")
         if not slot.loaded:
             raise RetryError(Reason.COORDINATOR_LOADING, "groups are being loaded")
+        return slot
+
+    def _looked_at(self, group_id: str) -> _Slot | None:
+        """As `_slot`. Raises RetryError(NOT_COORDINATOR) also while the group is handed over: its next broker may have newer."""
+        slot = self._slot(group_id)
+        if slot is not None and slot.log.refusal is not None:
+            raise RetryError(Reason.NOT_COORDINATOR, f"the group is being handed over to another broker. group=`{group_id}`")
         return slot
 
     async def _ensure_topic(self) -> None:

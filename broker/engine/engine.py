@@ -47,6 +47,7 @@ from broker.engine.history import HistoryReader
 from broker.engine.identity import identify
 from broker.engine.leads import INSTALL_PARTITIONS_MAX, Leads
 from broker.engine.partition import Appended, PartitionLog
+from broker.engine.proof import LeadProof
 from broker.engine.reader import Reader
 from broker.engine.recovery import encode_states, recover, sweep_leftovers
 from broker.engine.references import References
@@ -190,6 +191,14 @@ class Engine:
         """To this broker's follower."""
         self.replicas = Replicas()
         """Of leads that this broker follows."""
+        self.proof = LeadProof(
+            store,
+            clock,
+            incarnation_id,
+            fenced=lambda: self.wal_failed(self._taken_over()),
+            fail=self.wal_failed,
+        )
+        """That no other broker leads this one's partitions."""
         self._must_be_durable = False
         """Whether a batch was appended, since the last `on_acked`, for which a follower's word is not enough."""
         self._wal: Wal
@@ -457,6 +466,7 @@ class Engine:
             return
         await self.leads.settled()
         self.ready = False
+        await self.proof.close()
         await self.history.close()
         await self.references.close()
         self._watch.close()
@@ -544,6 +554,7 @@ class Engine:
         if isinstance(error, ClosedError) or self.failed is not None:
             return
         self.failed = error
+        self.proof.end()
         log.error("engine_failed", reason=error.reason.value, error=error.message)
         self._fail_process(error)
 
@@ -1112,28 +1123,32 @@ class Engine:
             InvalidError: OFFSET_OUT_OF_RANGE. RetryError: not known here: another broker may lead the partition by now.
         """
         if offset > partition.high_watermark:
-            await self.confirm()
+            # A reader that has read on at the next lead must not hear that the log ends below: it would begin anew, or skip to the
+            # end. So not even a promise is trusted here.
+            await self.proof.look()
+            self._check_life()
             self._check_lead(partition)
         if not partition.log_start <= offset <= partition.high_watermark:
             raise self._out_of_range(partition, offset)
 
-    async def confirm(self) -> None:
-        """Make sure that nobody has taken over from this broker: until it is fenced, no other can lead in its place.
+    async def confirm(self, partition: PartitionLog | None = None) -> None:
+        """Make sure that nobody had taken over from this broker when the caller's request came; see `LeadProof`.
 
-        A reader that has read on at the next lead, and then asks one which does not know yet that it was replaced, must not hear
-        that the log or an epoch ends below: it would begin anew, or skip to the end.
+        To be awaited before an answer that tells where something ends: a high watermark, a committed position, the end of an epoch.
 
-        Raises RetryError.
+        Args:
+            partition: also that it is not being handed over: its next lead may ack already, which this broker hears of later.
+
+        Raises RetryError(NOT_LEADER).
         """
-        try:
-            await self.store.get_range(keys.fence(self.incarnation_id), 0, 1)
-        except InvalidError as error:
-            if error.reason is not Reason.NOT_FOUND:
-                raise
-        else:
-            self.wal_failed(self._taken_over())
-        if self.failed is not None:
-            raise RetryError(Reason.NOT_LEADER, "other brokers lead its partitions by now")
+        await self.proof.confirm()
+        self._check_life()
+        if partition is not None:
+            self._check_lead(partition)
+
+    def _check_life(self) -> None:
+        if self.failed is not None or not self.ready:
+            raise RetryError(Reason.NOT_LEADER, "this broker does not lead its partitions any more")
 
     def _check_lead(self, partition: PartitionLog) -> None:
         if partition.refusal is not None:

@@ -88,6 +88,7 @@ def test_a_seed_is_one_life() -> None:
             marks=pytest.mark.slow,
         ),
         pytest.param("loyal-follower", ("a fenced broker never acks", "acked records are there"), marks=pytest.mark.slow),
+        ("no-proof", ("answers are current",)),
     ],
 )
 def test_canaries(bug: str, checkers: tuple[str, ...]) -> None:

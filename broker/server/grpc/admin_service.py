@@ -130,7 +130,7 @@ class AdminService:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many names. names=`{len(request.names)}` max=`{NAMES_MAX}`")
         forwarded = is_forwarded(context)
         if request.leads_only or forwarded:
-            bounds = own_bounds(self._engine, request.names)
+            bounds = await own_bounds(self._engine, request.names)
         else:
             bounds = await find_bounds(self._engine, self._shared.peers, request.names)
         return admin_pb2.DescribeTopicsResponse(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from broker.cluster.manifest import Incarnation
 from broker.engine.engine import Engine
+from broker.runtime.errors import RetryError
 from broker.server.grpc.peers import Peers
 from broker.wire.grpc.headgate.v1 import admin_pb2
 from broker.wire.grpc.methods import methods
@@ -33,13 +34,17 @@ Bounds = dict[tuple[str, int], Bound]
 """By topic name and partition. What is not in it has no lead that answers."""
 
 
-def own_bounds(engine: Engine, topics: Iterable[str]) -> Bounds:
-    """Of what this broker leads."""
+async def own_bounds(engine: Engine, topics: Iterable[str]) -> Bounds:
+    """Of what this broker leads for sure (`Engine.confirm`)."""
+    try:
+        await engine.confirm()
+    except RetryError:
+        return {}
     return {
         (name, log.number): Bound(log.log_start, log.high_watermark, log.size_bytes)
         for name in topics
         for log in engine.logs.get(name, ())
-        if log is not None
+        if log is not None and log.refusal is None
     }
 
 
@@ -51,7 +56,7 @@ def batched(names: list[str], size: int) -> Iterator[list[str]]:
 async def find_bounds(engine: Engine, peers: Peers, topics: Iterable[str]) -> Bounds:
     """Of all partitions of some topics. Topics that do not exist are left out."""
     names = [name for name in dict.fromkeys(topics) if name in engine.manifest.topics]
-    found = own_bounds(engine, names)
+    found = await own_bounds(engine, names)
     wanted: dict[str, tuple[Incarnation, dict[str, None]]] = {}
     for name in names:
         topic = engine.manifest.topics[name]

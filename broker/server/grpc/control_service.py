@@ -146,6 +146,10 @@ class MemberSession:
                     self.clock_ahead_ms = clock.now_ms() - message.report.clock_ms
                 self.load = broker_load(self.incarnation, message.report)
                 self._leader.reported(self, message.report.late_ms / 1000, serves=message.report.serving)
+                span_ms = self._leader.promise(self)
+                if span_ms:
+                    promise = control_pb2.Promise(number=message.report.number, span_ms=span_ms)
+                    self._put(control_pb2.JoinResponse(promise=promise))
             elif kind == "result":
                 self._leader.detector.heard(self.incarnation.id, clock.monotonic())
                 done = self._orders.pop(message.result.order_id, None)

@@ -63,6 +63,7 @@ class GroupsService:
     async def _own_groups(self) -> groups_pb2.ListGroupsResponse:
         """Those that this broker holds, in order, and their positions."""
         response = groups_pb2.ListGroupsResponse()
+        await self._groups.confirm()
         for number, row in enumerate(sorted(self._groups.list_groups())):
             positions = self._groups.positions(row.group_id)
             response.groups.append(_summary(row, len(positions)))
@@ -77,14 +78,15 @@ class GroupsService:
     ) -> groups_pb2.DescribeGroupsResponse:
         if len(request.ids) > IDS_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many ids. ids=`{len(request.ids)}` max=`{IDS_MAX}`")
+        doubt = await self._doubt()
         if is_forwarded(context):
-            return groups_pb2.DescribeGroupsResponse(groups=[self._describe(group_id) for group_id in request.ids])
+            return groups_pb2.DescribeGroupsResponse(groups=[self._describe(group_id, doubt) for group_id in request.ids])
         found: dict[str, groups_pb2.GroupDescription] = {}
         elsewhere: dict[str, tuple[Incarnation, list[str]]] = {}
         for group_id in request.ids:
             holder = self._holder(group_id)
             if holder is None:
-                found[group_id] = self._describe(group_id)
+                found[group_id] = self._describe(group_id, doubt)
             else:
                 elsewhere.setdefault(holder.id, (holder, []))[1].append(group_id)
         asked = [(broker, groups_pb2.DescribeGroupsRequest(ids=ids)) for broker, ids in elsewhere.values()]
@@ -116,6 +118,7 @@ class GroupsService:
                 holder, GROUPS["AlterPositions"], request, CHANGE_TIMEOUT_S
             )
             return answer
+        await self._groups.confirm()
         group = self._groups.find(request.group)
         if group is not None and group.state is not State.EMPTY:
             raise _has_members(request.group)
@@ -170,9 +173,19 @@ class GroupsService:
         lead = None if topic is None else self._engine.lead(topic.id, shard_of(group_id, topic.partitions))
         return None if lead is None or lead[0].id == self._engine.incarnation_id else lead[0]
 
-    def _describe(self, group_id: str) -> groups_pb2.GroupDescription:
+    async def _doubt(self) -> HeadgateError | None:
+        """Why another broker may hold this one's groups by now, or None."""
+        try:
+            await self._groups.confirm()
+        except HeadgateError as error:
+            return error
+        return None
+
+    def _describe(self, group_id: str, doubt: HeadgateError | None) -> groups_pb2.GroupDescription:
         """A group that this broker holds, without the ends of partitions."""
         try:
+            if doubt is not None:
+                raise doubt
             group = self._groups.find(group_id)
             if group is None:
                 raise _unknown(group_id)

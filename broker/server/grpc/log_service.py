@@ -51,6 +51,8 @@ class LogService:
         budget.take(reserved)
         try:
             batches = await engine.read(partition, request.offset, max_bytes)
+            if not batches:
+                await self._shared.confirm(partition)
             size = sum(map(len, batches))
             partition.bytes_out += size
             head = log_pb2.FetchResponse(high_watermark=partition.high_watermark, log_start=partition.log_start)

@@ -12,12 +12,15 @@ async def resolve(engine: Engine, partition: PartitionLog, position: log_pb2.Pos
     """(offset, timestamp in ms of the record there if the question was about time and there is one, else None).
 
     Raises:
-        InvalidError: OFFSET_OUT_OF_RANGE; INVALID_REQUEST where no place is named. RetryError: the store does not answer.
+        InvalidError: OFFSET_OUT_OF_RANGE; INVALID_REQUEST where no place is named. RetryError: the store does not answer, or
+            another broker may lead the partition by now.
     """
-    match position.WhichOneof("at"):
-        case "offset":
-            await engine.check_range(partition, position.offset)
-            return position.offset, None
+    at = position.WhichOneof("at")
+    if at == "offset":
+        await engine.check_range(partition, position.offset)
+        return position.offset, None
+    await engine.confirm(partition)
+    match at:
         case "earliest":
             return partition.log_start, None
         case "latest":

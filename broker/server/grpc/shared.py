@@ -80,6 +80,13 @@ class Shared:
             raise self.moved(partition.closed, partition.topic, partition.number)
         return partition
 
+    async def confirm(self, partition: PartitionLog) -> None:
+        """As `Engine.confirm`; raises MovedError where another broker may lead the partition."""
+        try:
+            await self.engine.confirm(partition)
+        except RetryError as error:
+            raise self.moved(error, partition.topic, partition.number) from error
+
     def moved(self, error: HeadgateError, topic: Topic, number: int) -> HeadgateError:
         """An error that says where the partition is led now, if it is one of that kind."""
         if error.reason is not Reason.NOT_LEADER or isinstance(error, MovedError):

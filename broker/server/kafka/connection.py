@@ -589,7 +589,8 @@ class Connection(asyncio.BufferedProtocol):
         server.requests["fetch"] += 1
         slot = self._open_slot(0)
         max_bytes = self._answer_room(request, slot)
-        if max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
+        # The time is that at which the request was read: a process that was stopped while it waited in the socket finds no proof.
+        if self.active_at < engine.proof.valid_until_s and max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
             total, failed, left = 0, False, False
             for portion in request.portions:
                 total, bad, cold = fetch.collect(engine, request.version, portion, total, max_bytes, self.reader)
@@ -606,6 +607,7 @@ class Connection(asyncio.BufferedProtocol):
         engine = server.engine
         assert engine is not None
         deadline = server.now() + min(request.max_wait_ms, server.settings.fetch_wait_max_ms) / 1000
+        request.unproven = await self._is_unproven(engine)
         failed = False
         poll: fetch.Poll | None = None
         try:
@@ -661,7 +663,16 @@ class Connection(asyncio.BufferedProtocol):
             slot.in_pieces = True
             total, bad = await self._collect_cold(turn, cold, total, max_bytes)
             failed = failed or bad
-        return failed or total >= request.min_bytes or (total > 0 and early), failed
+        return failed or request.unproven or total >= request.min_bytes or (total > 0 and early), failed
+
+    @staticmethod
+    async def _is_unproven(engine: Engine) -> bool:
+        """Whether another broker may lead the partitions by now: a fetch then tells of no end of a partition."""
+        try:
+            await engine.confirm()
+        except HeadgateError:
+            return True
+        return False
 
     async def _collect_cold(self, turn: Turn, cold: list[fetch.Wanted], total: int, max_bytes: int) -> tuple[int, bool]:
         """Read from the store; what may come is counted before it is there, for others read meanwhile."""

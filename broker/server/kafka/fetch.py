@@ -85,7 +85,7 @@ A small request has one portion."""
 class FetchRequest:
     """A request as it was read. Times in ms, sizes in bytes. `topics` is their number."""
 
-    __slots__ = ("error", "max_bytes", "max_wait_ms", "min_bytes", "portions", "topics", "version")
+    __slots__ = ("error", "max_bytes", "max_wait_ms", "min_bytes", "portions", "topics", "unproven", "version")
 
     def __init__(self, version: int, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
         self.version = version
@@ -95,6 +95,8 @@ class FetchRequest:
         self.portions: list[Portion] = []
         self.topics = 0
         self.error = 0
+        self.unproven = False
+        """Another broker may lead the partitions by now: records are given, but no partition is said to end (engine/proof.py)."""
 
 
 def parse(engine: Engine, frame: memoryview, position: int, version: int) -> tuple[FetchRequest, Iterator[Portion]]:
@@ -329,10 +331,11 @@ def _code(error: HeadgateError) -> int:
 class Response:
     """A response in the making, with its length prefix: buffers that are written one after another. Records are not copied."""
 
-    __slots__ = ("_correlation_id", "_first", "_head", "_out", "_size", "_version")
+    __slots__ = ("_correlation_id", "_first", "_head", "_out", "_size", "_unproven", "_version")
 
     def __init__(self, request: FetchRequest, correlation_id: int) -> None:
         version = self._version = request.version
+        self._unproven = request.unproven
         flexible = version >= FLEXIBLE
         self._correlation_id = correlation_id
         self._out: list[Buffer] = []
@@ -367,6 +370,9 @@ class Response:
                     if wanted.bytes:
                         log.bytes_out += wanted.bytes
                         log.requests += 1
+                    elif self._unproven or log.refusal is not None:
+                        # The next lead may have acked more already, and this broker hears of it later.
+                        wanted.code, end, start = NOT_LEADER_OR_FOLLOWER, -1, -1
                 if flexible:
                     head += _ROW_12.pack(wanted.number, wanted.code, end, end, start, 1, -1)
                     head += encode_unsigned_varint(wanted.bytes + 1)

@@ -95,6 +95,24 @@ def unknown_topic_code(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+async def find_doubt(context: Context) -> HeadgateError | None:
+    """Why another broker may lead this one's partitions by now, or None: to be asked before an end of a partition is told."""
+    try:
+        await context.engine.confirm()
+    except HeadgateError as error:
+        return error
+    return None
+
+
+async def find_group_doubt(context: Context) -> HeadgateError | None:
+    """Why another broker may hold this one's groups by now, or None: to be asked before anything of a group is told."""
+    try:
+        await context.groups.confirm()
+    except HeadgateError as error:
+        return error
+    return None
+
+
 def check_leader_epoch(log: PartitionLog, current_leader_epoch: int) -> None:
     """Compare the epoch that the client believes in (-1: it does not say) with the partition's (KIP-320).
 

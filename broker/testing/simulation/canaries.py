@@ -148,6 +148,14 @@ def _no_downtime() -> Mapping[str, object]:
     return {"broker.cluster.downtime.begin": lambda *times: Beginning(None, [])}
 
 
+def _no_proof() -> Mapping[str, object]:
+    """A broker answers from memory whether it can prove that it still leads or not."""
+
+    async def confirm(self: object) -> None: ...
+
+    return {"broker.engine.proof.LeadProof.confirm": confirm}
+
+
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "no-fence-check": _no_fence_check,
     "ack-before-durable": _ack_before_durable,
@@ -166,4 +174,5 @@ BUGS: dict[str, Callable[[], Mapping[str, object]]] = {
     "jumping-producers": lambda: _jumping("EXPIRATION_MS"),
     "jumping-appends": _jumping_appends,
     "no-downtime": _no_downtime,
+    "no-proof": _no_proof,
 }

@@ -29,6 +29,9 @@ REQUEST_TIMEOUT_S = 2.0
 IN_FLIGHT_MAX = 5
 PAUSE_S = 0.1
 READ_PAUSE_S = 0.25
+DOUBT_PAUSE_S = 0.5
+STOPPED_S = 30.0
+"""How long the answer of a stopped broker is waited for: what was asked while others took over from it is what matters."""
 REFUSED_MAX = 200
 """Answers in a row that are no reason to try again, before a client says that it is stuck."""
 
@@ -97,11 +100,11 @@ class Connection:
         network.send(CLIENTS, self._place, arrive, self._out)
         return answer
 
-    async def ask(self, method: str, *args: Any) -> Any:
+    async def ask(self, method: str, *args: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """`request`, with a time-out."""
         future = self.request(method, *args)
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError as error:
             raise GoneError("no answer in time") from error
@@ -131,6 +134,8 @@ class World:
         self.writing = True
         """Producers go on making new records."""
         self.reading = True
+        self.judges_ends = True
+        """Acked records are below the high watermark at once: not those that only a follower has yet (`ack=replicated`)."""
         self.writers: list[Writer] = []
         self.readers: list[Reader] = []
 
@@ -159,6 +164,18 @@ class World:
                 await asyncio.sleep(self.random.random() * PAUSE_S)
             finally:
                 connection.close()
+
+    async def ask_one(self, address: str, method: str, *args: Any, lost: Any = None, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+        """Ask one broker once. None where it refuses, `lost` where no answer comes."""
+        connection = Connection(self.network, self.brokers, address)
+        try:
+            return await connection.ask(method, *args, timeout_s=timeout_s)
+        except HeadgateError:
+            return None
+        except GoneError:
+            return lost
+        finally:
+            connection.close()
 
     async def leader_of(self, name: str, topic_id: bytes, partition: int) -> str | None:
         """The address of a partition's leader as some broker knows it; None where nobody is known."""
@@ -300,6 +317,7 @@ class Reader:
         self._key: Partition = (topic_id, partition)
         self.position = 0
         self._epoch = -1
+        self._judges_ends = world.judges_ends
 
     async def run(self) -> None:
         world = self._world
@@ -339,9 +357,12 @@ class Reader:
                     f"an epoch's end lies below what was read. epoch=`{epoch}` end=`{end}` read=`{self.position}`",
                 )
         for _ in range(world.random.randint(1, 8)):
+            known = world.ledger.ends.get(self._key, 0)
             _, end, slices = await connection.ask(
                 "fetch", topic_id, partition, self.position, world.random.choice((1, 1000, 100_000))
             )
+            if not slices and self._judges_ends:
+                world.ledger.answered(f"the end of {topic_id.hex()[:6]}-{partition}", known, end)
             for data in slices:
                 self._take(data, end)
             await asyncio.sleep(world.random.random() * READ_PAUSE_S)
@@ -378,6 +399,76 @@ def records_of(data: bytes) -> list[tuple[int, int, bytes | None]]:
             found.append((header.leader_epoch, header.next_offset - 1, None))
         at += header.size_bytes
     return found
+
+
+class Doubter:
+    """Asks all brokers the same again and again: those that have lost a lead without knowing, too, and those that are stopped.
+
+    Args:
+        question: the broker's method and its arguments.
+        about: for people.
+        known: what was acked up to now: the answer must not be older.
+        over: whether there is nothing to ask any more.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        question: Callable[[], tuple[Any, ...]],
+        about: Callable[[], str],
+        known: Callable[[], int],
+        over: Callable[[], bool],
+    ) -> None:
+        self._world = world
+        self._question, self._about, self._known, self._over = question, about, known, over
+
+    async def run(self) -> None:
+        world = self._world
+        while world.reading and not self._over():
+            await asyncio.sleep(DOUBT_PAUSE_S)
+            for address in sorted(world.brokers):
+                world.spawn(self._ask(address), "doubt")
+
+    async def _ask(self, address: str) -> None:
+        world = self._world
+        about, known = self._about(), self._known()
+        answer = await world.ask_one(address, *self._question(), timeout_s=STOPPED_S)
+        if answer is not None:
+            world.ledger.answered(about, known, answer)
+
+
+class Member:
+    """Commits positions of a group, one after the other.
+
+    A commit that was not answered may come true later, and would then be an older position behind a newer one: the clients' own
+    matter. So another group is taken then.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._groups = 0
+
+    @property
+    def group(self) -> str:
+        """The one that is committed to now."""
+        return f"group-{self._groups}"
+
+    async def run(self) -> None:
+        world = self._world
+        offset = 1
+        while world.writing:
+            await asyncio.sleep(world.random.random() * 2 * PAUSE_S)
+            if not world.brokers:
+                continue
+            group = self.group
+            address = world.random.choice(sorted(world.brokers))
+            done = await world.ask_one(address, "commit_position", group, offset, lost=False)
+            if done:
+                world.trace("member", "told", group, offset)
+                world.ledger.positions[group] = offset
+                offset += 1
+            elif done is False:
+                self._groups += 1
 
 
 class Operator:
@@ -628,3 +719,27 @@ def add_reader(world: World, name: str, topic_id: bytes, partition: int) -> None
     reader = Reader(world, name, topic_id, partition)
     world.readers.append(reader)
     world.spawn(reader.run(), "reader")
+    if world.judges_ends:
+        key = (topic_id, partition)
+        ends = Doubter(
+            world,
+            question=lambda: ("end_offset", *key),
+            about=lambda: f"the end of {topic_id.hex()[:6]}-{partition}",
+            known=lambda: world.ledger.ends.get(key, 0),
+            over=lambda: topic_id in world.ledger.deleted,
+        )
+        world.spawn(ends.run(), "doubter")
+
+
+def add_member(world: World) -> None:
+    """A new group that commits positions."""
+    member = Member(world)
+    world.spawn(member.run(), "member")
+    positions = Doubter(
+        world,
+        question=lambda: ("position", member.group),
+        about=lambda: f"the position of {member.group}",
+        known=lambda: world.ledger.positions.get(member.group, -1),
+        over=lambda: False,
+    )
+    world.spawn(positions.run(), "doubter")

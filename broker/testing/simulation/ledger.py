@@ -4,6 +4,7 @@
 order; 4. an idempotent producer's retry never duplicates; 5. a broker that was fenced never acks again; 6. a gate is filled wholly
 or not at all; 7. who reads from the beginning has history, then live. (9, capacity ends: `scenario.py`, `fleet.py`.) And
 whatever a broker's clock says, no record is removed before its retention time has passed, and no producer is refused for its time.
+Answers about the end of a log, and about a group's position, leave out nothing that was acked before they were asked.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ class Ledger:
     sealed_ends: dict[str, dict[Partition, int]] = field(default_factory=dict)
     """By incarnation that is over: behind the last record that it may ever have acked."""
 
+    ends: dict[Partition, int] = field(default_factory=dict)
+    """Behind the last record that a producer was told of."""
+    positions: dict[str, int] = field(default_factory=dict)
+    """By group: the last position whose commit was acked; no commit before it can come late."""
+
     def send(self, partition: Partition, producer: int, values: Iterable[bytes]) -> None:
         self.sent.setdefault(partition, {}).setdefault(producer, []).extend(values)
 
@@ -59,6 +65,12 @@ class Ledger:
         for offset, value in enumerate(values, base_offset):
             self.see(partition, offset, value, "an ack")
             acked[offset] = value
+            self.ends[partition] = max(self.ends.get(partition, 0), offset + 1)
+
+    def answered(self, about: str, known: int, answer: int) -> None:
+        """Somebody was told of an end, or of a position. `known`: what had been acked when it was asked."""
+        if answer < known:
+            raise Violation("answers are current", f"{about} was acked before the question. acked=`{known}` answer=`{answer}`")
 
     def see(self, partition: Partition, offset: int, value: bytes, by: str) -> None:
         """Somebody was told what stands at an offset."""

@@ -8,9 +8,12 @@ from random import Random
 from typing import Any
 
 from broker.cluster.capacity import Reservation
+from broker.cluster.groups.shard import Commit
 from broker.cluster.manifest import Incarnation
+from broker.cluster.offsets import Position
 from broker.control.capacity import TermCapacity
 from broker.control.cluster import Cluster
+from broker.engine.coordinator import Coordinator
 from broker.engine.engine import Engine
 from broker.engine.partition import PartitionLog
 from broker.runtime.clock import SteadyClock
@@ -75,6 +78,7 @@ class Broker:
         self.door = Door(place, self.process)
         self.engine: Engine
         self.cluster: Cluster
+        self.groups: Coordinator | None = None
         self.exit_error: HeadgateError | None = None
         self._loop = loop
         self._network = network
@@ -147,6 +151,7 @@ class Broker:
             member_timeout_ms=self._settings.cluster_member_timeout_ms,
             fail=self.stop,
         )
+        self.groups = None
         starting = asyncio.create_task(self.cluster.start())
         await asyncio.wait((starting, self._end), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -158,6 +163,8 @@ class Broker:
                 return error
             raise error
         if not self._end.done():
+            self.groups = Coordinator(self.engine, self._settings, self.clock)
+            self.groups.start()
             service = ControlService(self.cluster)
             self.door.streams[SERVICE + "Join"] = service.join
             self.door.streams[SERVICE + "Replicate"] = service.replicate
@@ -179,7 +186,11 @@ class Broker:
         parts: list[Callable[[], Any]] = []
         if len(self.engine.brokers()) > 1 and error is None:
             parts.append(lambda: self.cluster.drain(GRACE_S))
-        parts += [self.engine.close, self.cluster.close]
+        groups = self.groups
+        if groups is None:
+            parts += [self.engine.close, self.cluster.close]
+        else:
+            parts += [_stop_groups(groups), self.engine.close, groups.close, self.cluster.close]
         for part in parts:
             try:
                 async with asyncio.timeout(GRACE_S + 1):
@@ -234,11 +245,59 @@ class Broker:
                 log = self._log(topic_id, partition)
                 end = log.high_watermark
                 slices = await self.engine.read(log, offset, max_bytes)
+                if not slices:
+                    await self.engine.confirm(log)
                 reply((log.log_start, end, [bytes(one) for one in slices]))
             except HeadgateError as error:
                 reply(error)
 
         self._spawn(read())
+
+    def end_offset(self, reply: Reply, topic_id: bytes, partition: int) -> None:
+        """The answer, as ListOffsets gives it: the high watermark."""
+
+        async def work() -> None:
+            try:
+                log = self._log(topic_id, partition)
+                await self.engine.confirm(log)
+                reply(log.high_watermark)
+            except HeadgateError as error:
+                reply(error)
+
+        self._spawn(work())
+
+    def commit_position(self, reply: Reply, group: str, offset: int) -> None:
+        """Commit a group's position of partition 0 of `t`. The answer: True, or False where it may come true later."""
+
+        async def work() -> None:
+            try:
+                groups = self._coordinator()
+                rows = (Position(topic="t", partition=0, offset=offset),)
+                done = await groups.commit(group, Commit(token=groups.token(), positions=rows))
+                reply(done.error is None and done.errors == (None,))
+            except HeadgateError as error:
+                reply(error)
+
+        self._spawn(work())
+
+    def position(self, reply: Reply, group: str) -> None:
+        """The answer, as OffsetFetch gives it: the committed position; -1: there is none."""
+
+        async def work() -> None:
+            try:
+                groups = self._coordinator()
+                await groups.confirm()
+                value = groups.position(group, "t", 0)
+                reply(-1 if value is None else value.offset)
+            except HeadgateError as error:
+                reply(error)
+
+        self._spawn(work())
+
+    def _coordinator(self) -> Coordinator:
+        if not self.serving or self.groups is None:
+            raise _not_ready()
+        return self.groups
 
     def epoch_end(self, reply: Reply, topic_id: bytes, partition: int, epoch: int) -> None:
         async def work() -> None:
@@ -355,6 +414,13 @@ class Broker:
 
 def _not_ready() -> RetryError:
     return RetryError(Reason.NOT_READY, "the broker is starting")
+
+
+def _stop_groups(groups: Coordinator) -> Callable[[], Any]:
+    async def stop() -> None:
+        groups.stop()
+
+    return stop
 
 
 def _unary(handler: Any, kind: Any) -> Callable[[Any], Any]:

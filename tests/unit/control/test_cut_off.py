@@ -10,24 +10,41 @@ from typing import Any
 
 from broker.control.leader import Leader, Session
 from broker.runtime.errors import FencedError
+from broker.server.grpc.control_service import MemberSession
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.world import Broker, World, until
 
 VERY_LONG_S = 100.0
 
 
+class Troubled(MemberSession):
+    """One that has been in trouble with the store for long, whatever it says."""
+
+    @property
+    def trouble_since_s(self) -> float | None:
+        return -1000.0
+
+    @trouble_since_s.setter
+    def trouble_since_s(self, since_s: float | None) -> None: ...
+
+
 def silence(term: Leader, *sessions: Session, seconds: float = VERY_LONG_S) -> None:
     """They were last heard so long ago, and whatever comes of them is not heard."""
     silent = {session.incarnation.id for session in sessions}
-    heard = term.detector.heard
+    heard, promise = term.detector.heard, term.detector.promise
     for incarnation_id in silent:
         term.detector.silent_since(incarnation_id, seconds, term.clock.monotonic())
+        term.detector._peer(incarnation_id).promised_s = 0.0  # it was long ago, too
 
     def deaf(incarnation_id: str, now_s: float, **report: Any) -> None:
         if incarnation_id not in silent:
             heard(incarnation_id, now_s, **report)
 
+    def curt(incarnation_id: str, now_s: float) -> float:
+        return 0.0 if incarnation_id in silent else promise(incarnation_id, now_s)
+
     term.detector.heard = deaf  # type: ignore[method-assign]
+    term.detector.promise = curt  # type: ignore[method-assign]
 
 
 async def hears_nobody(term: Leader) -> None:
@@ -92,7 +109,8 @@ async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
     assert term is not None
     term._store_well_since_s -= VERY_LONG_S
     cut, other = term.sessions.values()
-    cut.trouble, cut.trouble_since_s = "the store does not answer", term.clock.monotonic() - VERY_LONG_S
+    cut.trouble, cut.__class__ = "the store does not answer", Troubled
+    term.detector._peer(cut.incarnation.id).promised_s = 0.0  # from now on it gets no promise, and this one would end soon
     await until(lambda: cut.incarnation.id not in incarnations(world))
     assert other.incarnation.id in incarnations(world) and leader.cluster.leader is term
     await fails_alone(world, cut.incarnation.id)

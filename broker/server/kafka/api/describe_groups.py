@@ -11,7 +11,7 @@ from broker.cluster.groups.events import State
 from broker.runtime.errors import HeadgateError
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import ErrorCode, error_code, error_message
-from broker.server.kafka.shared import GROUP_OPERATIONS, NO_OPERATIONS
+from broker.server.kafka.shared import GROUP_OPERATIONS, NO_OPERATIONS, find_group_doubt
 from broker.wire.kafka.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -25,12 +25,15 @@ NOT_FOUND_VERSION_MIN = MESSAGE_VERSION_MIN = 6
 async def handle(request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
     operations = GROUP_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
     each = context.turn.each
+    doubt = await find_group_doubt(context)
     asked = {group_id: None async for group_id in each(request.groups)}
-    return DescribeGroupsResponse(groups=[await _describe(group_id, context, operations) async for group_id in each(asked)])
+    return DescribeGroupsResponse(groups=[await _describe(group_id, context, operations, doubt) async for group_id in each(asked)])
 
 
-async def _describe(group_id: str, context: Context, operations: int) -> DescribedGroup:
+async def _describe(group_id: str, context: Context, operations: int, doubt: HeadgateError | None) -> DescribedGroup:
     try:
+        if doubt is not None:
+            raise doubt
         group = context.groups.find(group_id)
     except HeadgateError as error:
         message = error_message(error) if context.api_version >= MESSAGE_VERSION_MIN else None

@@ -17,6 +17,7 @@ async def handle(request: ListGroupsRequest, context: Context) -> ListGroupsResp
     if types and TYPE not in types:
         return ListGroupsResponse()
     try:
+        await context.groups.confirm()
         return ListGroupsResponse(
             groups=[
                 ListedGroup(group_id=row.group_id, protocol_type=row.protocol_type, group_state=row.state.value, group_type=TYPE)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from broker.runtime.errors import HeadgateError
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import ErrorCode, error_code
-from broker.server.kafka.shared import check_leader_epoch, epoch_at, repeated
+from broker.server.kafka.shared import check_leader_epoch, epoch_at, find_doubt, repeated
 from broker.wire.kafka.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -42,6 +42,7 @@ LOOKUPS_MAX = 16
 async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
     each = context.turn.each
     twice = await repeated(context, ((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions))
+    doubt = await find_doubt(context)
     searches: list[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]] = []
     response = ListOffsetsResponse()
     async for topic in each(request.topics):
@@ -57,9 +58,9 @@ async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
             elif one.timestamp >= 0 or one.timestamp == MAX_TIMESTAMP:
                 searches.append((topic.name, one, answer))
             else:
-                _name(topic.name, one, answer, context)
+                _name(topic.name, one, answer, context, doubt)
     left = iter(searches)
-    await asyncio.gather(*(_search_all(left, context) for _ in range(min(len(searches), LOOKUPS_MAX))))
+    await asyncio.gather(*(_search_all(left, context, doubt) for _ in range(min(len(searches), LOOKUPS_MAX))))
     return response
 
 
@@ -71,11 +72,27 @@ async def is_led_elsewhere(response: ListOffsetsResponse, turn: Turn) -> bool:
     return False
 
 
-def _name(topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, context: Context) -> None:
+def _find(topic: str, one: ListOffsetsPartition, context: Context, doubt: HeadgateError | None) -> PartitionLog:
+    """The partition, if this broker leads it for sure. Raises HeadgateError."""
+    log = context.engine.partition(context.engine.topic(topic), one.partition_index)
+    check_leader_epoch(log, one.current_leader_epoch)
+    if doubt is not None:
+        raise doubt
+    if log.refusal is not None:
+        raise log.refusal
+    return log
+
+
+def _name(
+    topic: str,
+    one: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+    context: Context,
+    doubt: HeadgateError | None,
+) -> None:
     """Answer an offset that has a name and needs no search."""
     try:
-        log = context.engine.partition(context.engine.topic(topic), one.partition_index)
-        check_leader_epoch(log, one.current_leader_epoch)
+        log = _find(topic, one, context, doubt)
     except HeadgateError as error:
         answer.error_code = error_code(error)
         return
@@ -89,18 +106,25 @@ def _name(topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionRes
         _set_epoch(answer, log, context)
 
 
-async def _search_all(left: Iterator[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]], context: Context) -> None:
+async def _search_all(
+    left: Iterator[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]], context: Context, doubt: HeadgateError | None
+) -> None:
     """Answer what is left, one after another."""
     async for topic, one, answer in context.turn.each(left):
-        await _search(topic, one, answer, context)
+        await _search(topic, one, answer, context, doubt)
 
 
-async def _search(topic: str, one: ListOffsetsPartition, answer: ListOffsetsPartitionResponse, context: Context) -> None:
+async def _search(
+    topic: str,
+    one: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
+    context: Context,
+    doubt: HeadgateError | None,
+) -> None:
     """Answer an offset for which records must be read."""
     engine = context.engine
     try:
-        log = engine.partition(engine.topic(topic), one.partition_index)
-        check_leader_epoch(log, one.current_leader_epoch)
+        log = _find(topic, one, context, doubt)
         if one.timestamp == MAX_TIMESTAMP:
             found = await engine.max_timestamp(log)
         else:

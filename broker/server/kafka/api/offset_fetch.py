@@ -13,7 +13,7 @@ from broker.log.group_records import OffsetValue
 from broker.runtime.errors import HeadgateError
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import error_code
-from broker.server.kafka.shared import ID_UNKNOWN
+from broker.server.kafka.shared import ID_UNKNOWN, find_group_doubt
 from broker.wire.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -32,6 +32,7 @@ Rows = dict[str, list[tuple[int, OffsetValue | None]]]
 
 async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
     each = context.turn.each
+    doubt = await find_group_doubt(context)
     if context.api_version >= GROUPS_VERSION_MIN:
         return OffsetFetchResponse(
             groups=[
@@ -39,6 +40,7 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
                     context,
                     group.group_id,
                     None if group.topics is None else [(topic.name, topic.partition_indexes) async for topic in each(group.topics)],
+                    doubt,
                 )
                 async for group in each({group.group_id: group async for group in each(request.groups)}.values())
             ]
@@ -46,7 +48,7 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
     asked = None if request.topics is None else [(topic.name, topic.partition_indexes) async for topic in each(request.topics)]
     code = 0
     try:
-        rows = await _rows(context, request.group_id, asked)
+        rows = await _rows(context, request.group_id, asked, doubt)
     except HeadgateError as error:
         code = error_code(error)
         rows = {name: [(partition, None) async for partition in each(partitions)] async for name, partitions in each(asked or ())}
@@ -72,10 +74,12 @@ async def handle(request: OffsetFetchRequest, context: Context) -> OffsetFetchRe
     )
 
 
-async def _group(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None) -> OffsetFetchResponseGroup:
+async def _group(
+    context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None, doubt: HeadgateError | None
+) -> OffsetFetchResponseGroup:
     each = context.turn.each
     try:
-        rows = await _rows(context, group_id, asked)
+        rows = await _rows(context, group_id, asked, doubt)
     except HeadgateError as error:
         return OffsetFetchResponseGroup(group_id=group_id, error_code=error_code(error))
     return OffsetFetchResponseGroup(
@@ -98,7 +102,9 @@ async def _group(context: Context, group_id: str, asked: list[tuple[str, list[in
     )
 
 
-async def _rows(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None) -> Rows:
+async def _rows(context: Context, group_id: str, asked: list[tuple[str, list[int]]] | None, doubt: HeadgateError | None) -> Rows:
+    if doubt is not None:
+        raise doubt
     each = context.turn.each
     if asked is None:
         rows: Rows = {}

@@ -6,10 +6,10 @@ offset -1, which is not an error.
 
 from __future__ import annotations
 
-from broker.runtime.errors import HeadgateError, RetryError
+from broker.runtime.errors import HeadgateError
 from broker.server.kafka.context import Context
 from broker.server.kafka.errors import error_code
-from broker.server.kafka.shared import check_leader_epoch
+from broker.server.kafka.shared import check_leader_epoch, find_doubt
 from broker.wire.kafka.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -21,11 +21,7 @@ from broker.wire.kafka.messages.offset_for_leader_epoch import (
 
 async def handle(request: OffsetForLeaderEpochRequest, context: Context) -> OffsetForLeaderEpochResponse:
     each = context.turn.each
-    refusal: HeadgateError | None = None
-    try:
-        await context.engine.confirm()
-    except RetryError as error:
-        refusal = error
+    refusal = await find_doubt(context)
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

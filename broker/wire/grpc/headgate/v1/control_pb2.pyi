@@ -45,7 +45,7 @@ class BrokerMember(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., host: _Optional[str] = ..., kafka_port: _Optional[int] = ..., grpc_port: _Optional[int] = ..., http_port: _Optional[int] = ..., rack: _Optional[str] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving", "clock_ms")
+    __slots__ = ("window_ms", "segments", "cpu_share", "memory_bytes", "connections", "version", "trouble", "draining", "late_ms", "serving", "clock_ms", "number")
     WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class LoadReport(_message.Message):
     LATE_MS_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
     CLOCK_MS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     window_ms: int
     segments: _containers.RepeatedCompositeFieldContainer[SegmentReport]
     cpu_share: float
@@ -68,7 +69,8 @@ class LoadReport(_message.Message):
     late_ms: int
     serving: bool
     clock_ms: int
-    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ..., late_ms: _Optional[int] = ..., serving: _Optional[bool] = ..., clock_ms: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, window_ms: _Optional[int] = ..., segments: _Optional[_Iterable[SegmentReport]] = ..., cpu_share: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., version: _Optional[int] = ..., trouble: _Optional[str] = ..., draining: _Optional[bool] = ..., late_ms: _Optional[int] = ..., serving: _Optional[bool] = ..., clock_ms: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class SegmentReport(_message.Message):
     __slots__ = ("segment_id", "partitions", "bytes_in", "bytes_out", "requests")
@@ -85,20 +87,22 @@ class SegmentReport(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., bytes_in: _Optional[_Iterable[int]] = ..., bytes_out: _Optional[_Iterable[int]] = ..., requests: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("welcome", "edits", "resign", "alive", "drain", "hold")
+    __slots__ = ("welcome", "edits", "resign", "alive", "drain", "hold", "promise")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     EDITS_FIELD_NUMBER: _ClassVar[int]
     RESIGN_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     edits: Edits
     resign: ResignOrder
     alive: Alive
     drain: DrainOrder
     hold: HoldOrder
-    def __init__(self, welcome: _Optional[Welcome] = ..., edits: _Optional[Edits] = ..., resign: _Optional[ResignOrder] = ..., alive: _Optional[Alive] = ..., drain: _Optional[DrainOrder] = ..., hold: _Optional[HoldOrder] = ...) -> None: ...
+    promise: Promise
+    def __init__(self, welcome: _Optional[Welcome] = ..., edits: _Optional[Edits] = ..., resign: _Optional[ResignOrder] = ..., alive: _Optional[Alive] = ..., drain: _Optional[DrainOrder] = ..., hold: _Optional[HoldOrder] = ..., promise: _Optional[Promise] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("snapshot", "version", "leader_incarnation_id", "leader_broker_id", "clock_ms")
@@ -169,6 +173,14 @@ class HeldWindow(_message.Message):
     segment_id: int
     leader_epoch: int
     def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., segment_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class Promise(_message.Message):
+    __slots__ = ("number", "span_ms")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SPAN_MS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    span_ms: int
+    def __init__(self, number: _Optional[int] = ..., span_ms: _Optional[int] = ...) -> None: ...
 
 class Alive(_message.Message):
     __slots__ = ("clock_ms", "store_ms")

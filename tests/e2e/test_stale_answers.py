@@ -1,0 +1,143 @@
+"""A broker that was stopped answers what waited in its sockets, and must not answer with what it knew before.
+
+Runs: three real brokers. One that leads a topic's partition and coordinates a group is stopped with SIGSTOP until another broker
+leads both, and a new record and a new position were acked there. Then requests are sent to the stopped broker, and it goes on.
+Compared: its answers with what was acked before they were asked. A mismatch means that a consumer reads records twice, or takes a
+log for shorter than it is.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.wire.grpc.headgate.v1 import control_pb2
+from tests.compat.topics import create_topic
+from tests.conftest import BrokerFactory
+from tests.support import oracle
+from tests.support.batches import batch
+from tests.support.broker_process import HOST, BrokerProcess
+from tests.support.cluster import Brokers, eventually
+from tests.support.wire import ClosedByPeer, RawConnection
+
+OFFSET_COMMIT, OFFSET_FETCH = 8, 9
+GROUPS = "__consumer_offsets"
+NOT_LEADER, NOT_COORDINATOR = 6, 16
+Order = control_pb2.ReshardRequest
+
+
+def commit(broker: BrokerProcess, offset: int) -> int:
+    """Commit the group's position. Returns the error code."""
+    rows = ({"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": ""},)
+    asked = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "topics": ({"name": "t", "partitions": rows},)}
+    with RawConnection(HOST, broker.kafka_port) as connection:
+        answer = oracle.call(connection, OFFSET_COMMIT, 7, asked)
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def produce(broker: BrokerProcess) -> int:
+    """Append one record. Returns the error code."""
+    data = {"name": "t", "partition_data": ({"index": 0, "records": batch([b"x"])},)}
+    with RawConnection(HOST, broker.kafka_port) as connection:
+        answer = oracle.call(connection, oracle.PRODUCE, 9, {"acks": -1, "timeout": 30_000, "topic_data": (data,)})
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+class Question:
+    """One request on a connection of its own, and what its answer says: (error code, offset)."""
+
+    def __init__(self, broker: BrokerProcess, api: int, version: int, values: dict[str, Any]) -> None:
+        self.api, self.version, self.values = api, version, values
+        self.connection = RawConnection(HOST, broker.kafka_port)
+
+    def send(self) -> None:
+        body = oracle.encode(self.api, self.version, self.values)
+        self.connection.send_request(self.api, self.version, body, flexible=oracle.is_flexible(self.api, self.version))
+
+    def answer(self) -> tuple[int, int] | None:
+        """None: the broker closed the connection."""
+        try:
+            frame = self.connection.receive_frame()
+        except ClosedByPeer:
+            return None
+        found = oracle.decode(self.api, self.version, frame[4:])
+        if self.api == oracle.FETCH:
+            part = found.responses[0].partitions[0]
+            return int(part.error_code), int(part.high_watermark)
+        part = found.topics[0].partitions[0]
+        return int(part.error_code or getattr(found, "error_code", 0)), int(
+            part.committed_offset if self.api == OFFSET_FETCH else part.offset
+        )
+
+
+def questions(broker: BrokerProcess) -> list[Question]:
+    """About the group's position, and the end of the log, to one broker; the connections are open."""
+    fetch_rows = ({"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1},)
+    return [
+        Question(broker, OFFSET_FETCH, 5, {"group_id": "g", "topics": ({"name": "t", "partition_indexes": (0,)},)}),
+        Question(
+            broker,
+            oracle.LIST_OFFSETS,
+            3,
+            {"replica_id": -1, "topics": ({"name": "t", "partitions": ({"partition_index": 0, "timestamp": -1},)},)},
+        ),
+        Question(
+            broker,
+            oracle.FETCH,
+            4,
+            {
+                "replica_id": -1,
+                "max_wait": 0,
+                "min_bytes": 0,
+                "max_bytes": 1 << 20,
+                "topics": ({"topic": "t", "partitions": fetch_rows},),
+            },
+        ),
+    ]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("leading", [False, True])
+def test_a_stopped_broker_does_not_answer_with_what_it_knew_before(
+    make_broker: BrokerFactory, tmp_path: Path, leading: bool
+) -> None:
+    brokers = Brokers(make_broker, tmp_path / "store", env={"HEADGATE_OFFSETS_TOPIC_NUM_PARTITIONS": "1"})
+    brokers.start()
+    create_topic(brokers.bootstrap, "t", 1)
+    leader = brokers.leader()
+    victim = leader if leading else next(broker for broker in brokers.all if broker is not leader)
+    eventually(lambda: any(commit(broker, 1) == 0 for broker in brokers.all), "the first commit makes the groups' topic")
+    for topic in ("t", GROUPS):
+        if brokers.leads(topic)[0] != brokers.number(victim):
+            (segment,) = brokers.segments(topic)
+            brokers.control("Reshard", Order(move=Order.Move(segment_id=segment.id, broker_id=brokers.number(victim))))
+    eventually(lambda: produce(victim) == 0, "the victim leads")
+    eventually(lambda: commit(victim, 1) == 0, "the victim holds the group")
+    with ExitStack() as open_connections:
+        asked = questions(victim)
+        for question in asked:
+            open_connections.enter_context(question.connection)
+        for question in asked:
+            question.send()
+            assert question.answer() == (0, 1), "while it leads it answers"
+        stop_and_ask(brokers, victim, asked)
+        for question, refusal in zip(asked, (NOT_COORDINATOR, NOT_LEADER, NOT_LEADER), strict=True):
+            answer = question.answer()
+            assert answer is None or answer[0] == refusal, f"a stale answer: {answer}"
+
+
+def stop_and_ask(brokers: Brokers, victim: BrokerProcess, asked: list[Question]) -> None:
+    """Stop a broker, write elsewhere, send requests to the stopped one, and let it go on."""
+    others = [broker for broker in brokers.all if broker is not victim]
+    victim.signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: any(produce(broker) == 0 for broker in others), "another broker leads the partition")
+        eventually(lambda: any(commit(broker, 2) == 0 for broker in others), "another broker holds the group")
+        for question in asked:
+            question.send()
+    finally:
+        victim.signal(signal.SIGCONT)
