@@ -27,24 +27,32 @@ from tests.support.wire import ClosedByPeer, RawConnection
 OFFSET_COMMIT, OFFSET_FETCH = 8, 9
 GROUPS = "__consumer_offsets"
 NOT_LEADER, NOT_COORDINATOR = 6, 16
+UNANSWERED = -1
 Order = control_pb2.ReshardRequest
+
+
+def asked_once(broker: BrokerProcess, api: int, version: int, values: dict[str, Any]) -> Any:
+    """A request and its answer; None where the broker closes the connection."""
+    try:
+        with RawConnection(HOST, broker.kafka_port) as connection:
+            return oracle.call(connection, api, version, values)
+    except (ClosedByPeer, ConnectionError):
+        return None
 
 
 def commit(broker: BrokerProcess, offset: int) -> int:
     """Commit the group's position. Returns the error code."""
     rows = ({"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": ""},)
     asked = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "topics": ({"name": "t", "partitions": rows},)}
-    with RawConnection(HOST, broker.kafka_port) as connection:
-        answer = oracle.call(connection, OFFSET_COMMIT, 7, asked)
-    return int(answer.topics[0].partitions[0].error_code)
+    answer = asked_once(broker, OFFSET_COMMIT, 7, asked)
+    return UNANSWERED if answer is None else int(answer.topics[0].partitions[0].error_code)
 
 
 def produce(broker: BrokerProcess) -> int:
     """Append one record. Returns the error code."""
     data = {"name": "t", "partition_data": ({"index": 0, "records": batch([b"x"])},)}
-    with RawConnection(HOST, broker.kafka_port) as connection:
-        answer = oracle.call(connection, oracle.PRODUCE, 9, {"acks": -1, "timeout": 30_000, "topic_data": (data,)})
-    return int(answer.responses[0].partition_responses[0].error_code)
+    answer = asked_once(broker, oracle.PRODUCE, 9, {"acks": -1, "timeout": 30_000, "topic_data": (data,)})
+    return UNANSWERED if answer is None else int(answer.responses[0].partition_responses[0].error_code)
 
 
 class Question:
@@ -123,11 +131,12 @@ def test_a_stopped_broker_does_not_answer_with_what_it_knew_before(
             open_connections.enter_context(question.connection)
         for question in asked:
             question.send()
-            assert question.answer() == (0, 1), "while it leads it answers"
+            answer = question.answer()
+            assert answer is not None and answer[0] == 0 and answer[1] >= 1, f"while it leads it answers: {answer}"
         stop_and_ask(brokers, victim, asked)
         for question, refusal in zip(asked, (NOT_COORDINATOR, NOT_LEADER, NOT_LEADER), strict=True):
             answer = question.answer()
-            assert answer is None or answer[0] == refusal, f"a stale answer: {answer}"
+            assert answer is None or answer[0] == refusal or (answer[0] == 0 and answer[1] >= 2), f"a stale answer: {answer}"
 
 
 def stop_and_ask(brokers: Brokers, victim: BrokerProcess, asked: list[Question]) -> None:
