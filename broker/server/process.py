@@ -18,7 +18,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from broker.runtime.clock import Clock, SteadyClock
 from broker.runtime.config import Settings
@@ -42,9 +42,23 @@ log = get_logger(__name__)
 
 GREETING_TURNS = 20
 """Turns of the loop for clients that knocked while the modules were read: enough to accept, read and answer ApiVersions."""
-HTTP_WAIT_S = 1.0
-"""How long the engine has the processor for itself before the health port is opened beside it: a long recovery must be visible."""
+HTTP_WAIT_S = 2.0
+"""Time that the engine has the processor for itself, from when its modules were read, before the health port is opened beside it: a
+long recovery must be visible. The modules do not count: on a starved machine they alone take seconds, and those of the health port
+would make it half as long again."""
 WILDCARDS = ("0.0.0.0", "::", "")
+
+
+class _EngineModules(NamedTuple):
+    """Modules that are imported while the Kafka port answers already."""
+
+    coordinator: Any
+    engine: Any
+    encoding: Any
+    wrappers: Any
+    opening: Any
+    keys: Any
+    cluster: Any
 
 
 class Process:
@@ -140,7 +154,8 @@ class Process:
             await asyncio.sleep(0)
         observe = await self._import("broker.server.observe")
         self._observer = observe.Observer(self.settings.broker_id, self.not_ready, self._kafka)
-        opening = self._loop.create_task(self._open_engine(), name="engine")
+        modules = await self._engine_modules()
+        opening = self._loop.create_task(self._open_engine(modules), name="engine")
         try:
             await asyncio.wait((opening,), timeout=HTTP_WAIT_S)
             if not opening.done():
@@ -157,46 +172,51 @@ class Process:
         log.info("broker_serving", line=self.line())
         on_ready(self.line())
 
-    async def _open_engine(self) -> tuple[Engine, Coordinator]:
+    async def _engine_modules(self) -> _EngineModules:
+        """Import what the engine is made of: most of the processor time that a start takes."""
+        return _EngineModules(
+            coordinator=await self._import("broker.engine.coordinator"),
+            engine=await self._import("broker.engine.engine"),
+            encoding=await self._import("broker.engine.encoding"),
+            wrappers=await self._import("broker.store.wrappers"),
+            opening=await self._import("broker.store.open"),
+            keys=await self._import("broker.engine.keys"),
+            cluster=await self._import("broker.control.cluster"),
+        )
+
+    async def _open_engine(self, modules: _EngineModules) -> tuple[Engine, Coordinator]:
         settings = self.settings
-        coordinator = await self._import("broker.engine.coordinator")
-        engines = await self._import("broker.engine.engine")
-        encoding = await self._import("broker.engine.encoding")
-        wrappers = await self._import("broker.store.wrappers")
-        opening = await self._import("broker.store.open")
-        keys = await self._import("broker.engine.keys")
-        create = settings.store_create or settings.store in opening.PRIVATE_URLS
+        create = settings.store_create or settings.store in modules.opening.PRIVATE_URLS
         # Opening may import boto3 and may wait for a disk.
         store = await self._loop.run_in_executor(
             None,
             lambda: cast(
                 "Store",
-                opening.open_store(
+                modules.opening.open_store(
                     settings.store,
                     fsync=cast("Fsync", settings.wal_fsync),
                     fsync_interval_ms=settings.wal_fsync_interval_ms,
-                    required_key=keys.CLUSTER_ID if settings.cluster_id or not create else "",
+                    required_key=modules.keys.CLUSTER_ID if settings.cluster_id or not create else "",
                 ),
             ),
         )
-        metered = wrappers.MeteredStore(store, self.clock)
+        metered = modules.wrappers.MeteredStore(store, self.clock)
         self._store = metered
         assert self._observer is not None
         metered.register(self._observer.metrics)
-        engine: Engine = engines.Engine(
+        engine: Engine = modules.engine.Engine(
             store=metered,
             settings=settings,
             clock=self.clock,
             incarnation_id=os.urandom(16).hex(),
             fail=self.stop,
-            encoders=encoding.Encoders(),
+            encoders=modules.encoding.Encoders(),
             create=create,
         )
-        module = await self._import("broker.control.cluster")
         host, kafka_port = self._advertised()
-        cluster: Cluster = module.Cluster(
+        cluster: Cluster = modules.cluster.Cluster(
             engine,
-            mine=module.Incarnation(
+            mine=modules.cluster.Incarnation(
                 id=engine.incarnation_id,
                 broker_id=settings.broker_id,
                 leader_epoch=-1,
@@ -215,7 +235,7 @@ class Process:
         self._cluster = cluster
         await cluster.start()
         self._engine = engine
-        groups: Coordinator = coordinator.Coordinator(engine, settings, self.clock)
+        groups: Coordinator = modules.coordinator.Coordinator(engine, settings, self.clock)
         self._groups = groups
         groups.start()
         return engine, groups

@@ -338,6 +338,39 @@ def test_the_kafka_path_imports_nothing_heavy() -> None:
     assert heavy & set(loaded.stdout.split()) == set()
 
 
+def test_the_health_port_does_not_delay_the_engine(tmp_path: Path) -> None:
+    """Where reading the engine's modules takes seconds, as on a starved machine, those of the health port wait for it."""
+    ports = [free_port() for _ in range(3)]
+    code = (
+        "import sys, time\n"
+        "from broker.cli.main import main\n"
+        "from broker.server import process\n"
+        "from broker.server.kafka.listener import KafkaServer\n"
+        "class Late:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'broker.engine.engine':\n"
+        "            time.sleep(1)\n"
+        "            process.HTTP_WAIT_S = 3600\n"
+        "process.HTTP_WAIT_S = 0.05\n"
+        "sys.meta_path.insert(0, Late())\n"
+        "serve = KafkaServer.serve\n"
+        "def look(self, *given):\n"
+        "    print('starlette' in sys.modules, flush=True)\n"
+        "    serve(self, *given)\n"
+        "KafkaServer.serve = look\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    doors = [f"--{door}-port={port}" for door, port in zip(("kafka", "grpc", "http"), ports, strict=True)]
+    command = [sys.executable, "-c", code, "broker", *doors, "--store", str(tmp_path / "store"), "--log-level", "warning"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"False\n", "the engine waited for the health port"
+            assert b"serves" in process.stdout.readline()
+        finally:
+            process.kill()
+
+
 # -- headgate up
 
 
