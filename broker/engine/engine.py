@@ -87,6 +87,7 @@ from broker.runtime.errors import (
 )
 from broker.runtime.logging import get_logger
 from broker.runtime.tasks import outlast, watch
+from broker.runtime.threads import Pool, Pools
 from broker.runtime.turns import Turns
 from broker.store.interface import Store
 from broker.store.open import PRIVATE_URLS
@@ -142,6 +143,7 @@ class Engine:
         fail: Callable[[HeadgateError], None],
         encoders: Encoders | None = None,
         create: bool = True,
+        pools: Pools = Pool,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -177,13 +179,14 @@ class Engine:
             complete=lead_everything(incarnation_id),
             fail=self._commit_failed,
         )
-        self.references = References(store, settings.gate_allowed_prefixes)
+        self.references = References(store, settings.gate_allowed_prefixes, pools)
         self.history = HistoryReader(
             self.references.locate,
             cache_bytes_max=settings.history_cache_bytes,
             parallel=settings.history_encoders,
             codec=Codec.named(settings.history_compression),
             encoders=encoders,
+            pools=pools,
         )
         self._reader = Reader(store, incarnation_id, settings.read_cache_bytes, self.history)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}

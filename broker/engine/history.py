@@ -16,7 +16,7 @@ import os
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
@@ -29,6 +29,7 @@ from broker.log.crc import crc32c
 from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
 from broker.runtime.logging import get_logger
 from broker.runtime.tasks import end_tasks, looked_at, outlast
+from broker.runtime.threads import Pool, Pools
 from broker.store.interface import Files, Readable
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class HistoryReader:
         cache_bytes_max: of encoded row groups that are kept.
         parallel: row groups, or parts of them, that are encoded at a time; so many and one more are in memory beside the cache.
         encoders: that encode them; closed with the reader. None: threads of this process do it.
+        pools: makes the reader's threads.
     """
 
     def __init__(
@@ -104,13 +106,14 @@ class HistoryReader:
         parallel: int,
         codec: Codec = Codec.NONE,
         encoders: Encoders | None = None,
+        pools: Pools = Pool,
     ) -> None:
         self._locate = locate
         self._codec = codec
         self._encoders = encoders
         self._encoder: Encode = encode if encoders is None else encoders.encode
-        self._small_work = ThreadPoolExecutor(1, thread_name_prefix="footers")
-        self._encode_work = ThreadPoolExecutor(parallel, thread_name_prefix="history")
+        self._small_work = pools(1, "footers")
+        self._encode_work = pools(parallel, "history")
         self._resting: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(parallel + 1)
         self._files: OrderedDict[_FileKey, _OpenFile] = OrderedDict()
@@ -408,7 +411,7 @@ class HistoryReader:
                 raise ClosedError(Reason.CLOSED, "the reader of history was closed") from None
             raise
 
-    def _run(self, call: Callable[[], _T], pool: ThreadPoolExecutor | None = None) -> asyncio.Future[_T]:
+    def _run(self, call: Callable[[], _T], pool: Executor | None = None) -> asyncio.Future[_T]:
         if self._closed:
             raise ClosedError(Reason.CLOSED, "the reader of history was closed")
         return asyncio.get_running_loop().run_in_executor(pool or self._small_work, call)

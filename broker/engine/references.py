@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from broker.cluster.gates import ParquetExtent, data_prefix, is_url
 from broker.log.crc import crc32c
 from broker.runtime.errors import FatalError, InvalidError, Reason
+from broker.runtime.threads import Pool, Pools
 from broker.store.interface import Readable, Store
 from broker.store.keys import check_key
 from broker.store.open import open_readable
@@ -28,6 +29,8 @@ CHECKS_MAX = 16
 GUESS_BYTES = 64 << 10
 """What is read from the end of a file at first; most footers are smaller."""
 FOOTER_BYTES_MAX = 64 << 20
+S3_CONNECTIONS_MAX = 16
+"""Requests to buckets of others at a time, for all of them together."""
 TAIL_BYTES = 8
 """Behind the metadata: its length, and the magic."""
 MAGIC = b"PAR1"
@@ -38,12 +41,16 @@ class References:
 
     Args:
         allowed: URLs under which files may lie that are not the cluster's own, with commas between them.
+        pools: makes the threads that read from buckets of others.
     """
 
-    def __init__(self, store: Store, allowed: str) -> None:
+    def __init__(self, store: Store, allowed: str, pools: Pools = Pool) -> None:
         self._store = store
         self._allowed = [prefix.strip().rstrip("/") + "/" for prefix in allowed.split(",") if prefix.strip()]
         self._stores: dict[str, Readable] = {}
+        # One pool for all of them, and before they are needed: no thread may have to begin while the broker serves.
+        has_buckets = any(prefix.startswith("s3://") for prefix in self._allowed)
+        self._pool = pools(S3_CONNECTIONS_MAX, "s3-others") if has_buckets else None
 
     def locate(self, path: str) -> tuple[Readable, str]:
         """The store and key of a path. Raises InvalidError(INVALID_REFERENCE) where it is not allowed."""
@@ -55,7 +62,7 @@ class References:
                 try:
                     check_key(key)
                     if prefix not in self._stores:
-                        self._stores[prefix] = open_readable(prefix)
+                        self._stores[prefix] = open_readable(prefix, self._pool)
                 except (InvalidError, FatalError) as error:
                     raise InvalidError(Reason.INVALID_REFERENCE, f"{error.message} path=`{path[:300]}`") from error
                 return self._stores[prefix], key
@@ -69,6 +76,8 @@ class References:
         for store in self._stores.values():
             await store.close()
         self._stores.clear()
+        if self._pool is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
 
     async def check(self, topic_id: uuid.UUID, extents: Sequence[ParquetExtent], *, absolute: bool) -> None:
         """Judge files.

@@ -169,6 +169,8 @@ class Sweeper:
                     self._unswept.pop()
             except HeadgateError as error:
                 log.warning("retention_failed", error=error.message)
+            except MemoryError:
+                raise  # it ends the broker
             except Exception as error:  # it looks again: else the store would grow for ever, and nobody would know why
                 log.exception("retention_failed", error)
 

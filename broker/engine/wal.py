@@ -16,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from broker.engine.partition import PartitionLog
 from broker.engine.wal_group import GroupWriter, Pending
 from broker.runtime.errors import ClosedError, HeadgateError, Reason
 from broker.runtime.scheduling import take_short_turns
+from broker.runtime.threads import Thread, begin
 
 DurableCallback: TypeAlias = Callable[[HeadgateError | None], None]
 
@@ -145,7 +146,7 @@ class AppendWal:
         self._wake = threading.Lock()
         """Held while the thread works or sleeps; released once by whoever takes `_sleeping` back. Bare, to be quick."""
         self._wake.acquire()
-        self._thread = threading.Thread(target=self._run, name="wal", daemon=True)
+        self._threads: Sequence[Thread] = ()
 
     @property
     def appended_batches(self) -> int:
@@ -156,7 +157,7 @@ class AppendWal:
         return self._acks.durable
 
     def start(self) -> None:
-        self._thread.start()
+        self._threads = begin("wal", self._run)
 
     # -- the loop's half
 
@@ -207,7 +208,7 @@ class AppendWal:
         self.stalled = None
 
     async def close(self) -> None:
-        if not self._thread.is_alive():
+        if not any(thread.is_alive() for thread in self._threads):
             return
         if self._fresh:
             self._flush()
@@ -219,7 +220,8 @@ class AppendWal:
         if self.stalled is not None:
             self._writer.give_up.set()
         await self._ended.wait()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._acks.fail(ClosedError(Reason.CLOSED, "the broker is closing"))
 
     # -- the thread's half

@@ -14,6 +14,7 @@ import threading
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -31,6 +32,7 @@ from broker.log.chunk import (
 )
 from broker.runtime.clock import Clock
 from broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
+from broker.runtime.threads import Pool
 from broker.store.interface import Appender, AppendFile
 
 _T = TypeVar("_T")
@@ -121,12 +123,16 @@ class GroupWriter:
         self._first_bytes = self._next_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes) if synced else 0
         self._prepared: tuple[AppendFile, int] | None = None
         """The next chunk's file, and the room in it."""
-        self._preparing: threading.Thread | None = None
+        self._preparer: Pool | None = None
+        """The thread that prepares files; None until `open`, and where nothing is prepared."""
+        self._preparing: Future[None] | None = None
         self._uncut: _Cut | None = None
         """The chunk before, as long as nothing was written behind it."""
 
     def open(self) -> None:
         """Begin the first chunk. Raises FatalError, ClosedError."""
+        if self._synced:
+            self._preparer = Pool(1, "wal-prepare")
         self._begin()
 
     def write(self, queue: list[Pending]) -> None:
@@ -287,9 +293,8 @@ class GroupWriter:
         """Make the next chunk's file ready meanwhile, and cut the one before, so that no roll waits for a disk to free blocks or to
         write zeros. Not before something is written to this one: a broker that is about to go writes nothing more."""
         before, self._uncut = self._uncut, None
-        arguments = before, self._number + 1, self._next_bytes, self._filled
-        self._preparing = threading.Thread(target=self._prepare, args=arguments, name="wal-prepare", daemon=True)
-        self._preparing.start()
+        assert self._preparer is not None
+        self._preparing = self._preparer.submit(self._prepare, before, self._number + 1, self._next_bytes, self._filled)
 
     def _prepare(self, before: _Cut | None, number: int, size_bytes: int, filled: bool) -> None:
         if before is not None:
@@ -300,13 +305,15 @@ class GroupWriter:
             self._prepared = file, size_bytes
 
     def _join(self) -> None:
-        if self._preparing is not None:
-            self._preparing.join()
-            self._preparing = None
+        preparing, self._preparing = self._preparing, None
+        if preparing is not None:
+            preparing.result()
 
     def release(self) -> None:
         """Close what is open. The WAL is not usable afterwards."""
         self._join()
+        if self._preparer is not None:
+            self._preparer.shutdown()
         if self._uncut is not None:
             self._uncut.cut()
         for file in (self._file, self._prepared and self._prepared[0]):

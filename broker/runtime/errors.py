@@ -75,6 +75,7 @@ class Reason(StrEnum):
     STORE_FULL = "store_full"
     CORRUPT_STORE = "corrupt_store"
     INTERNAL = "internal"
+    OUT_OF_MEMORY = "out_of_memory"
 
 
 class HeadgateError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -37,6 +38,8 @@ def known(error: BaseException, part: str) -> HeadgateError:
     """Any error of a part of the broker as one with a reason; what nobody foresaw is logged with its traceback first."""
     if isinstance(error, HeadgateError):
         return error
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return FatalError(Reason.OUT_OF_MEMORY, f"out of memory in the {part}")
     log.exception("unexpected_error", error, part=part)
     return FatalError(Reason.INTERNAL, f"unexpected error of the {part}, see the log: {type(error).__name__}: {error}")
 

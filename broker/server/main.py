@@ -20,6 +20,7 @@ from types import FrameType
 from broker.runtime import descriptors
 from broker.runtime.config import Settings
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from broker.runtime.out_of_memory import OutOfMemory
 from broker.runtime.modules import without_pandas
 from broker.runtime.scheduling import take_short_turns
 from broker.server import ports
@@ -34,6 +35,9 @@ EXIT_SIGNAL = 128
 SWITCH_INTERVAL_S = 0.0002
 """How long the WAL's thread waits for the interpreter after a write while the loop is busy, several times a group. Python's 5 ms
 would be more than the write itself; with much less, switching costs more than it gives."""
+
+WORK_THREADS = 4
+"""Threads for calls that wait or compute beside the loop: imports, files of others, what judges references."""
 
 SUPERVISED = "HEADGATE_SUPERVISED"
 """In the environment of a broker that is to end when its standard input does: its supervisor holds the other end, so a supervisor
@@ -62,17 +66,29 @@ def run(settings: Settings) -> int:
     from broker.runtime import logging
 
     logging.configure(settings.log_level, settings.log_format)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_main(settings, kafka, http))
+    out_of_memory = OutOfMemory(_name(settings))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_main(settings, kafka, http, out_of_memory))
+    except MemoryError:
+        out_of_memory.end()
 
 
-async def _main(settings: Settings, kafka: socket.socket, http: socket.socket) -> int:
+async def _main(settings: Settings, kafka: socket.socket, http: socket.socket, out_of_memory: OutOfMemory) -> int:
     import asyncio
 
+    from broker.runtime.threads import Pool
+    from broker.runtime.watchdog import Watchdog
     from broker.server.process import Process
 
     loop = asyncio.get_running_loop()
-    process = Process(settings, kafka=kafka, http=http)
+    out_of_memory.install(loop)
+    try:
+        loop.set_default_executor(Pool(WORK_THREADS, "work"))
+        watchdog = Watchdog(loop, settings.loop_timeout_ms, out_of_memory.end_still)
+    except HeadgateError as failure:
+        return report(settings, failure)
+    process = Process(settings, kafka=kafka, http=http, out_of_memory=out_of_memory)
 
     def on_signal(number: int) -> None:
         if process.stopping:
@@ -89,6 +105,7 @@ async def _main(settings: Settings, kafka: socket.socket, http: socket.socket) -
     if os.environ.get(SUPERVISED) == "1":
         loop.add_reader(0, on_input)
     error = await process.run(on_ready=_ready)
+    watchdog.close()
     if error is None:
         return EXIT_OK
     code = report(settings, error)
@@ -107,7 +124,7 @@ def _ready(line: str) -> None:
 
 def report(settings: Settings, error: HeadgateError) -> int:
     """Say on one line of stderr why the broker ends. Returns the exit code."""
-    sys.stderr.write(f"headgate broker {settings.broker_id}: {' '.join(error.message.split())}{_hint(settings, error)}\n")
+    sys.stderr.write(f"{_name(settings)}: {' '.join(error.message.split())}{_hint(settings, error)}\n")
     sys.stderr.flush()
     if isinstance(error, FencedError):
         return EXIT_FENCED
@@ -118,6 +135,10 @@ def report(settings: Settings, error: HeadgateError) -> int:
 def _needs_create(settings: Settings, error: HeadgateError) -> bool:
     """Whether the store is empty, and nothing says that a cluster is to be in it: starting again does not help then."""
     return error.reason is Reason.STORE_MISSING and not settings.cluster_id
+
+
+def _name(settings: Settings) -> str:
+    return f"headgate broker {settings.broker_id}"
 
 
 def _hint(settings: Settings, error: HeadgateError) -> str:

@@ -24,6 +24,7 @@ from broker.runtime.clock import Clock, SteadyClock
 from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, Reason, RetryError
 from broker.runtime.logging import get_logger
+from broker.runtime.out_of_memory import OutOfMemory
 from broker.runtime.tasks import known
 from broker.server import ports
 from broker.server.kafka.listener import KafkaServer
@@ -67,10 +68,12 @@ class Process:
     Args:
         kafka: the listening socket of the Kafka port.
         http: the listening socket of the HTTP port.
+        out_of_memory: ends the process where a part has no memory left.
     """
 
-    def __init__(self, settings: Settings, *, kafka: socket.socket, http: socket.socket) -> None:
+    def __init__(self, settings: Settings, *, kafka: socket.socket, http: socket.socket, out_of_memory: OutOfMemory) -> None:
         self.settings = settings
+        self._out_of_memory = out_of_memory
         self.clock = SteadyClock(Clock(), settings.clock_difference_max_ms)
         self.phase: Literal["starting", "serving", "stopping", "ended"] = "starting"
         self.stuck = False
@@ -96,6 +99,8 @@ class Process:
 
     def stop(self, error: HeadgateError | None = None) -> None:
         """End this broker; `error` is why, None if it was asked for. Only the first call counts."""
+        if error is not None and error.reason is Reason.OUT_OF_MEMORY:
+            self._out_of_memory.end()
         if not self._end.done():
             self._end.set_result(error)
 
@@ -142,6 +147,8 @@ class Process:
 
     def _thread_failed(self, failure: threading.ExceptHookArgs) -> None:
         """A thread died of an error that nobody foresaw: what it did is not done any more, so the broker must not go on."""
+        if isinstance(failure.exc_value, MemoryError):
+            self._out_of_memory.end()
         name = "process" if failure.thread is None else failure.thread.name
         error = known(failure.exc_value or failure.exc_type(), f"thread {name}")
         self._loop.call_soon_threadsafe(self.stop, error)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TypeVar
 
 from broker.runtime.errors import ClosedError, Reason
+from broker.runtime.threads import Pool
 from broker.store.interface import Appender, Buffer, ObjectInfo
 from broker.store.keys import check_key, check_listing, check_range, views
 from broker.store.local_append import Fsync, LocalAppender
 from broker.store.local_files import LocalFiles
 
 THREADS = 4
-"""More would only queue at the disk; they start when they are needed."""
+"""Calls to the disk at a time. More would only queue at the disk."""
 FSYNC_INTERVAL_MS = 100
 
 _T = TypeVar("_T")
@@ -32,7 +33,7 @@ class LocalStore:
         required_key: see LocalFiles.
 
     Raises:
-        FatalError, RetryError: see LocalFiles.
+        FatalError, RetryError: see LocalFiles; FatalError(OUT_OF_MEMORY) where threads do not start.
     """
 
     def __init__(
@@ -45,12 +46,12 @@ class LocalStore:
         threads: int = THREADS,
     ) -> None:
         self._files = LocalFiles(root, required_key)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._files.close)
             self._appender = LocalAppender(self._files, fsync, fsync_interval_ms)
-        except BaseException:
-            self._files.close()
-            raise
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="store")
+            undo.callback(self._appender.close)
+            self._pool = Pool(threads, "store")
+            undo.pop_all()
         self._closed = False
 
     @property

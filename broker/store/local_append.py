@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from broker.runtime.threads import begin
 from broker.store.interface import AppendFile, Buffer
 from broker.store.keys import check_key
 from broker.store.local_files import CREATE_TRIES, LocalFiles
@@ -223,14 +224,11 @@ class _Syncer:
         self._lock = threading.Lock()
         self._files: set[LocalAppendFile] = set()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads = begin("wal-fdatasync", self._run)
 
     def add(self, file: LocalAppendFile) -> None:
         with self._lock:
             self._files.add(file)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="wal-fdatasync", daemon=True)
-                self._thread.start()
 
     def remove(self, file: LocalAppendFile) -> None:
         with self._lock:
@@ -238,9 +236,7 @@ class _Syncer:
 
     def close(self) -> None:
         self._stop.set()
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
+        for thread in self._threads:
             thread.join()
 
     def _run(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Executor
 
 from broker.runtime.clock import Clock
 from broker.runtime.errors import InvalidError, Reason
@@ -54,13 +55,16 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
     return _open_local(url, fsync, fsync_interval_ms, required_key)
 
 
-def open_readable(url: str) -> Readable:
+def open_readable(url: str, pool: Executor | None = None) -> Readable:
     """Somebody else's files, to be read only, at `file:///path` or `s3://bucket/prefix`. Nothing is written there, not even to try.
+
+    Args:
+        pool: threads for requests to S3; None: the store has its own.
 
     Raises InvalidError(INVALID_CONFIG), FatalError(STORE_MISCONFIGURED) as `open_store`.
     """
     if url.startswith("s3://"):
-        return _open_s3(url.rstrip("/"))
+        return _open_s3(url.rstrip("/"), pool)
     if url.startswith("file:///"):
         from urllib.parse import unquote
 
@@ -76,13 +80,13 @@ def _open_local(path: str, fsync: Fsync, fsync_interval_ms: int, required_key: s
     return LocalStore(path, fsync=fsync, fsync_interval_ms=fsync_interval_ms, required_key=required_key)
 
 
-def _open_s3(url: str) -> Store:
+def _open_s3(url: str, pool: Executor | None = None) -> Store:
     import random
 
     from broker.store.s3 import open_s3
     from broker.store.wrappers import RetryingStore
 
-    return RetryingStore(open_s3(url), clock=Clock(), sleep=asyncio.sleep, random=random.random)
+    return RetryingStore(open_s3(url, pool), clock=Clock(), sleep=asyncio.sleep, random=random.random)
 
 
 def _unknown(url: str, hint: str) -> InvalidError:

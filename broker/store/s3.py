@@ -18,11 +18,12 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from broker.runtime.errors import ClosedError, FatalError, InvalidError, Reason, RetryError
+from broker.runtime.threads import Pool
 from broker.store.interface import Appender, Buffer, ObjectInfo
 from broker.store.keys import check_key, check_listing, check_range, not_found, views
 
@@ -93,6 +94,7 @@ class S3Store:
         region: of the bucket.
         connections_max: requests at a time.
         connect_timeout_s, read_timeout_s: silence after which a request fails with RetryError.
+        pool: threads for its requests, which the owner of the pool ends. None: it has its own.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class S3Store:
         connections_max: int = CONNECTIONS_MAX,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         read_timeout_s: float = READ_TIMEOUT_S,
+        pool: Executor | None = None,
     ) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
@@ -113,7 +116,8 @@ class S3Store:
         self._connections_max = connections_max
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
-        self._pool = ThreadPoolExecutor(connections_max, thread_name_prefix="s3")
+        self._own_pool = Pool(connections_max, "s3") if pool is None else None
+        self._pool = self._own_pool or pool
         self._connecting = threading.Lock()
         self._client: Any = None
         """Set when the probe has passed."""
@@ -192,7 +196,8 @@ class S3Store:
         await asyncio.get_running_loop().run_in_executor(None, self._shut_down)
 
     def _shut_down(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        if self._own_pool is not None:
+            self._own_pool.shutdown(cancel_futures=True)
         if self._client is not None:
             self._client.close()
 
@@ -426,7 +431,11 @@ def _is_key(key: str) -> bool:
     return True
 
 
-def open_s3(url: str) -> S3Store:
-    """The store at an `s3://` URL; nothing is asked of the server yet. Raises InvalidError(INVALID_CONFIG)."""
+def open_s3(url: str, pool: Executor | None = None) -> S3Store:
+    """The store at an `s3://` URL; nothing is asked of the server yet. Raises InvalidError(INVALID_CONFIG).
+
+    Args:
+        pool: see S3Store.
+    """
     bucket, prefix, options = parse_s3_url(url)
-    return S3Store(bucket, prefix, endpoint_url=options.get("endpoint"), region=options.get("region"))
+    return S3Store(bucket, prefix, endpoint_url=options.get("endpoint"), region=options.get("region"), pool=pool)

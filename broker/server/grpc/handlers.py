@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError, Message
 
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
+from broker.runtime.out_of_memory import left_half_done
 from broker.runtime.metrics import Labels
 from broker.server.grpc.errors import LEADER_KEY, REASON_KEY, STATUS, leader_of, shown
 from broker.wire.grpc.methods import Method, methods
@@ -147,6 +148,8 @@ def _stream(
 
 
 async def _abort(method: Method, context: Context, error: Exception) -> None:
+    if isinstance(error, MemoryError):
+        left_half_done(asyncio.get_running_loop(), error)
     if isinstance(error, grpc.aio.AbortError):
         raise error
     if context.cancelled() or (isinstance(error, grpc.aio.BaseError) and not isinstance(error, grpc.aio.UsageError)):

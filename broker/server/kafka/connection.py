@@ -33,7 +33,7 @@ import asyncio
 import os
 import struct
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
@@ -42,6 +42,7 @@ from broker.log.batch import Buffer
 from broker.log.check import Source
 from broker.runtime.errors import HeadgateError
 from broker.runtime.logging import get_logger
+from broker.runtime.out_of_memory import left_half_done
 from broker.runtime.steps import Steps, finish
 from broker.server.kafka import fetch, produce
 from broker.server.kafka.produce import Malformed, produce_again
@@ -362,13 +363,26 @@ class Connection(asyncio.BufferedProtocol):
         first = min(size, FRAME_BYTES_FIRST)
         if first < size and engine is not None and engine.pool.has_free(size) and self._server.has_room(size):
             first = size
-        self._frame = bytearray(first) if engine is None else engine.pool.take(first)
-        self._frame_view = memoryview(self._frame)[:first]
+        frame = self._frame_buffer(first)
+        if frame is None:
+            return
+        self._frame = frame
+        self._frame_view = memoryview(frame)[:first]
         self._behind_large = size >= LARGE_FRAME_BYTES
         self._filled = len(received)
         self._frame_view[: self._filled] = received
         self.frame_since = self.active_at
         self._reserve(first)
+
+    def _frame_buffer(self, size: int) -> bytearray | None:
+        """Memory for a frame, or a part of one. None where there is none: nothing was done with the frame yet, so this ends only its
+        connection."""
+        engine = self._server.engine
+        try:
+            return bytearray(size) if engine is None else engine.pool.take(size)
+        except MemoryError:
+            self.drop("out_of_memory", f"there is no memory for a request. size=`{size}`")
+            return None
 
     def _next_size(self) -> int:
         return min(self._frame_size, 2 * self._filled)
@@ -389,8 +403,11 @@ class Connection(asyncio.BufferedProtocol):
         assert old is not None and view is not None
         engine = self._server.engine
         size = self._next_size()
-        self._frame = bytearray(size) if engine is None else engine.pool.take(size)
-        self._frame_view = memoryview(self._frame)[:size]
+        frame = self._frame_buffer(size)
+        if frame is None:
+            return
+        self._frame = frame
+        self._frame_view = memoryview(frame)[:size]
         self._frame_view[: self._filled] = view
         view.release()
         if engine is not None:
@@ -451,7 +468,8 @@ class Connection(asyncio.BufferedProtocol):
         self._end_of_produce()
         if api == FETCH and fetch.VERSION_MIN <= version <= fetch.VERSION_MAX and engine is not None:
             if end - start > SMALL_FETCH_BYTES:
-                self._spawn(self._answer_alone(bytes(buffer[start:end]), self._open_slot(end - start)))
+                work = self._answer_alone(bytes(buffer[start:end]), self._open_slot(end - start))
+                self._spawn(work, ended=self._fetch_ended)
                 return
             frame = buffer[:end]
             position = self._skip_header(frame, start, client_size, version >= fetch.FLEXIBLE)
@@ -592,14 +610,18 @@ class Connection(asyncio.BufferedProtocol):
         # The time is that at which the request was read: a process that was stopped while it waited in the socket finds no proof.
         if self.active_at < engine.proof.valid_until_s and max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
             total, failed, left = 0, False, False
-            for portion in request.portions:
-                total, bad, cold = fetch.collect(engine, request.version, portion, total, max_bytes, self.reader)
-                failed = failed or bad
-                left = left or bool(cold)
+            try:
+                for portion in request.portions:
+                    total, bad, cold = fetch.collect(engine, request.version, portion, total, max_bytes, self.reader)
+                    failed = failed or bad
+                    left = left or bool(cold)
+            except MemoryError:
+                self.drop("out_of_memory", "there is no memory for an answer")
+                return
             if not left and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
                 self.fill_counted(slot, finish(self._respond_fetch(engine, request, correlation_id, failed)))
                 return
-        self._spawn(self.fetch_later(request, correlation_id, slot, server.turns.begin()))
+        self._spawn(self.fetch_later(request, correlation_id, slot, server.turns.begin()), ended=self._fetch_ended)
 
     async def fetch_later(self, request: fetch.FetchRequest, correlation_id: int, slot: Slot, turn: Turn) -> None:
         """Answer a fetch that is large, or must wait."""
@@ -750,16 +772,29 @@ class Connection(asyncio.BufferedProtocol):
         except PARSE_ERRORS as error:
             self.drop("malformed_request", str(error))
 
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+    def _spawn(
+        self, work: Coroutine[object, object, None], *, ended: Callable[[asyncio.Task[None]], None] | None = None
+    ) -> None:
         task = self._server.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
+        task.add_done_callback(ended or self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """A request that broke our own code ends its connection: without an answer the client would wait for ever."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, MemoryError):
+            left_half_done(self._server.loop, error)
+        self._fetch_ended(task)
+
+    def _fetch_ended(self, task: asyncio.Task[None]) -> None:
+        """A request that broke our own code ends its connection: without an answer the client would wait for ever.
+
+        So does a fetch for which there is no memory: it changes nothing.
+        """
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if isinstance(error, MemoryError):
+            self.drop("out_of_memory", "there is no memory for an answer")
+        elif error is not None:
             log.exception("request_broke", error, peer=self.peer)
             self.drop("request_broke", str(error))
 

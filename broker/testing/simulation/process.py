@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from random import Random
 from typing import Any
 
@@ -133,8 +134,15 @@ class Broker:
         store: Store = self.view
         if self._retrying:
             store = RetryingStore(self.view, clock=self.clock, sleep=asyncio.sleep, random=self._random.random)
-        clock = SteadyClock(self.clock, self._settings.clock_difference_max_ms)
-        self.engine = Engine(store=store, settings=self._settings, clock=clock, incarnation_id=self.incarnation_id, fail=self.stop)
+        self.engine = Engine(
+            store=store,
+            settings=self._settings,
+            clock=SteadyClock(self.clock, self._settings.clock_difference_max_ms),
+            incarnation_id=self.incarnation_id,
+            fail=self.stop,
+            # The loop does the work of threads at once, and a process that is killed could not end them.
+            pools=lambda threads, name: Executor(),
+        )
         host, _, port = self.address.rpartition(":")
         self.cluster = Cluster(
             self.engine,

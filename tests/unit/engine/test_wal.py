@@ -600,12 +600,15 @@ def test_room_is_filled_with_zeros_while_groups_are_small(clock: ManualClock, mo
     small, large = batches(700, sizes=(900,)), batches(24, sizes=(30_000,))
     for one in small:
         chunks.writer.write([one])
+    chunks.writer._join()
     assert len(made) == 3 and all(made), "two chunks are full, and the next one is ready"
     for at in range(0, len(large), 4):
         chunks.writer.write(large[at : at + 4])
+    chunks.writer._join()
     assert made == [True, True, True, True, False], "the third one has groups of both kinds, the fourth one of the large kind"
     for one in batches(350, sizes=(900,)):
         chunks.writer.write([one])
+    chunks.writer._join()
     assert made[-1], "small ones again"
     chunks.end()
 

@@ -1,0 +1,52 @@
+"""A broker that has no memory at one place: `python -m tests.support.short_of_memory PLACE FILE broker ...`.
+
+Once FILE exists, the function at PLACE raises MemoryError each time that it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from broker.cli.main import main
+from broker.engine.engine import Engine
+from broker.engine.wal_group import GroupWriter
+from broker.log.buffers import BufferPool
+from broker.server.grpc.admin_service import AdminService
+from broker.server.kafka import fetch
+from broker.server.kafka.connection import Connection
+from broker.server.kafka.listener import KafkaServer
+from broker.store.local_files import LocalFiles
+
+PLACES: dict[str, tuple[Any, str]] = {
+    "frame": (BufferPool, "take"),
+    "fetch": (fetch, "collect"),
+    "append": (Engine, "append_parsed"),
+    "wal": (GroupWriter, "write"),
+    "timer": (KafkaServer, "_on_sweep"),
+    "cold": (KafkaServer, "answer"),
+    "store": (LocalFiles, "put_if_absent"),
+    "flush": (Connection, "_end_of_produce"),
+    "grpc": (AdminService, "status"),
+}
+
+
+def starve(place: str, file: Path) -> None:
+    """From now on there may be no memory at a place."""
+    owner, name = PLACES[place]
+    right = getattr(owner, name)
+
+    def call(*given: Any, **named: Any) -> Any:
+        return _fail() if file.exists() else right(*given, **named)
+
+    setattr(owner, name, call)
+
+
+def _fail() -> NoReturn:
+    raise MemoryError
+
+
+if __name__ == "__main__":
+    starve(sys.argv[1], Path(sys.argv[2]))
+    sys.exit(main(sys.argv[3:]))

@@ -1,0 +1,114 @@
+"""Threads that run before they are needed, and what happens where they cannot begin, or where the loop stands still.
+
+Runs: `begin`, `Pool` and `Watchdog` with real threads; a thread that is lost at its beginning is one that the system begins
+and that never runs, as with too little memory. Compared: what runs, what is raised, what is called. A mismatch means a broker that
+waits for ever for a thread that there is not, or one that ends though it works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from broker.runtime import threads
+from broker.runtime.errors import FatalError, Reason
+from broker.runtime.threads import Pool, begin
+from broker.runtime.watchdog import Watchdog
+
+PATIENCE_S = 60.0
+
+
+def names(prefix: str) -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith(prefix)}
+
+
+def test_all_threads_of_a_pool_run_before_there_is_work() -> None:
+    pool = Pool(3, "early")
+    assert names("early") == {"early_0", "early_1", "early_2"}
+    pool.shutdown()
+    assert names("early") == set()
+
+
+def test_a_pool_works_in_order_and_gives_results_and_errors_back() -> None:
+    seen: list[int] = []
+
+    def work(number: int) -> int:
+        seen.append(number)
+        if number == 1:
+            raise MemoryError
+        return number * 10
+
+    pool = Pool(1, "ordered")
+    futures = [pool.submit(work, number) for number in range(3)]
+    pool.shutdown()
+    assert seen == [0, 1, 2]
+    assert (futures[0].result(), futures[2].result()) == (0, 20)
+    assert isinstance(futures[1].exception(), MemoryError)
+    with pytest.raises(RuntimeError, match="shut down"):
+        pool.submit(work, 3)
+
+
+def test_work_that_waits_is_cancelled_where_that_is_asked_for() -> None:
+    go = threading.Event()
+    pool = Pool(1, "cancelled")
+    first = pool.submit(go.wait)
+    while not first.running():
+        time.sleep(0.001)
+    second = pool.submit(go.wait)
+    pool.shutdown(wait=False, cancel_futures=True)
+    go.set()
+    pool.shutdown()
+    assert first.result() and second.cancelled()
+
+
+async def test_a_pool_serves_a_loop() -> None:
+    pool = Pool(2, "loop")
+    try:
+        assert await asyncio.get_running_loop().run_in_executor(pool, threading.current_thread) is not threading.current_thread()
+    finally:
+        pool.shutdown()
+
+
+def lost(*given: object) -> int:
+    """The system has begun a thread, and it ends before it can say so."""
+    return 1
+
+
+def refused(*given: object) -> int:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("outcome", [lost, refused])
+def test_a_thread_that_does_not_begin_is_an_error_that_says_memory(
+    monkeypatch: pytest.MonkeyPatch, outcome: Callable[..., int]
+) -> None:
+    monkeypatch.setattr(threading, "_start_new_thread", outcome)
+    monkeypatch.setattr(threads, "START_TIMEOUT_S", 0.1)
+    for start in (lambda: begin("lost", lambda: None), lambda: Pool(2, "lost")):
+        with pytest.raises(FatalError, match="out of memory") as raised:
+            start()
+        assert raised.value.reason is Reason.OUT_OF_MEMORY
+
+
+async def test_a_loop_that_stands_still_is_told_of() -> None:
+    ended = threading.Event()
+    watchdog = Watchdog(asyncio.get_running_loop(), 100, ended.set)
+    try:
+        assert ended.wait(PATIENCE_S), "the loop stands here, and nobody has seen it"
+    finally:
+        watchdog.close()
+
+
+async def test_a_loop_that_turns_is_left_alone() -> None:
+    ended = threading.Event()
+    watchdog = Watchdog(asyncio.get_running_loop(), 1000, ended.set)
+    try:
+        for _ in range(15):
+            await asyncio.sleep(0.1)
+        assert not ended.is_set()
+    finally:
+        watchdog.close()
