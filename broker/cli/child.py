@@ -12,20 +12,25 @@ import dataclasses
 import os
 import re
 import signal
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import TextIO
 
 from broker.runtime.config import ENVIRONMENT_PREFIX, Settings
 from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
 from broker.runtime.modules import found_by
 from broker.server import ports
-from broker.server.main import SUPERVISED
+from broker.server.main import KAFKA_SOCKET, SUPERVISED
 from broker.store.open import PRIVATE_URLS
 
 LINE_BYTES_MAX = 1 << 20
 """A line of a child's that is longer is passed on in pieces."""
+LOOKS = 15
+"""Looks in a row without a sign of life between them, until a broker is killed."""
+START_PARTS = 4
+"""Times that the first sign of life may take longer than the others."""
 STRIDE = 10
 """Between the ports of two brokers: 9092, 9102, 9112 ..., or further on where those are taken."""
 
@@ -55,6 +60,9 @@ class Places:
         self._first = settings
         self._steps: dict[int, int] = {0: 0}
         """By slot: how many strides its ports are from the first one's."""
+        self._kept: dict[int, socket.socket] = {}
+        """By slot: the listening socket of its Kafka port, which outlives the broker's process. Clients that come meanwhile wait
+        there for the next one; where they are refused, they come again after pauses that grow."""
 
     def settings(self, slot: int) -> Settings:
         """Of the broker in a slot; its ports are what they were before, unless somebody else has taken them.
@@ -66,7 +74,7 @@ class Places:
             return first
         taken = {step for other, step in self._steps.items() if other != slot}
         step = self._steps.get(slot, slot)
-        while step in taken or not self._is_free(step):
+        while step in taken or not self._is_free(step, but_kafka=slot in self._kept and step == self._steps.get(slot)):
             step += 1
         self._steps[slot] = step
         return self._at(step, first.broker_id + slot)
@@ -80,10 +88,36 @@ class Places:
                 raise FatalError(Reason.INVALID_CONFIG, f"no free ports are left for another broker. first=`{port}`")
         return dataclasses.replace(self._first, **values)  # type: ignore[arg-type]
 
-    def _is_free(self, step: int) -> bool:
+    def listen(self, slot: int, settings: Settings) -> socket.socket:
+        """The listening socket of a broker's Kafka port: the one that is kept, or a new one, which is kept from now on.
+
+        Raises FatalError(INVALID_CONFIG): the port is taken.
+        """
+        kept = self._kept.get(slot)
+        if kept is not None and settings.kafka_port not in (0, ports.address(kept)[1]):
+            self.release(slot)  # the broker has moved
+            kept = None
+        if kept is None:
+            kept = self._kept[slot] = ports.listen(settings.host, settings.kafka_port, "kafka_port")
+        else:
+            ports.listen_again(kept)
+        return kept
+
+    def release(self, slot: int) -> None:
+        """Refuse clients of this slot, unless its broker runs and listens; those that wait are refused, too."""
+        kept = self._kept.pop(slot, None)
+        if kept is not None:
+            kept.close()
+
+    def release_others(self, slots: Collection[int]) -> None:
+        """Release all slots but these."""
+        for slot in self._kept.keys() - set(slots):
+            self.release(slot)
+
+    def _is_free(self, step: int, *, but_kafka: bool) -> bool:
         settings = self._at(step, 0)
         try:
-            for name in ("kafka_port", "grpc_port", "http_port"):
+            for name in ("grpc_port", "http_port") if but_kafka else ("kafka_port", "grpc_port", "http_port"):
                 if getattr(settings, name):
                     ports.check_free(settings.host, getattr(settings, name), name)
         except HeadgateError:
@@ -129,6 +163,10 @@ class Child:
 
     def __init__(self, process: Process) -> None:
         self.process = process
+        self.beats = 0
+        """Lines on its standard output: one a second while its event loop turns."""
+        self.silent = False
+        """Whether it was killed for its silence."""
         self.line: str | None = None
         self.last_words = ""
         self.ready = asyncio.Event()
@@ -136,13 +174,19 @@ class Child:
         self._pumps = (asyncio.create_task(self._pump_output()), asyncio.create_task(self._pump_errors()))
 
     @classmethod
-    async def spawn(cls, settings: Settings) -> Child:
-        """Start a broker with exactly these settings, whatever the environment says."""
+    async def spawn(cls, settings: Settings, kafka: socket.socket) -> Child:
+        """Start a broker with exactly these settings, whatever the environment says.
+
+        Args:
+            kafka: the listening socket of its Kafka port.
+        """
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
         environment[SUPERVISED] = "1"
+        environment[KAFKA_SOCKET] = str(kafka.fileno())
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "broker.cli.main", "broker", *settings.arguments(),
             stdin=PIPE, stdout=PIPE, stderr=PIPE, env=found_by(environment), start_new_session=True, limit=LINE_BYTES_MAX,
+            pass_fds=[kafka.fileno()],
         )  # fmt: skip
         return cls(process)
 
@@ -166,6 +210,19 @@ class Child:
         self.ready.set()
         return code
 
+    async def end_if_silent(self, timeout_ms: int) -> None:
+        """Kill it once its event loop has not turned for so long.
+
+        Time counts in looks of this process's loop: where the machine is starved, or both were stopped, both are late. A broker
+        that has not said anything yet is given `START_PARTS` times as long: modules alone take a starved machine a while.
+        """
+        looks = seen = 0
+        while looks < LOOKS * (1 if self.beats else START_PARTS):
+            await asyncio.sleep(timeout_ms / 1000 / LOOKS)
+            looks, seen = looks + 1 if self.beats == seen else 0, self.beats
+        self.silent = True
+        self.signal(signal.SIGKILL)
+
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended already."""
         with contextlib.suppress(ProcessLookupError):
@@ -173,6 +230,8 @@ class Child:
 
     def reason(self, code: int) -> str:
         """Why it ended, for people."""
+        if self.silent:
+            return "it did not answer any more, and was killed"
         if code < 0:
             return f"killed by {next((known.name for known in signal.Signals if known == -code), f'signal {-code}')}"
         if code == 0:
@@ -182,7 +241,8 @@ class Child:
     async def _pump_output(self) -> None:
         assert self.process.stdout is not None
         async for line in _lines(self.process.stdout):
-            if self.line is None:
+            self.beats += 1
+            if self.line is None and line != b"\n":
                 self.line = line.decode(errors="replace").rstrip("\n")
                 self.ready.set()
 

@@ -37,6 +37,9 @@ LOOK_S = 0.5
 """Pause between two looks at how many brokers there are to be."""
 ASK_MS = 10_000
 """Time for one look: long enough to try another broker where the first one hangs."""
+KEPT_MS_MAX = 1000
+"""Longest pause before a restart in which clients wait at the broker's Kafka port, where there are other brokers. Where it is
+longer they are refused: others lead by now what they look for."""
 KILL_S = 5.0
 """A broker that outlives its own time limits by this is killed, which loses nothing that was acked."""
 
@@ -94,7 +97,9 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal)
         while True:
-            for action in self._fleet.decide(self._now_ms()):
+            actions = self._fleet.decide(self._now_ms())
+            self._places.release_others(self._fleet.slots)
+            for action in actions:
                 if isinstance(action, Drain):
                     self._drain(action.slot)
                 else:
@@ -111,6 +116,7 @@ class Supervisor:
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait((self._following,))
+        self._places.release_others(())
         return self._code
 
     # -- brokers
@@ -118,6 +124,7 @@ class Supervisor:
     async def _start(self, slot: int, *, again: bool) -> None:
         try:
             settings = self._places.settings(slot)
+            kafka = self._places.listen(slot, settings)
         except HeadgateError as error:
             reason = " ".join(error.message.split())
             if not self._announced:
@@ -126,7 +133,7 @@ class Supervisor:
             return
         if self._cluster_id:
             settings = dataclasses.replace(settings, cluster_id=self._cluster_id)
-        child = self._children[slot] = await Child.spawn(settings)
+        child = self._children[slot] = await Child.spawn(settings, kafka)
         if self._announced and not again:
             _say(f"{self._name(slot)} starts")
         self._spawn(self._watch(slot, child, self._spawn(self._greet(slot, child, again=again))))
@@ -139,8 +146,12 @@ class Supervisor:
 
     async def _watch(self, slot: int, child: Child, greeting: asyncio.Task[None]) -> None:
         """Until a broker has ended, whatever became of its greeting."""
-        code = await child.wait()
-        await asyncio.wait((greeting,))
+        silence = asyncio.create_task(child.end_if_silent(self._settings.loop_timeout_ms))
+        try:
+            code = await child.wait()
+        finally:
+            silence.cancel()
+        await asyncio.wait((greeting, silence))
         del self._children[slot]
         self._gone(slot, child.reason(code), code)
         self._news.set()
@@ -169,6 +180,8 @@ class Supervisor:
     def _gone(self, slot: int, reason: str, code: int) -> None:
         """A broker has ended, or could not be started."""
         pause_ms = self._fleet.ended(slot, self._now_ms())
+        if pause_ms is None or (pause_ms > KEPT_MS_MAX and len(self._fleet.slots) > 1):
+            self._places.release(slot)
         if self._stopping:
             self._code = self._code or (code if 0 < code < EXIT_SIGNAL else 0)
         elif not self._announced or (code == EXIT_USAGE and slot < self._brokers):
@@ -182,6 +195,7 @@ class Supervisor:
         child = self._children.get(slot)
         if child is None:
             return
+        self._places.release(slot)  # the broker closes its own: clients are refused then, and look for another broker
         if not self._stopping:
             _say(f"{self._name(slot)} hands over what it leads, and goes")
         child.signal(signal.SIGTERM)

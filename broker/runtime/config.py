@@ -253,7 +253,10 @@ class Settings:
         10 * SECOND_MS, 0, 600 * SECOND_MS, "on SIGTERM: longest wait for requests under way before the log is flushed and sealed"
     )
     loop_timeout_ms: int = _duration(
-        30 * SECOND_MS, SECOND_MS, 3600 * SECOND_MS, "a broker ends itself where its event loop stands still for so long"
+        30 * SECOND_MS,
+        SECOND_MS,
+        3600 * SECOND_MS,
+        "a broker whose event loop stands still for so long ends itself, or is ended by `headgate up`",
     )
     log_level: str = _choice("info", ("debug", "info", "warning", "error"), "least severe event that is logged to stderr")
     log_format: str = _choice("auto", ("auto", "json", "text"), "auto = text on a terminal, JSON lines otherwise")

@@ -15,7 +15,9 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from broker.runtime import descriptors
 from broker.runtime.config import Settings
@@ -24,6 +26,9 @@ from broker.runtime.out_of_memory import OutOfMemory
 from broker.runtime.modules import without_pandas
 from broker.runtime.scheduling import take_short_turns
 from broker.server import ports
+
+if TYPE_CHECKING:
+    import asyncio
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -41,7 +46,12 @@ WORK_THREADS = 4
 
 SUPERVISED = "HEADGATE_SUPERVISED"
 """In the environment of a broker that is to end when its standard input does: its supervisor holds the other end, so a supervisor
-that is killed never leaves brokers behind."""
+that is killed never leaves brokers behind. Such a broker also writes an empty line to its standard output every second, as long as
+its event loop turns."""
+KAFKA_SOCKET = "HEADGATE_KAFKA_SOCKET"
+"""In the environment of a broker whose supervisor listens for it: the descriptor of the listening socket of the Kafka port."""
+BEAT_S = 1.0
+"""Between two empty lines to a supervisor."""
 
 
 def run(settings: Settings) -> int:
@@ -53,7 +63,8 @@ def run(settings: Settings) -> int:
         signal.signal(number, _exit_early)
     try:
         descriptors.allow(settings.connections_max)
-        kafka = ports.listen(settings.host, settings.kafka_port, "kafka_port")
+        kept = os.environ.get(KAFKA_SOCKET)
+        kafka = ports.adopt(int(kept)) if kept else ports.listen(settings.host, settings.kafka_port, "kafka_port")
         ports.check_free(settings.host, settings.grpc_port, "grpc_port")
         http = ports.listen(settings.host, settings.http_port, "http_port")
     except HeadgateError as error:
@@ -104,6 +115,8 @@ async def _main(settings: Settings, kafka: socket.socket, http: socket.socket, o
         loop.add_signal_handler(number, on_signal, number)
     if os.environ.get(SUPERVISED) == "1":
         loop.add_reader(0, on_input)
+        os.set_blocking(1, False)
+        _beat(loop)
     error = await process.run(on_ready=_ready)
     watchdog.close()
     if error is None:
@@ -112,6 +125,13 @@ async def _main(settings: Settings, kafka: socket.socket, http: socket.socket, o
     if process.stuck:
         os._exit(code)
     return code
+
+
+def _beat(loop: asyncio.AbstractEventLoop) -> None:
+    """Tell the supervisor that the loop turns. One that does not read, or is gone, must not stop a broker."""
+    with suppress(OSError):
+        os.write(1, b"\n")
+    loop.call_later(BEAT_S, _beat, loop)
 
 
 def _ready(line: str) -> None:

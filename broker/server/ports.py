@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import suppress
 
 from broker.runtime.errors import FatalError, Reason
 
@@ -29,6 +30,25 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
         raise _explained(error, host, port, setting) from error
     bound.setblocking(False)
     return bound
+
+
+def adopt(descriptor: int) -> socket.socket:
+    """A listening socket that a supervisor has opened and keeps; no process that this one begins inherits it."""
+    listening = socket.socket(fileno=descriptor)
+    listening.set_inheritable(False)
+    listening.setblocking(False)
+    return listening
+
+
+def listen_again(listening: socket.socket) -> None:
+    """Have a socket listen that a broker may have closed for all processes that hold it; does nothing to one that listens."""
+    listening.listen(BACKLOG)
+
+
+def refuse_more(listening: socket.socket) -> None:
+    """Refuse connections from now on, also where another process holds the socket: those that wait there would wait in vain."""
+    with suppress(OSError):
+        listening.shutdown(socket.SHUT_RDWR)
 
 
 def check_free(host: str, port: int, setting: str) -> None:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -540,3 +541,86 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_up_replaces_a_broker_that_does_not_answer(spawn: Spawn, tmp_path: Path) -> None:
+    running = spawn("up", "--store", str(tmp_path / "store"), "--loop-timeout-ms", "3s")
+    running.wait_for("headgate serves")
+    assert produce(running.ports[0], "kept", 10) == 10
+    broker = only_child(running.process.pid)
+    os.kill(broker, signal.SIGSTOP)
+    running.wait_for("broker 1 ended: it did not answer any more, and was killed; it starts again", in_errors=True)
+    running.wait_for("serves again", in_errors=True)
+    assert not alive(broker)
+    assert consume(running.ports[0], "kept") == list(range(10))
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() == 0
+
+
+def knock(port: int) -> bool:
+    """Whether a connection is accepted, if only by the kernel."""
+    try:
+        socket.create_connection((HOST, port), timeout=START_S).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_up_lets_clients_wait_while_a_broker_starts_again(spawn: Spawn, tmp_path: Path) -> None:
+    """A client that is refused comes again after pauses that grow; one that waits in the backlog is served at once."""
+    running = spawn("up", "--store", str(tmp_path / "store"))
+    running.wait_for("headgate serves")
+    for number in range(3):
+        os.kill(only_child(running.process.pid), signal.SIGKILL)
+        while running.err.count("serves again") <= number:
+            assert knock(running.ports[0]), "refused while the broker starts again"
+            assert running.process.poll() is None
+            time.sleep(0.01)
+    assert produce(running.ports[0], "kept", 10) == 10
+    running.process.send_signal(signal.SIGTERM)
+    assert running.wait() == 0
+    assert not knock(running.ports[0])
+
+
+def test_a_broker_that_is_told_to_end_refuses_clients_though_up_keeps_its_port(spawn: Spawn, tmp_path: Path) -> None:
+    """They look for another broker at once, instead of waiting for one that hands over what it leads."""
+    running = spawn("up", "--store", str(tmp_path / "store"), "--brokers", "2")
+    running.wait_for("headgate serves")
+    first = child_that_listens(running.process.pid, running.ports[0])
+    os.kill(first, signal.SIGTERM)
+    refused = False
+    while "broker 1 serves again" not in running.err:
+        refused |= not knock(running.ports[0])
+        assert running.process.poll() is None
+        time.sleep(0.001)
+    assert refused
+    assert knock(running.ports[0])
+
+
+def test_clients_of_several_brokers_are_refused_by_one_that_waits_long(spawn: Spawn, tmp_path: Path) -> None:
+    running = spawn("up", "--store", str(tmp_path / "store"), "--brokers", "2")
+    running.wait_for("headgate serves")
+    pauses = 0
+    while "broker 1 ended: killed by SIGKILL; it starts again in 1.6 s" not in running.err:
+        with suppress(ProcessLookupError):
+            os.kill(child_that_listens(running.process.pid, running.ports[0]), signal.SIGKILL)
+        pauses += 1
+        wanted = pauses
+        while len(re.findall("broker 1 ended: killed by SIGKILL", running.err)) < wanted:
+            time.sleep(0.005)
+        while "1.6 s" not in running.err and running.err.count("broker 1 serves again") < wanted:
+            assert knock(running.ports[0]), "refused before a short pause"
+            time.sleep(0.01)
+    refused = False
+    while "broker 1 serves again" not in running.err.partition("1.6 s")[2]:
+        refused |= not knock(running.ports[0])
+        time.sleep(0.005)
+    assert refused
+
+
+def child_that_listens(pid: int, port: int) -> int:
+    """The broker of `headgate up` whose command line names this port."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = [int(child) for child in children if f"kafka-port={port}\0" in Path(f"/proc/{child}/cmdline").read_text()]
+    assert len(found) == 1, children
+    return found[0]

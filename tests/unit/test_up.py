@@ -117,7 +117,7 @@ async def test_whatever_ended_it_is_said() -> None:
 async def test_no_broker_outlives_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
     children: list[Child] = []
 
-    async def strange(settings: Settings) -> Child:
+    async def strange(settings: Settings, kafka: socket.socket) -> Child:
         children.append(await spawn("import time; print('not what a broker says', flush=True); time.sleep(600)"))
         return children[-1]
 

@@ -375,8 +375,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reserve(first)
 
     def _frame_buffer(self, size: int) -> bytearray | None:
-        """Memory for a frame, or a part of one. None where there is none: nothing was done with the frame yet, so this ends only its
-        connection."""
+        """Memory for a frame, or for a part of one. None where there is none: the connection ends, and no more than it does, for
+        nothing was done with the frame yet."""
         engine = self._server.engine
         try:
             return bytearray(size) if engine is None else engine.pool.take(size)

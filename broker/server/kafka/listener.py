@@ -14,6 +14,7 @@ from broker.runtime.config import Settings
 from broker.runtime.errors import HeadgateError, Reason
 from broker.runtime.logging import get_logger
 from broker.runtime.turns import Turn, Turns
+from broker.server import ports
 from broker.server.kafka import fetch, produce
 from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, Api, request_bytes_max
 from broker.server.kafka.connection import Connection, Slot
@@ -83,10 +84,13 @@ class KafkaServer:
         self._ready = asyncio.Event()
         self._all_gone = asyncio.Event()
         self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        """Until no more connections are accepted."""
         self._sweep: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket) -> None:
         """Accept connections on a bound socket."""
+        self._listener = listener
         self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=1024)
         self._sweep = self.loop.call_later(SWEEP_S, self._on_sweep)
 
@@ -104,7 +108,9 @@ class KafkaServer:
         return self.engine
 
     async def stop_accepting(self) -> None:
-        if self._server is not None:
+        if self._server is not None and self._listener is not None:
+            ports.refuse_more(self._listener)
+            self._listener = None
             self._server.close()
 
     async def close(self) -> None:

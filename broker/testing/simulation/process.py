@@ -134,10 +134,11 @@ class Broker:
         store: Store = self.view
         if self._retrying:
             store = RetryingStore(self.view, clock=self.clock, sleep=asyncio.sleep, random=self._random.random)
+        clock = SteadyClock(self.clock, self._settings.clock_difference_max_ms)
         self.engine = Engine(
             store=store,
             settings=self._settings,
-            clock=SteadyClock(self.clock, self._settings.clock_difference_max_ms),
+            clock=clock,
             incarnation_id=self.incarnation_id,
             fail=self.stop,
             # The loop does the work of threads at once, and a process that is killed could not end them.
