@@ -7,7 +7,8 @@ Theory of operation. A fleet has *slots*, numbered from 0; a slot is one broker 
                           +------- ended ------+--> waiting --its pause is over: Start--> starting
 
 The lowest slots stay, as clients know the first addresses. A slot that drains counts for nothing any more: when more brokers are
-asked for meanwhile, another slot is begun and nobody waits for the drain. Pauses double while a broker dies again and again.
+asked for meanwhile, another slot is begun and nobody waits for the drain. Pauses double while a broker dies again and again; after
+one that served they are shorter than the time that it served, for its clients wait.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ PAUSE_MS_MIN = 100
 PAUSE_MS_MAX = 10_000
 STABLE_MS = 10_000
 """A broker that served for this long starts with the shortest pause again."""
+SERVED_MS = 1_000
+"""A broker that served for this long, ms, was worth starting: it starts again after `1 / SERVED_PARTS` of that time at the latest.
+One that dies sooner has cost more in starts than it was of use."""
+SERVED_PARTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +102,12 @@ class Fleet:
         if slot.phase == "draining":
             del self.slots[number]
             return None
-        if slot.phase == "serving" and now_ms - slot.since_ms >= STABLE_MS:
+        served_ms = now_ms - slot.since_ms if slot.phase == "serving" else 0
+        if served_ms >= STABLE_MS:
             slot.failures = 0
         pause_ms: int = min(PAUSE_MS_MIN << min(slot.failures, 30), PAUSE_MS_MAX)
+        if served_ms >= SERVED_MS:
+            pause_ms = min(pause_ms, served_ms // SERVED_PARTS)
         slot.failures += 1
         slot.phase, slot.since_ms, slot.retry_ms = "waiting", now_ms, now_ms + pause_ms
         return pause_ms

@@ -772,9 +772,7 @@ class Connection(asyncio.BufferedProtocol):
         except PARSE_ERRORS as error:
             self.drop("malformed_request", str(error))
 
-    def _spawn(
-        self, work: Coroutine[object, object, None], *, ended: Callable[[asyncio.Task[None]], None] | None = None
-    ) -> None:
+    def _spawn(self, work: Coroutine[object, object, None], *, ended: Callable[[asyncio.Task[None]], None] | None = None) -> None:
         task = self._server.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(ended or self._task_ended)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.fleet import PAUSE_MS_MAX, PAUSE_MS_MIN, STABLE_MS, Drain, Fleet, Start
+from broker.cluster.fleet import PAUSE_MS_MAX, PAUSE_MS_MIN, SERVED_MS, STABLE_MS, Drain, Fleet, Start
 
 
 def served(fleet: Fleet, now_ms: int) -> None:
@@ -69,10 +69,23 @@ def test_one_that_dies_starts_again_after_pauses_that_double() -> None:
         assert fleet.decide(now_ms) == [Start(0, again=True)]
     assert pauses[:4] == [PAUSE_MS_MIN, 2 * PAUSE_MS_MIN, 4 * PAUSE_MS_MIN, 8 * PAUSE_MS_MIN] and pauses[-1] == PAUSE_MS_MAX
     fleet.served(0, now_ms)
-    assert fleet.ended(0, now_ms + STABLE_MS - 1) == PAUSE_MS_MAX
-    fleet.decide(now_ms + STABLE_MS + PAUSE_MS_MAX)
+    assert fleet.ended(0, now_ms + SERVED_MS - 1) == PAUSE_MS_MAX
+    fleet.decide(now_ms + SERVED_MS + PAUSE_MS_MAX)
     fleet.served(0, 100_000)
     assert fleet.ended(0, 100_000 + STABLE_MS) == PAUSE_MS_MIN
+
+
+def test_the_clients_of_one_that_served_wait_no_longer_than_it_served() -> None:
+    fleet, now_ms, pauses = Fleet(1, 1), 0, []
+    for served_ms in (100, 100, 100, 100, 100, 1000, 3000, 100):
+        assert len(fleet.decide(now_ms)) == 1
+        fleet.served(0, now_ms)
+        now_ms += served_ms
+        pause_ms = fleet.ended(0, now_ms)
+        assert pause_ms is not None
+        pauses.append(pause_ms)
+        now_ms += pause_ms
+    assert pauses == [100, 200, 400, 800, 1600, 500, 1500, 10_000]
 
 
 def test_one_that_waits_and_is_not_wanted_any_more_is_forgotten() -> None:
