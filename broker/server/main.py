@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from broker.runtime import descriptors
 from broker.runtime.config import Settings
 from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.out_of_memory import OutOfMemory
 from broker.runtime.modules import without_pandas
+from broker.runtime.out_of_memory import OutOfMemory
 from broker.runtime.scheduling import take_short_turns
 from broker.server import ports
 

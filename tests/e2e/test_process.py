@@ -362,8 +362,8 @@ def test_the_health_port_does_not_delay_the_engine(tmp_path: Path) -> None:
         "sys.exit(main(sys.argv[1:]))\n"
     )
     doors = [f"--{door}-port={port}" for door, port in zip(("kafka", "grpc", "http"), ports, strict=True)]
-    command = [sys.executable, "-c", code, "broker", *doors, "--store", str(tmp_path / "store"), "--log-level", "warning"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+    command = [sys.executable, "-c", code, "broker", *doors, "--store", str(tmp_path / "store"), "--store-create", "true"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"False\n", "the engine waited for the health port"

@@ -24,8 +24,8 @@ from google.protobuf.message import DecodeError, Message
 
 from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from broker.runtime.logging import get_logger
-from broker.runtime.out_of_memory import left_half_done
 from broker.runtime.metrics import Labels
+from broker.runtime.out_of_memory import left_half_done
 from broker.server.grpc.errors import LEADER_KEY, REASON_KEY, STATUS, leader_of, shown
 from broker.wire.grpc.methods import Method, methods
 
