@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 import threading
 import time
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from broker.verify.clients import Asker, Client, FinalReader, LiveReader, Member, World, Writer, ask_positions, ask_watermark
@@ -21,8 +20,11 @@ from broker.verify.judging import judge_directory
 from broker.verify.page import Result
 from broker.verify.recorder import Recorder
 
-CREATE_S = 30.0
-"""Longest wait for the topics."""
+CREATE_S = 15.0
+"""Longest wait for one answer to the creation or deletion of topics."""
+TRY_AGAIN = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER)
+LOOKS, LOOK_EVERY_S = 50, 0.1
+"""Looks for new topics until their creation is asked for again."""
 ANSWER_S = 5.0
 """Longest wait for the endpoint's first answer."""
 CLOSE_S = 10.0
@@ -44,7 +46,7 @@ class Plan:
         rate: records per second, of all producers together.
         producers: every second one is idempotent, unless `acks` is 1.
         members: of each group.
-        patience_s: longest wait for the drain of producers, and again for the final read.
+        patience_s: longest wait for the topics, for the drain of producers, and again for the final read.
         settle_s: longest wait, after the last acknowledgement, until high watermarks cover all that was acknowledged; and again
             until readers and groups have read it.
         progress_s: time between two lines of progress.
@@ -114,8 +116,7 @@ class Verification:
         run_id = secrets.randbits(64)
         names = [f"headgate-verify-{run_id:016x}-{number}" for number in range(plan.topics)]
         config: dict[str, Any] = {"bootstrap.servers": plan.bootstrap, **plan.config}
-        admin = _admin(config)
-        _create(admin, plan, names)
+        _create(config, plan, names)
         run = Run(
             run=run_id,
             began_unix_ms=time.time_ns() // 1_000_000,
@@ -132,7 +133,8 @@ class Verification:
         result = judge_directory(plan.directory, strict=plan.strict)
         if not plan.keep_topics and not result.exit_code:
             # Another client than at the beginning: that one may wait for a broker which has gone since.
-            _delete(_admin(config), names)
+            for problem in _delete(_admin(config), names):
+                self._say(f"a topic was not deleted. {problem}")
         return result
 
     def _work(self, world: World, groups: Sequence[str]) -> tuple[tuple[int, int], dict[int, tuple[int, int, bool]]]:
@@ -308,25 +310,53 @@ def _text(error: BaseException) -> str:
     return inner.str() if hasattr(inner, "str") else str(inner)
 
 
-def _create(admin: AdminClient, plan: Plan, names: Sequence[str]) -> None:
-    topics = [
-        NewTopic(name, num_partitions=plan.partitions, replication_factor=plan.replication_factor, config=dict(plan.topic_config))
+def _create(config: Mapping[str, Any], plan: Plan, names: Sequence[str]) -> None:
+    """Create the topics and wait until they are known. An endpoint that is slow to answer is asked again, by a new client."""
+    wanted = {
+        name: NewTopic(
+            name, num_partitions=plan.partitions, replication_factor=plan.replication_factor, config=dict(plan.topic_config)
+        )
         for name in names
-    ]
-    try:
-        for created in admin.create_topics(topics, operation_timeout=CREATE_S).values():
-            created.result(CREATE_S)
-    except (KafkaException, TimeoutError) as error:
-        raise CannotRunError(f"a topic cannot be created. error=`{_text(error)}`") from error
-    deadline = time.monotonic() + CREATE_S
-    while time.monotonic() < deadline:
+    }
+    deadline = time.monotonic() + plan.patience_s
+    while True:
+        admin = _admin(config)
+        created = admin.create_topics(list(wanted.values()), operation_timeout=CREATE_S)
+        wait(created.values(), timeout=CREATE_S)
+        for name, future in created.items():
+            error = future.exception() if future.done() else None
+            if future.done() and (error is None or _is(error, KafkaError.TOPIC_ALREADY_EXISTS)):
+                # That it exists already is the answer to a request that was sent again: the names are random.
+                wanted.pop(name)
+            elif error is not None and not _is(error, *TRY_AGAIN):
+                raise CannotRunError(f"a topic cannot be created. error=`{_text(error)}`") from error
+        if not wanted and _are_known(admin, plan, names):
+            return
+        if time.monotonic() > deadline:
+            raise CannotRunError(f"the topics do not appear. topics=`{', '.join(names)}` waited_s=`{plan.patience_s}`")
+
+
+def _are_known(admin: AdminClient, plan: Plan, names: Sequence[str]) -> bool:
+    for _ in range(LOOKS):
         known = admin.list_topics(timeout=CREATE_S).topics
         if all(name in known and len(known[name].partitions) == plan.partitions for name in names):
-            return
-        time.sleep(0.1 + random.random() / 10)
-    raise CannotRunError(f"the topics do not appear. topics=`{', '.join(names)}`")
+            return True
+        time.sleep(LOOK_EVERY_S)
+    return False
 
 
-def _delete(admin: AdminClient, names: Sequence[str]) -> None:
-    """Ask for the topics' deletion. The verdict does not depend on whether the endpoint does it."""
-    wait(admin.delete_topics(list(names), operation_timeout=CREATE_S).values(), timeout=CREATE_S)
+def _is(error: BaseException, *codes: int) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in codes
+
+
+def _delete(admin: AdminClient, names: Sequence[str]) -> list[str]:
+    """Delete the topics. Returns what went wrong: the verdict does not depend on it."""
+    problems = []
+    deleted = admin.delete_topics(list(names), operation_timeout=CREATE_S)
+    wait(deleted.values(), timeout=CREATE_S)
+    for name, future in deleted.items():
+        if not future.done():
+            problems.append(f"topic=`{name}` no answer within seconds=`{CREATE_S}`")
+        elif (error := future.exception()) is not None:
+            problems.append(f"topic=`{name}` error=`{_text(error)}`")
+    return problems

@@ -6,13 +6,15 @@ import contextlib
 import os
 import random
 import resource
+import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers, Trouble, Watched
 from tests.support.loop_device import LoopDevice
 from tests.support.network import Network
@@ -21,6 +23,8 @@ EXIT_FAILED = 1
 LOOPS_PER_CORE = 8
 STARVE_S = 6.0
 CAP_S = 5.0
+FRAME_BYTES = 64 << 20
+"""Length that the request which eats the memory claims; half of it is sent."""
 CAP_ROOM_BYTES = (0, 1 << 20, 16 << 20)
 """Address space that a broker with a memory cap has beyond what it uses when the cap comes."""
 HOLD_S = 4.0
@@ -92,7 +96,11 @@ class Faults:
         _, hard = resource.prlimit(victim.pid, resource.RLIMIT_AS)
         resource.prlimit(victim.pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + room, hard))
         try:
-            self._hold(CAP_S)
+            # A Produce request that never ends takes memory for as long as it comes.
+            with contextlib.suppress(OSError), socket.create_connection((HOST, victim.kafka_port), CAP_S) as hungry:
+                hungry.settimeout(CAP_S)
+                hungry.sendall(struct.pack(">ihhi", FRAME_BYTES, 0, 9, 1) + bytes(FRAME_BYTES // 2))
+                self._hold(CAP_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(victim.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, hard))

@@ -95,5 +95,6 @@ def live(
             say(f"{fault}, {done}: all is well after {time.monotonic() - began:.1f} s")
         _, page = verifier.end()
     for broker in made:
-        broker.check_output()
+        # A broker without memory may say so at any line of its code; that it lives on, or ends and says why, is what counts.
+        broker.check_output(allowed="MemoryError" if "memory" in faults else None)
     return page

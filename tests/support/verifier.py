@@ -92,4 +92,5 @@ class Verifier:
         code = self._process.wait(timeout_s)
         assert page, f"the verifier printed no page. exit=`{code}`\n{self.tail()}"
         data: dict[str, Any] = json.loads(page)
+        assert not any("was not deleted" in line for line in self._lines), f"its topics were not deleted\n{self.tail()}"
         return code, data
