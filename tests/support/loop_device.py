@@ -103,7 +103,13 @@ class LoopDevice:
             os.close(file)
 
     def empty(self) -> None:
+        """Give the space back, so that a power loss does not take it again."""
         self._filler.unlink(missing_ok=True)
+        place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
 
 
 def refused() -> str | None:
