@@ -27,7 +27,7 @@ def test_a_short_life(tmp_path: Path, report: Report) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.needs_mount
 def test_a_short_life_with_power_losses(tmp_path: Path, report: Report) -> None:
-    page = live(tmp_path / "life", ["power", "full"], random.Random(1), report, on_device=True)
+    page = live(tmp_path / "life", ["power"], random.Random(1), report, on_device=True)
     assert (page["verdict"], page["deleted"]) == ("right", 0), page["summary"]
 
 
