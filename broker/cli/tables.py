@@ -1,0 +1,79 @@
+"""The tables of broker/README.md, generated from the code: ``python -m broker.cli.tables`` writes them.
+
+A table stands between two comments, ``<!-- settings -->`` and ``<!-- /settings -->``. A test fails when the page differs from the
+code.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from broker.cli.app import app
+from broker.cluster.topic_config import KEYS
+from broker.runtime import config
+
+PAGE = Path(__file__).parents[1] / "README.md"
+
+
+def tables() -> dict[str, str]:
+    """Each table as Markdown, by the name in its comments."""
+    return {"commands": _commands(), "settings": config.markdown_table(), "topic-settings": _topic_settings()}
+
+
+def filled(page: str) -> str:
+    """The page with every table replaced. Raises ValueError when the page lacks the comments of a table."""
+    for name, table in tables().items():
+        page, found = re.subn(
+            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda match, table=table: f"{match[1]}{table}\n{match[2]}", page, flags=re.S
+        )
+        if found != 1:
+            raise ValueError(f"the page has no place for a table. table=`{name}`")
+    return page
+
+
+def _commands() -> str:
+    rows = [f"| `headgate {path}` | {_cell(text)} |" for path, text in _leaves(typer.main.get_command(app), "")]
+    return "\n".join(["| command | purpose |", "| --- | --- |", *rows])
+
+
+def _leaves(command: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every command without subcommands: its path with its arguments, and the first paragraph of its help."""
+    children = getattr(command, "commands", None)
+    if children is not None:
+        for name, child in children.items():
+            if not child.hidden:
+                yield from _leaves(child, f"{path} {name}".strip())
+        return
+    arguments = [_argument(one) for one in command.params if one.param_type_name == "argument"]
+    yield " ".join([path, *arguments]), (command.help or "").split("\n\n")[0]
+
+
+def _argument(one: Any) -> str:
+    name = (one.metavar or one.name).upper().strip("[].") + ("..." if one.nargs != 1 else "")
+    return name if one.required else f"[{name}]"
+
+
+def _topic_settings() -> str:
+    rows = [f"| `{key.name}` | {f'`{key.default}`' if key.default else 'empty'} | {_cell(key.documentation)} |" for key in KEYS.values()]
+    return "\n".join(["| setting | default | meaning |", "| --- | --- | --- |", *rows])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> int:
+    """Write the page. Returns the process's exit code."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"{PAGE}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

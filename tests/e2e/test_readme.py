@@ -1,0 +1,88 @@
+"""The README's blocks, run in their order as a reader runs them.
+
+Runs: a real broker, the console blocks in a shell, the Python blocks in a Python of their own, the YAML block through the flood parser.
+Only the ports differ from the text. `make demo` runs in the slow test; `make up` is the broker that the other blocks use. A failure
+means that the README promises something that does not work.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from assets.floods.parse import parse
+from tests.support.broker_process import HOST, ROOT, BrokerProcess
+
+README = ROOT / "README.md"
+TARGETS = {"make demo", "make up"}
+"""Commands that other tests run: they end only by Ctrl-C, or take minutes."""
+BYTES_MAX = 12_000
+BLOCK_S = 240.0
+"""Bound of one block; the longest one starts Spark twice."""
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+
+
+def blocks() -> list[tuple[str, str]]:
+    """The language and text of every block of code."""
+    return _BLOCK.findall(README.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    home = tmp_path_factory.mktemp("readme")
+    with BrokerProcess(home / "store", home / "broker.log") as one:
+        one.start()
+        yield one
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_bytes()) <= BYTES_MAX
+
+
+def test_every_link_leads_to_a_file() -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README.read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.timeout(600)
+def test_every_block_of_the_readme_runs(broker: BrokerProcess, tmp_path: Path) -> None:
+    ran = 0
+    for language, text in blocks():
+        text = text.replace("127.0.0.1:9092", broker.bootstrap).replace("127.0.0.1:9095", f"{HOST}:{broker.grpc_port}")
+        if language == "yaml":
+            assert [flood.name for flood in parse(text, "README.md")] == ["clicks"]
+        elif language == "python":
+            run([sys.executable, "-c", text], broker, tmp_path)
+        else:
+            assert language == "console", f"a block of an unknown language. language=`{language}`"
+            for command in re.findall(r"^\$ (.*)$", text, re.M):
+                if command not in TARGETS:
+                    run(["/bin/sh", "-ec", command], broker, tmp_path)
+        ran += 1
+    assert ran >= 8
+
+
+def run(command: list[str], broker: BrokerProcess, place: Path) -> None:
+    """Run a command as the README's reader does; raises AssertionError with its output when it fails."""
+    environment = {
+        **os.environ,
+        "HEADGATE_CLUSTER": f"{HOST}:{broker.grpc_port}",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=BLOCK_S, check=False)
+    assert done.returncode == 0, f"a block of the README fails. command=`{command[-1]}`\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_make_demo_runs() -> None:
+    done = subprocess.run(["make", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
