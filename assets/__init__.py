@@ -1,1 +1,1 @@
-"""Dagster: assets, schedules and sensors that plan a flood and bring brokers up for it. Nothing is here yet."""
+"""Dagster: floods as assets, with checks, schedules, sensors and fleets. README.md has usage and decisions."""

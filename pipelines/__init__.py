@@ -1,1 +1,1 @@
-"""Spark: backfills that commit history to a topic by reference, and a data source. Nothing is here yet."""
+"""Spark: backfills that commit history to a topic by reference, and the data source. README.md has usage and decisions."""

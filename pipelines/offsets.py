@@ -1,7 +1,7 @@
-"""What Spark's users say about where to read, as offsets. Nothing here asks a broker.
+"""The offsets that a Spark query's options ask for. Nothing here calls a broker.
 
-The options are those of Spark's Kafka source, with its meanings: a timestamp wins over offsets by timestamp, these over offsets;
-``-2`` is the earliest, ``-1`` the latest. They count for a new query only: a checkpoint wins over all of them.
+The options are those of Spark's Kafka source, with its meanings: a timestamp wins over offsets by timestamp, and these win over
+offsets; ``-2`` is the earliest, ``-1`` the latest. They count for a new query only: a checkpoint wins over all of them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Offsets: TypeAlias = dict[str, dict[int, int]]
 _ID = "id"
 _SPECIAL: dict[int, Start] = {-2: "earliest", -1: "latest"}
 _SPARK_OPTIONS = ("path", "queryName", "checkpointLocation")
-"""What Spark's own calls put among the options of a source or sink."""
+"""Options that Spark's own calls add to those of a source or sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Which topics and partitions. Exactly one of these is given."""
+    """The topics and partitions to read. Exactly one of these is given."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -34,7 +34,7 @@ class Topics:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Topics:
-        """From ``subscribe``, ``subscribePattern`` or ``assign``. Raises InvalidError unless there is just one."""
+        """From ``subscribe``, ``subscribePattern`` or ``assign``. Raises InvalidError unless exactly one is given."""
         given = [name for name in ("subscribe", "subscribePattern", "assign") if option(options, name) is not None]
         if len(given) != 1:
             raise _bad("give one of subscribe, subscribePattern and assign", ",".join(given))
@@ -61,15 +61,15 @@ class Topics:
         """The partitions to read.
 
         Args:
-            known: all topics of the cluster, and how many partitions each has.
-            internal: those of them that are read only where they are named.
+            known: all topics of the cluster, with their number of partitions.
+            internal: topics that are read only by name.
 
         Raises:
-            InvalidError(UNKNOWN_TOPIC): a topic or partition that is named is not there.
+            InvalidError(UNKNOWN_TOPIC): a named topic or partition does not exist.
         """
         if self.pattern is not None:
             matches = re.compile(self.pattern)
-            # As Kafka's consumers have it (exclude.internal.topics).
+            # Kafka's consumers skip internal topics too (exclude.internal.topics).
             names = sorted(name for name in known if name not in internal and matches.fullmatch(name))
             return {name: tuple(range(known[name])) for name in names}
         if self.assigned is not None:
@@ -86,9 +86,9 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One end of what is read: `every` for all partitions; or, where there is a `some_option`, what that says of each in `some`.
+    """One end of a read: `every` for all partitions, or the value of `some_option` for each partition in `some`.
 
-    `strict`: where no record has a given time or a later one, that is an error; otherwise it is the end.
+    `strict`: a time after the last record is an error; otherwise it means the end.
     """
 
     every: Start
@@ -132,7 +132,7 @@ class Place:
         return self.some.get(topic, {}).get(partition, self.every)
 
     def check(self, chosen: Mapping[str, Collection[int]]) -> None:
-        """Raise InvalidError where partitions are named, but not just those that are read: as in Spark's Kafka source."""
+        """Raise InvalidError when the options name other partitions than those that are read, as Spark's Kafka source does."""
         if not self.some_option:
             return
         named = {(topic, number) for topic, rows in self.some.items() for number in rows}
@@ -152,7 +152,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """What filters leave: offsets [first, last], times [first_us, last_us], and partitions. Only ever too wide."""
+    """The range that filters leave: offsets [first, last], times [first_us, last_us], and partitions. It may be too wide, never
+    too narrow."""
 
     first: int = 0
     last: int = (1 << 63) - 1
@@ -162,11 +163,11 @@ class Narrowed:
     topics: frozenset[str] | None = None
 
     def reads(self, topic: str, partition: int) -> bool:
-        """Whether anything of a partition may be wanted."""
+        """True when the range may include records of the partition."""
         return (self.partitions is None or partition in self.partitions) and (self.topics is None or topic in self.topics)
 
     def with_filters(self, filters: Iterable[Any]) -> Narrowed:
-        """Narrower by all filters that say something about offset, time, partition or topic. Others are ignored."""
+        """The range narrowed by all filters about offset, time, partition or topic. Other filters are ignored."""
         narrowed = self
         for one in filters:
             attribute = getattr(one, "attribute", None)
@@ -200,10 +201,10 @@ class Narrowed:
 
 
 def rate_limited(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
-    """Ends that are at most `rows_max` records behind `start` in all, in proportion to what each partition has.
+    """Ends at most `rows_max` records behind `start` in total, in proportion to the size of each partition.
 
-    Every partition that has records moves by one at least, so that none starves; where there are more of them than `rows_max`, they
-    are what it counts as, as in Spark's Kafka source.
+    Every partition with records advances by at least one, so that none starves. With more such partitions than `rows_max`, the
+    result is larger than `rows_max`, as in Spark's Kafka source.
     """
     waiting = {
         (topic, number): stop - start[topic][number]
@@ -219,7 +220,7 @@ def rate_limited(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
         limited[topic][number] += 1 + (size - 1) * (rows_max - len(waiting)) // (total - len(waiting))
     left = rows_max - sum(limited[topic][number] - start[topic][number] for topic, number in waiting)
     for topic, number in sorted(waiting, key=lambda at: -waiting[at]):
-        # What rounding left over goes to those with the most.
+        # The remainder of the rounding goes to the largest partitions.
         more = min(left, end[topic][number] - limited[topic][number])
         limited[topic][number] += more
         left -= more
@@ -227,9 +228,9 @@ def rate_limited(start: Offsets, end: Offsets, rows_max: int) -> Offsets:
 
 
 def to_json(offsets: Offsets, ids: Mapping[str, str]) -> dict[str, dict[str, int | str]]:
-    """As a checkpoint keeps offsets: like Spark's Kafka source, ``{"topic": {"0": 23}}``, and with the topic's id.
+    """The offsets in a checkpoint: like Spark's Kafka source, ``{"topic": {"0": 23}}``, plus the topic's id.
 
-    A topic that is deleted and made again has the same name, and its offsets mean other records.
+    A topic that is deleted and created again has the same name, and its offsets mean other records.
     """
     return {
         topic: {str(number): offset for number, offset in sorted(rows.items())} | ({_ID: ids[topic]} if topic in ids else {})
@@ -244,7 +245,7 @@ def from_json(found: Mapping[str, Mapping[str, int | str]]) -> tuple[Offsets, di
 
 
 def check_options(options: Iterable[str], known: Sequence[str], what: str) -> None:
-    """Raise InvalidError where `what` is given an option that it has not: who gives it counts on what it means elsewhere."""
+    """Raise InvalidError for an unknown option: its author expects an effect."""
     names = {name.lower() for name in (*known, *_SPARK_OPTIONS)}
     for name in options:
         if name.lower() not in names:
@@ -252,13 +253,13 @@ def check_options(options: Iterable[str], known: Sequence[str], what: str) -> No
 
 
 def option(options: Mapping[str, str], name: str) -> str | None:
-    """An option, whatever the case of its name."""
+    """The value of an option, independent of the case of its name."""
     found = options.get(name)
     return found if found is not None else options.get(name.lower())
 
 
 def number_option(options: Mapping[str, str], name: str, default: int | None = None) -> int | None:
-    """An option that is a positive number. Raises InvalidError."""
+    """The value of an option that is a positive number. Raises InvalidError."""
     text = option(options, name)
     if text is None:
         return default
@@ -269,7 +270,7 @@ def number_option(options: Mapping[str, str], name: str, default: int | None = N
 
 
 def flag_option(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """An option that is true or false. Raises InvalidError."""
+    """The value of an option that is true or false. Raises InvalidError."""
     text = option(options, name)
     if text is None:
         return default
@@ -279,7 +280,7 @@ def flag_option(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def words_option(options: Mapping[str, str], name: str) -> Sequence[str]:
-    """An option that is words with commas between."""
+    """The words of an option, separated by commas."""
     return [word.strip() for word in (option(options, name) or "").split(",") if word.strip()]
 
 

@@ -1,4 +1,4 @@
-"""A flood's rows as a DataFrame, and how many there are for each partition. Nothing here writes."""
+"""A flood's rows as a DataFrame, and their number for each partition. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 QUERY = "query"
 """The format of a source that is a SQL query."""
 _FILE_FORMATS = frozenset({"parquet", "csv", "json", "orc", "text", "avro", "xml", "binaryfile", "delta"})
-"""Formats whose source is a path; of another one it may be the name of a table."""
+"""Formats whose source is a path. A source of another format may be the name of a table."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many rows each partition gets, by number, and the time that they span (ms since 1970; None where there are no rows).
+    """The number of rows of each partition, by number, and their span of time (ms since 1970; None without rows).
 
     `keyless`: rows without a key, which are spread by their content.
     """
@@ -40,24 +40,24 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A source's rows as records: `frame` has `timestamp`, `key`, `value`, perhaps `headers`, and columns to order ties by."""
+    """A source's rows as records: `frame` has `timestamp`, `key`, `value`, perhaps `headers`, and columns that order ties."""
 
     frame: DataFrame
     has_key: bool
     has_headers: bool
     ties: tuple[str, ...] = field(default=())
     drops_malformed: bool = False
-    """The source's reader drops rows that it cannot parse. It sees only what is wrong in the columns that it is asked for."""
+    """True when the source's reader drops rows that it cannot parse. It only notices errors in the columns that a query reads."""
 
 
 def full_source(source: str, format: str) -> str:
-    """The source by a name that means the same wherever the process was started: a local path becomes absolute."""
+    """The source under a name that does not depend on the process's directory: a local path becomes absolute."""
     is_local = format.lower() in _FILE_FORMATS and _SCHEME.match(source) is None
     return os.path.abspath(source) if is_local else source
 
 
 def load(spark: SparkSession, source: str | DataFrame, format: str, options: Mapping[str, str]) -> DataFrame:
-    """The source as Spark reads it. Raises InvalidError where there is none, or Spark cannot read it."""
+    """The source as a DataFrame. Raises InvalidError when the source does not exist or Spark cannot read it."""
     if not isinstance(source, str):
         return source
     with spark_errors(f"source cannot be read. source=`{source[:200]}` format=`{format}`"):
@@ -93,10 +93,10 @@ def records(
     """The rows as records. Raises InvalidError: no such column, not an expression, a type that cannot be written.
 
     Args:
-        key, value, event_time, headers: columns or SQL expressions. No key: records without one. No value: the row as JSON. No
-            event time: `now_ms`, and the order of the source.
-        order_by: what orders records of one event time; in the end their content does.
-        options: that the source was loaded with.
+        key, value, event_time, headers: columns or SQL expressions. Without `key`: records without keys. Without `value`: the
+            row as JSON. Without `event_time`: `now_ms`, and the order of the source.
+        order_by: order of records with equal event times; their content decides last.
+        options: the reader options of the source.
     """
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
@@ -128,7 +128,7 @@ def records(
             columns.append(_headers(frame, headers).alias("headers"))
     ties: list[str] = []
     if event_time is None:
-        # Where nothing says when a record was, the source's own order is the best there is.
+        # Without event times, the source's own order is the best available.
         columns.append(F.monotonically_increasing_id().alias("_tie_source"))
         ties.append("_tie_source")
     for number, text in enumerate(order_by):
@@ -142,11 +142,11 @@ def records(
 
 
 def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
-    """How many rows each partition gets: one pass over the columns that this needs; another over the rows without a key.
+    """The number of rows of each partition: one pass over the needed columns, and another one over the rows without a key.
 
-    Where the reader drops malformed rows all columns are read, as they are when rows are written: it must drop the same.
+    When the reader drops malformed rows, this pass reads all columns, as the write does, so that both passes drop the same rows.
 
-    Raises InvalidError where an event time is null; RetryError with Spark's words where it cannot read the source.
+    Raises InvalidError when an event time is null; RetryError with Spark's message when Spark cannot read the source.
     """
     from pyspark.sql import functions as F
 
@@ -191,12 +191,12 @@ def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
 
 
 def placed(spark: SparkSession, rows: Rows, partitions: int, keyless: bool) -> DataFrame:
-    """The rows with their `partition`: task n of it holds partition n, sorted by event time.
+    """The rows with their `partition`: task n holds partition n, sorted by event time.
 
-    Ties are in the order of `Rows.ties`, then of the records' content: two runs give the same order.
+    Ties follow `Rows.ties`, then the records' content: two runs give the same order.
 
     Args:
-        keyless: there are rows without a key.
+        keyless: True when some rows have no key.
     """
     from pyspark.sql import functions as F
 
@@ -214,15 +214,15 @@ def placed(spark: SparkSession, rows: Rows, partitions: int, keyless: bool) -> D
 
 
 def expression(frame: DataFrame, text: str) -> Column:
-    """A column by its name, whatever is in the name, else a SQL expression."""
+    """A column by its name, including names with special characters; otherwise a SQL expression."""
     from pyspark.sql import functions as F
 
-    # In brackets, or Spark takes a second word for the column's new name: `seq desc` would be `seq`, and in rising order.
+    # Parentheses keep Spark from reading a second word as an alias: `seq desc` would be `seq` in ascending order.
     return F.col(quoted(text)) if text in frame.columns else F.expr(f"({text}\n)")
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark reads it."""
+    """A column's name, quoted for Spark."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -232,7 +232,7 @@ def column_type(frame: DataFrame, text: str) -> Any:
 
 
 def as_bytes(frame: DataFrame, text: str, what: str) -> Column:
-    """A column or expression as bytes: text in UTF-8, numbers and times as Spark writes them."""
+    """A column or expression as bytes: text in UTF-8, numbers and times as Spark prints them."""
     from pyspark.sql import types as T
 
     found = column_type(frame, text)
@@ -290,26 +290,26 @@ def _collect(frame: DataFrame, what: str) -> list[Any]:
 
 
 _INVALID = f"{InvalidError.__module__}.{InvalidError.__name__}: "
-"""Begins what a Python worker says where a task refused its rows."""
+"""Start of a Python worker's message when a task refused its rows."""
 _FAILS_AGAIN = re.compile(r"SQLSTATE: (22|42|P0)\w{3}\b|\.CANNOT_READ_FILE_FOOTER\]")
-"""Spark's words for what is no better the next time. SQLSTATE classes are those of ISO 9075: 22, a value cannot be cast, parsed or
-divided by; 42, there is no such thing; and P0, an expression raised an error. A file without a footer is of another format."""
+"""Spark's messages for errors that a retry does not cure. SQLSTATE classes of ISO 9075: 22, a value cannot be cast, parsed or
+divided; 42, an unknown name; and P0, an expression raised an error. A file without a footer has another format."""
 _LACKING = re.compile(
     r"No FileSystem for scheme|ClassNotFoundException: Class org\.apache\.hadoop\.fs\.|\[DATA_SOURCE_NOT_FOUND\]|_NOT_ENABLED\]"
     r"|java\.sql\.SQLException: No suitable driver"
 )
-"""Spark's words where the class that would read the source is in a package that this Spark has not."""
+"""Spark's messages when the class that reads the source is in a package that this Spark lacks."""
 _NANOSECONDS = "[PARQUET_TYPE_ILLEGAL] Illegal Parquet type: INT64 (TIMESTAMP(NANOS"
 _NO_FILES = "[UNABLE_TO_INFER_SCHEMA]"
 _RAISED = re.compile(r"^\w[\w.]*(?:Error|Exception)\b.*$", re.MULTILINE)
-"""What a traceback of Python ends with: the exception of a user's own function."""
+"""The last line of a Python traceback: the exception of a user's own function."""
 
 
 class spark_errors:
-    """Spark's errors as ours, on one line: what the user wrote is wrong, or the rows are, or the job failed.
+    """Translates Spark's errors to ours, on one line: the user's input is wrong, the rows are wrong, or the job failed.
 
     Args:
-        what: what was tried.
+        what: the action that failed.
     """
 
     def __init__(self, what: str) -> None:
@@ -351,14 +351,14 @@ class spark_errors:
 
 
 def first_line(error: Exception) -> str:
-    """What Spark has to say in one line: its messages bring a plan and a stack trace along."""
+    """Spark's message in one line; the original includes a plan and a stack trace."""
     from pyspark.errors import PySparkException, PythonException
 
     text = str(error)
     lines = [line.strip(" :\t") for line in text.splitlines() if line.strip(" :\t")]
-    # py4j says first which call it was, and then what was thrown.
+    # py4j first names the call, then the exception.
     lines = [line for line in lines if not line.startswith("An error occurred while calling")] or lines
-    # The last exception that a Python worker named is what went wrong there.
+    # The last exception that a Python worker named is the cause.
     named = [line for line in lines if line.startswith(("broker.", "pyarrow.", "OSError", "FileNotFoundError", "PermissionError"))]
     if named:
         return named[-1][:500]
@@ -368,6 +368,6 @@ def first_line(error: Exception) -> str:
     found = next((line for line in lines if not condition or condition in line), lines[0] if lines else type(error).__name__)
     causes = [line for line in lines if line.startswith("Caused by: ")]
     if "[FAILED_READ_FILE.NO_HINT]" in found and causes:
-        # It names the file, and only the innermost cause says what is wrong with it.
+        # The message names the file, and only the innermost cause names the error.
         found = f"{found} {causes[-1]}"
     return found[:500]

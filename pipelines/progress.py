@@ -1,4 +1,4 @@
-"""How far a flood is: phases, and the rows that Spark's tasks have handled while they run."""
+"""The progress of a flood: its phases, and the rows that Spark's tasks have handled so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTERVAL_S = 0.5
 
 
 class Phase(StrEnum):
-    """What a flood goes through, in this order."""
+    """The phases of a flood, in their order."""
 
     COUNTING = "counting"
     OPENING = "opening"
@@ -28,7 +28,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """One look. `rows_total` is 0 while it is not known; `rows_done` is of the phase."""
+    """One snapshot. `rows_total` is 0 while unknown; `rows_done` counts the rows of this phase."""
 
     phase: Phase
     rows_done: int = 0
@@ -40,11 +40,11 @@ Listener: TypeAlias = Callable[[Progress], None]
 
 
 class Watch:
-    """Looks at a Spark job from a thread of its own while the caller waits for it, and tells a listener.
+    """Watches a Spark job from a thread of its own while the caller waits for the job, and informs a listener.
 
     Args:
-        group: the job group that the job runs under.
-        rows_total: rows that go through the job, once through its shuffle and once into files.
+        group: the job group of the job.
+        rows_total: rows that pass the job, once through its shuffle and once into files.
     """
 
     def __init__(self, spark: SparkSession, group: str, rows_total: int, listener: Listener | None) -> None:
@@ -91,7 +91,7 @@ class Watch:
                     shuffled += data.shuffleWriteRecords()
                     written += data.shuffleReadRecords()
         except (Py4JError, ConnectionError):
-            # The job is over, or Spark is: whoever waits for it will hear.
+            # The job or Spark has ended; the caller that waits for it receives the error.
             return None
         if written:
             return Progress(phase=Phase.WRITING, rows_done=min(written, self._rows_total), rows_total=self._rows_total)

@@ -1,8 +1,8 @@
-"""What a Spark task reads: pieces of Parquet extents straight from the store, the rest from the brokers. Planned here, and read.
+"""The reads of a Spark task: pieces of Parquet extents straight from the store, other records from the brokers.
 
-`plan` is pure. An extent's rows never pass a broker: a task opens the file, takes the row groups that may have wanted rows, and of
-these the wanted columns. Records that are in no extent (the live ones) are fetched from the lead of their partition and decoded
-column-wise.
+`plan` is pure. An extent's rows never pass a broker: a task opens the file, takes the row groups that may hold wanted rows, and
+of these the wanted columns. Records outside extents (the live ones) are fetched from the lead of their partition and decoded by
+column.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_BYTES = 64 << 20
-"""About what one task reads of extents."""
+"""Target size of the extents that one task reads, in bytes."""
 PIECES_MAX = 64
-"""Pieces that one task reads, however small they are: a file costs two requests to the store before its first row."""
+"""Bound of the pieces of one task, however small: each file costs two store requests before its first row."""
 ROWS_MAX = 1 << 16
 """Rows of one batch that goes to Spark."""
 FETCH_ROWS = 1 << 20
 """Records that one task fetches from a broker."""
 FETCH_ROWS_SHARED = 1 << 16
-"""Fewer of them share a task with others: to begin one takes as long."""
+"""Fewer records than this share a task with others: starting a task takes as long as reading them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Offsets [start, end) of one partition: in `file`, or where that is None to be fetched."""
+    """Offsets [start, end) of one partition: in `file`, or fetched from the broker when `file` is None."""
 
     topic: str
     partition: int
@@ -45,13 +45,13 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """About what is read of the file."""
+        """Approximate bytes that are read of the file."""
         return 0 if self.file is None else self.file.size_bytes * (self.end - self.start) // max(self.file.rows, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one task reads, in order."""
+    """The pieces that one task reads, in order."""
 
     store_url: str
     pieces: tuple[Piece, ...]
@@ -59,7 +59,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What every task must know: the columns of the result in order, and what filters leave."""
+    """The settings of every task: the columns of the result in order, and the range that filters leave."""
 
     columns: tuple[str, ...]
     narrowed: Narrowed
@@ -79,15 +79,15 @@ def plan(
 
     Args:
         ranges: offsets [start, end) by partition.
-        piece_bytes: about what one task reads of extents.
-        open_gates: what to do where an open gate stands in a range: ``error``; ``stop`` there, as a consumer does; ``skip`` it.
-        tasks_min: split more finely, until there are so many.
+        piece_bytes: target size of the extents that one task reads.
+        open_gates: action at an open gate inside a range: ``error``; ``stop`` there, as a consumer does; ``skip`` it.
+        tasks_min: split further, until there are this many tasks.
 
     Raises:
         RetryError(GATE_CONFLICT): an open gate, with ``error``.
     """
     pieces: list[Piece] = []
-    # Nobody knows the bytes of what is fetched; rows have to do.
+    # The bytes of fetched records are unknown; their number replaces them.
     rows_max = max(min(FETCH_ROWS, sum(stop - start for start, stop in ranges.values()) // tasks_min), 1)
 
     def fetched(partition: int, start: int, stop: int) -> Iterator[Piece]:
@@ -112,7 +112,7 @@ def plan(
         held = sorted(
             [(one.base_offset, one.end_offset, one) for one in part.extents]
             + [(hole.base_offset, hole.end_offset, None) for hole in part.holes],
-            # A hole first: a file's first rows may have been removed, and stay in the file.
+            # The hole comes first: a file's first rows may have been removed from the topic, and stay in the file.
             key=lambda item: (item[0], item[2] is not None),
         )
         for base, stop, file in held:
@@ -123,7 +123,7 @@ def plan(
                 pieces.extend(fetched(part.partition, position, low))
             if file is not None and _in_time(file, narrowed):
                 if "://" in file.path:
-                    # Not in the cluster's store: the brokers know how to reach it.
+                    # The file is outside the cluster's store: the brokers know how to reach it.
                     pieces.extend(fetched(part.partition, low, high))
                 else:
                     pieces.append(Piece(layout.topic, part.partition, low, high, file))
@@ -134,13 +134,13 @@ def plan(
 
 
 def _in_time(file: FileRef, narrowed: Narrowed) -> bool:
-    """Whether a file may have rows of the wanted time. What it says is in ms, rounded down."""
+    """True when a file may have rows of the wanted time. The file's times are in ms, rounded down."""
     first, last = narrowed.first_us, narrowed.last_us
     return (first is None or file.timestamp_max_ms * 1000 + 999 >= first) and (last is None or file.timestamp_min_ms * 1000 <= last)
 
 
 def _grouped(store_url: str, pieces: Sequence[Piece], piece_bytes: int, fetch_rows: int, tasks_min: int) -> list[Work]:
-    """Small pieces together, large ones apart. A task is full with `piece_bytes` of files, or `fetch_rows` records of a broker."""
+    """Join small pieces and split large ones. A task is full with `piece_bytes` of files, or `fetch_rows` records of a broker."""
     if tasks_min > 1:
         total = sum(piece.size_bytes for piece in pieces)
         piece_bytes = max(min(piece_bytes, total // tasks_min), 1)
@@ -161,7 +161,7 @@ def _grouped(store_url: str, pieces: Sequence[Piece], piece_bytes: int, fetch_ro
 
 
 def _split(piece: Piece, piece_bytes: int) -> list[Piece]:
-    """A piece that is larger than two tasks' worth, in equal parts."""
+    """A piece larger than two tasks' worth, in equal parts."""
     parts = min(piece.size_bytes // piece_bytes, piece.end - piece.start)
     if parts < 2:
         return [piece]
@@ -174,10 +174,10 @@ def _split(piece: Piece, piece_bytes: int) -> list[Piece]:
 
 
 def read(work: Work, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, with the columns that are wanted. Raises HeadgateError."""
+    """The rows of one task, with the wanted columns. Raises HeadgateError."""
     repeated = Repeated()
     with asyncio.Runner() as runner:
-        # Not `Runner.run`: around each call it swaps signal handlers, and that spells out the result, megabytes of bytes.
+        # `Runner.run` is not used: around each call it swaps signal handlers, which prints the result, megabytes of bytes.
         loop = runner.get_loop()
         with ExitStack() as opened:
             files: ExtentReader | None = None
@@ -204,7 +204,7 @@ class ExtentReader:
         self._store = loop.run_until_complete(_opened(open_store, store_url))
 
     def close(self) -> None:
-        """Give back threads and sockets."""
+        """Close threads and sockets."""
         self._loop.run_until_complete(self._store.close())
 
     def read(self, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -219,7 +219,7 @@ class ExtentReader:
         if size > len(tail):
             tail = self._get(file, file.size_bytes - size, size)
         footer = read_footer(tail[len(tail) - size :], file.size_bytes)
-        # In the order of the file, which is the order that they come back in.
+        # In the order of the file, which is also the order of the result.
         columns = tuple(name for name in footer.columns if name in wanted.columns)
         for group in footer.groups:
             base = file.base_offset + group.first_row
@@ -240,7 +240,7 @@ class ExtentReader:
 
 
 async def _opened(what: Callable[[str], Any], where: str) -> Any:
-    """Open a store or a client where a loop runs, as they expect it."""
+    """Open a store or a client while the loop runs, as they require."""
     return what(where)
 
 
@@ -252,14 +252,14 @@ def _group_in_time(group: Any, narrowed: Narrowed) -> bool:
 
 
 def _rows_only(count: int) -> pa.RecordBatch:
-    """Rows of which nothing but their number is wanted."""
+    """Rows of which only the number is wanted."""
     import pyarrow as pa
 
     return pa.RecordBatch.from_arrays([pa.nulls(count)], names=["_"])
 
 
 class RecordReader:
-    """Reads pieces that are in no extent from the brokers."""
+    """Reads the pieces outside extents from the brokers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cluster: str) -> None:
         from broker.client.fetcher import Fetcher
@@ -268,11 +268,11 @@ class RecordReader:
         self._fetcher = loop.run_until_complete(_opened(Fetcher, cluster))
 
     def close(self) -> None:
-        """Give back threads and sockets."""
+        """Close threads and sockets."""
         self._loop.run_until_complete(self._fetcher.close())
 
     def read(self, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Records with the column `offset`: they may have gaps."""
+        """Records with the column `offset`, possibly with gaps."""
 
         async def following(batches: Any) -> Any:
             return await anext(batches, None)
@@ -288,7 +288,7 @@ class RecordReader:
 
 
 class Repeated:
-    """Columns that have one value in every row, made once."""
+    """Columns with one value in every row, created once."""
 
     def __init__(self) -> None:
         self._columns: dict[tuple[str, object], Any] = {}
@@ -304,7 +304,7 @@ class Repeated:
 
 
 def shaped(piece: Piece, first_offset: int, rows: pa.RecordBatch, columns: Sequence[str], repeated: Repeated) -> pa.RecordBatch:
-    """Rows as Spark is to have them: these columns in this order, of exactly the types that the schema says."""
+    """Rows for Spark: these columns in this order, with exactly the types of the schema."""
     import numpy as np
     import pyarrow as pa
 
@@ -320,10 +320,10 @@ def shaped(piece: Piece, first_offset: int, rows: pa.RecordBatch, columns: Seque
             case "partition":
                 arrays.append(repeated.column(name, piece.partition, kind, count))
             case "timestampType" if "timestampType" not in names or piece.file is not None:
-                # What stands in a file has the time that its writer gave it.
+                # Rows of a file have the time that their writer gave them.
                 arrays.append(repeated.column(name, 0, kind, count))
             case "offset" if "offset" not in names or piece.file is not None:
-                # A file's own column says the same, or the broker would not have taken it.
+                # A file's own column has the same offsets; the broker refuses any other file.
                 arrays.append(pa.array(np.arange(first_offset, first_offset + count, dtype=np.int64)))
             case _ if name in names:
                 column = rows.column(name)
@@ -334,7 +334,7 @@ def shaped(piece: Piece, first_offset: int, rows: pa.RecordBatch, columns: Seque
 
 
 def arrow_fields() -> dict[str, Any]:
-    """The types of all columns that there are, by name, as Spark wants them."""
+    """The types of all columns, by name, for Spark."""
     import pyarrow as pa
 
     return {

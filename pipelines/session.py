@@ -1,7 +1,7 @@
-"""A Spark session that is set up for Headgate: `session()`.
+"""A Spark session with settings for Headgate: `session()`.
 
-Any session will do for `pipelines.backfill` and the data source; this one finds a Java, uses this Python for the workers, stays on
-the loopback interface where it runs on one machine, and turns on what makes the way between Java and Python fast.
+Any session works with `pipelines.backfill` and the data source. This one finds a Java, uses this Python for the workers, stays
+on the loopback interface on a single machine, and enables fast transfer between Java and Python.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ TASK_TRIES = 3
 DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Dates without a zone, and what a record's timestamp means, must not depend on where the job runs.
+    # Dates without a zone, and the meaning of a record's timestamp, must not depend on the machine of the job.
     "spark.sql.session.timeZone": "UTC",
-    # Filters reach the data source only with this.
+    # Spark passes filters to the data source only with this setting.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # A fifth faster than 10000 rows; no batch may grow beyond what a writer can hold.
+    # A fifth faster than 10,000 rows; no batch may grow beyond the writer's memory.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-    # How soon the rows of a running task are seen by whoever shows progress.
+    # Interval after which the progress display sees the rows of a running task.
     "spark.executor.heartbeatInterval": "4s",
 }
 
@@ -45,14 +45,14 @@ def session(
     driver_memory: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The Spark session of this process; a new one unless there is one already. Takes some seconds.
+    """The Spark session of this process; creates one if none exists. Takes some seconds.
 
     Args:
-        master: any Spark master: ``local[*]``, ``spark://host:7077``, ``yarn``, ``k8s://...``. On a local one a task that fails is
-            tried three times unless the master says how often (``local[*, 1]``): Spark itself would give up at once.
-        driver_memory: heap of the driver's JVM, as ``4g``; with a local master that is all there is. Default: Spark's, or with a
+        master: any Spark master: ``local[*]``, ``spark://host:7077``, ``yarn``, ``k8s://...``. A local master retries a failed
+            task twice, unless the master states the number (``local[*, 1]``); Spark itself would not retry.
+        driver_memory: heap of the driver's JVM, such as ``4g``; a local master has no other heap. Default: Spark's, or with a
             local master a quarter of the machine's memory, between 1 and 4 GiB.
-        conf: Spark settings that win over the defaults here.
+        conf: Spark settings that override the defaults here.
 
     Raises:
         FatalError: pyspark is not installed, there is no Java, or Spark does not start with this master.
@@ -70,7 +70,7 @@ def session(
     home = java_home(os.environ)
     if home is not None:
         os.environ["JAVA_HOME"] = home
-    # Without it the workers run the first `python3` of PATH, which need not have what is installed here.
+    # Without this variable, workers run the first `python3` of PATH, which may lack the installed packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**DEFAULTS, **local_settings(master), **(conf or {})}
     if driver_memory is not None:
@@ -85,7 +85,7 @@ def session(
     except (PySparkException, OSError) as error:
         raise FatalError(Reason.UNSUPPORTED, f"spark does not start: {_first_line(error)} master=`{master}`") from error
     except Exception as error:
-        # py4j hands over whatever the JVM threw, in a class of its own.
+        # py4j passes on the JVM's exception in a class of its own.
         if type(error).__module__.split(".")[0] != "py4j":
             raise
         raise FatalError(Reason.UNSUPPORTED, f"spark does not start: {_first_line(error)} master=`{master}`") from error
@@ -94,18 +94,18 @@ def session(
 
 
 def while_ending() -> AbstractContextManager[None]:
-    """For what ends a job or a session: that is over, too, where Spark's JVM has ended, or does so now."""
+    """For code that ends a job or a session: the code also counts as done when Spark's JVM has ended, or ends now."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     return suppress(Py4JError, ConnectionError)
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether a call to Spark failed because its JVM has ended: the call under way gets no answer, later ones no connection."""
+    """True when a call to Spark failed because its JVM has ended: the current call gets no answer, later calls no connection."""
     from py4j.protocol import Py4JError, Py4JJavaError
 
     try:
-        str(error)  # of what the JVM threw it is the JVM that knows the words
+        str(error)  # only the JVM knows the message of its exception
     except (Py4JError, ConnectionError):
         return True
     refused = isinstance(error, ConnectionRefusedError | ConnectionResetError)
@@ -113,7 +113,7 @@ def is_gone(error: Exception) -> bool:
 
 
 def activate(spark: SparkSession) -> None:
-    """Make this the session of the calling thread: a thread has none of its own, and Spark looks for data sources in that one."""
+    """Make this the session of the calling thread: Spark looks for data sources in that session, and a new thread has none."""
     from pyspark.sql import SparkSession
 
     java_session: Any = getattr(spark, "_jsparkSession", None)
@@ -123,17 +123,17 @@ def activate(spark: SparkSession) -> None:
 
 
 def patient(master: str) -> str:
-    """The same master; a local one tries tasks again."""
+    """The same master; a local one with retries of tasks."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
     return f"local[{found.group(1) or 1}, {TASK_TRIES}]" if found else master
 
 
 def local_settings(master: str) -> dict[str, str]:
-    """What depends on where the job runs: on this machine alone it needs no other interface than the loopback."""
+    """Settings that depend on the master: a job on this machine alone needs no interface other than the loopback."""
     settings = {}
     if master.startswith("local"):
         settings["spark.driver.memory"] = f"{min(max(_memory_bytes() // 4, 1 << 30), 4 << 30) >> 20}m"
-        # Hadoop reads S3 as s3a:// and leaves s3://, which everybody else says, to those who have a reader of their own.
+        # Hadoop reads S3 as s3a:// and reserves s3://, the usual scheme, for readers of vendors.
         settings["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     if master.startswith(("local", "spark://127.", "spark://localhost")):
         settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = LOOPBACK
@@ -149,6 +149,6 @@ def _memory_bytes() -> int:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip(" :\t") for line in str(error).splitlines() if line.strip(" :\t")]
-    # py4j says "An error occurred while calling ..." first, and then what was thrown.
+    # py4j first prints "An error occurred while calling ...", then the exception.
     told = next((line for line in lines if "Exception" in line or "Error" in line), lines[0] if lines else type(error).__name__)
     return told[:300]

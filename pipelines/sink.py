@@ -1,11 +1,11 @@
 """Writing a DataFrame to a topic: tasks upload files, the driver commits all of them in one step, or none.
 
-The step is a gate at the end of the topic, opened and filled at once. Its id is the write's: of a streaming query it is made of the
-query's id and the batch's number, so that a batch which is replayed after a crash finds its gate filled and adds nothing. Whatever
-a task that was retried, copied or cancelled left behind is named by nobody, and swept.
+The step is a gate at the end of the topic, opened and filled at once. Its id is the write's. For a streaming query it consists
+of the query's id and the batch's number, so a batch that is replayed after a crash finds its gate filled and adds nothing.
+Brokers delete the files of retried, copied and cancelled tasks, which no commit names.
 
-Columns: `value` (must be there), `key`, `partition`, `timestamp`, `headers`. A row without a partition goes where its key goes, one
-without a key too where its task's turn is. A row without a time gets the time of its task.
+Columns: `value` (required), `key`, `partition`, `timestamp`, `headers`. A row without a partition goes to the partition of its
+key; a row without a key goes to the partitions of its task in turn. A row without a time gets the time of its task.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ OPTIONS = ("cluster", "topic", "fileBytes")
 
 @dataclass
 class Done(WriterCommitMessage):
-    """What a task hands to the driver, and which query it belongs to."""
+    """The result of a task for the driver, with the id of its query."""
 
     written: list[dict[str, Any]]
     query_id: str = ""
 
 
 class _Sink:
-    """What batch and stream have in common. Made on the driver: the topic must be there, and the columns must fit."""
+    """The common part of batch and stream. Created on the driver; checks that the topic exists and the columns fit."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         from pipelines.source import cluster_of
@@ -75,7 +75,7 @@ class _Sink:
             return Done([written.to_dict() for written in files.finish()], query_id)
 
     def _placed(self, batches: Iterator[Any], turn: int) -> Iterator[Any]:
-        """Batches with the columns that a file has, and the partition of every row."""
+        """Batches with the columns of a file, and the partition of every row."""
         import pyarrow as pa
         import pyarrow.compute
 
@@ -109,7 +109,7 @@ class _Sink:
             yield pa.RecordBatch.from_pydict(columns)
 
     def _files(self, messages: list[WriterCommitMessage | None]) -> list[FileRef]:
-        """What the tasks wrote, in their order."""
+        """The results of the tasks, in their order."""
         rows: dict[int, int] = {}
         files: list[FileRef] = []
         for message in messages:
@@ -137,7 +137,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
                 connection.call(connection.gates.publish(self._topic, files, gate_id=self._write_id))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing was visible, nothing is to be undone."""
+        """Do nothing: no reader saw the files, and brokers delete them."""
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
@@ -159,20 +159,20 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
             except InvalidError as error:
                 if error.reason is not Reason.GATE_CONFLICT:
                     raise
-                # In files of other names, and perhaps as other rows, if the query does not give the same ones again: this batch was
-                # committed, and Spark was not told in time.
+                # The replayed files have other names, and other rows if the query is not deterministic: this batch was committed
+                # before, and Spark was not informed in time.
                 gates = connection.call(connection.gates.list(self._topic))
                 check_replay(gates, known[0], batchId, sum(file.rows for file in files))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing was visible, nothing is to be undone."""
+        """Do nothing: no reader saw the files, and brokers delete them."""
 
 
 def check_replay(gates: Sequence[Gate], query_id: str, batch_id: int, rows: int) -> None:
-    """A batch whose gate is there already adds nothing. Raises InvalidError where that would lose records.
+    """Accept a batch whose gate exists; it adds nothing. Raises InvalidError when that would lose records.
 
-    After a crash it is the query's last batch, and has no more rows than it had. A checkpoint that is older than the topic counts
-    from its own last batch, and its batches mean other records.
+    A batch that is replayed after a crash is the query's last one, and has no more rows than before. A checkpoint older than the
+    topic counts from its own last batch, and its batches mean other records.
     """
     name = _gates_of(query_id)
     numbered = re.compile(re.escape(name) + "([0-9]+)")
@@ -193,12 +193,12 @@ def check_replay(gates: Sequence[Gate], query_id: str, batch_id: int, rows: int)
 
 
 def _gates_of(query_id: str) -> str:
-    """Begins the ids of the gates of a streaming query; the number of a batch ends them."""
+    """Prefix of the ids of a streaming query's gates; the batch's number follows."""
     return f"stream-{query_id}-"
 
 
 def check_schema(schema: StructType) -> None:
-    """Raise InvalidError where the columns cannot be records."""
+    """Raise InvalidError when the columns cannot be records."""
     from pyspark.sql import types as T
 
     kinds = {field.name: field.dataType for field in schema}
@@ -215,7 +215,7 @@ def check_schema(schema: StructType) -> None:
             case "headers":
                 fits = isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StructType)
             case "topic" | "offset" | "timestampType":
-                fits = True  # as a read gives them; the option wins, and a record gets an offset of its own
+                fits = True  # a read returns these columns; the option wins, and a record gets a new offset
             case _:
                 raise InvalidError(
                     Reason.INVALID_REQUEST, f"records have no such column. column=`{name}` columns=`{', '.join(COLUMNS)}`"

@@ -1,12 +1,12 @@
-"""The Spark data source `headgate`: batch and streaming, read and write. `register(spark)` makes it known to a session.
+"""The Spark data source `headgate`: batch and streaming, read and write. `register(spark)` adds it to a session.
 
     register(spark)
     spark.read.format("headgate").option("cluster", "127.0.0.1:9095").option("subscribe", "clicks").load()
 
-Options and columns are those of Spark's Kafka source, so that a job changes its format and its address, and nothing else. Reading
-takes history straight from the Parquet files in the store. Spark does not tell a Python data source which columns a query wants:
-name them with the option ``columns``. It does tell it filters; those on offset, timestamp, partition and topic choose what is read
-at all. Writing uploads files and commits them in one step, exactly once (`pipelines/sink.py`).
+Options and columns are those of Spark's Kafka source, so a job changes only its format and its address. Reading takes history
+straight from the Parquet files in the store. Spark does not tell a Python data source the columns of a query; the option
+``columns`` names them. Spark does pass filters; those on offset, timestamp, partition and topic limit the read. Writing uploads
+files and commits them in one step, exactly once (`pipelines/sink.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 FORMAT = "headgate"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 POLL_S = 0.2
-"""How old what a stream knows of the ends may be: Spark asks a hundred times a second."""
+"""Longest age of the ends that a stream knows, in seconds: Spark asks a hundred times a second."""
 
 _TYPES = {
     "key": "binary",
@@ -63,14 +63,14 @@ _BATCH_OPTIONS = (
     *_STREAM_OPTIONS, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsetsByTimestampStrategy",
     "openGates",
 )  # fmt: skip
-"""With `maxOffsetsPerTrigger`, which means nothing to a batch of Spark's Kafka source either, and is taken."""
+"""Options that Spark's Kafka source also accepts for a batch without effect, `maxOffsetsPerTrigger` among them."""
 _OPEN_GATES = ("error", "stop", "skip")
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("headgate")` known to a session, and have Spark hand filters to Python data sources.
+    """Add `format("headgate")` to a session, and let Spark pass filters to Python data sources.
 
-    Spark looks for it in the session of the calling thread, and a thread of your own has none: call this there, too.
+    Spark searches the session of the calling thread, and a new thread has none: call this function there too.
     """
     activate(spark)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -84,11 +84,11 @@ class HeadgateDataSource(DataSource):
     - ``subscribe``, ``subscribePattern`` or ``assign``; ``startingOffsets``, ``endingOffsets``, ``startingTimestamp``,
       ``endingTimestamp``, ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp``, ``startingOffsetsByTimestampStrategy``,
       ``failOnDataLoss``, ``maxOffsetsPerTrigger``, ``minPartitions``, ``includeHeaders``: as of Spark's Kafka source.
-    - ``columns``: those that are wanted, with commas between. Default: all.
-    - ``openGates``: what a batch does where a flood is under way: error (default), stop, skip. A stream waits there.
+    - ``columns``: the wanted columns, with commas between. Default: all.
+    - ``openGates``: a batch's action at an open gate: error (default), stop, skip. A stream waits there.
     - writing: ``topic``; ``fileBytes``.
 
-    Any other is refused, as is the end of a stream.
+    Any other option is refused, as is the end of a stream.
     """
 
     @classmethod
@@ -120,7 +120,7 @@ class HeadgateDataSource(DataSource):
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns of the result, in order. Raises InvalidError where there is no such column."""
+    """The columns of the result, in order. Raises InvalidError for an unknown column."""
     named = tuple(places.words_option(options, "columns"))
     for name in named:
         if name not in _TYPES:
@@ -131,7 +131,7 @@ def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def cluster_of(options: Mapping[str, str]) -> str:
-    """Where the cluster is. Raises InvalidError where only Kafka's address is given."""
+    """The address of the cluster. Raises InvalidError when only Kafka's address is given."""
     cluster = places.option(options, "cluster")
     if cluster is None and places.option(options, "kafka.bootstrap.servers") is not None:
         raise InvalidError(
@@ -142,13 +142,13 @@ def cluster_of(options: Mapping[str, str]) -> str:
 
 @dataclass
 class Task(InputPartition):
-    """What one Spark task reads."""
+    """The work of one Spark task."""
 
     work: Work
 
 
 class _Reading:
-    """What batch and stream have in common."""
+    """The common part of batch and stream."""
 
     def __init__(self, options: Mapping[str, str], known: Sequence[str], what: str) -> None:
         self._cluster = cluster_of(options)
@@ -168,9 +168,9 @@ class _Reading:
         return chosen, {topic.name: str(topic.id) for topic in topics if topic.name in chosen}
 
     def _offsets(self, connection: Connection, chosen: Mapping[str, tuple[int, ...]], place: Place) -> Offsets:
-        """A place as offsets. Raises InvalidError where it is not one in what was chosen.
+        """A place as offsets. Raises InvalidError for an offset outside the partition.
 
-        Where lost records do not matter, an offset that was removed, or is not there yet, stands for the one that is next to it.
+        When lost records do not matter, the nearest existing offset replaces one that was removed or does not exist yet.
         """
         place.check(chosen)
         starts: dict[TopicPartition, Start] = {
@@ -222,7 +222,7 @@ class _Reading:
         return tasks
 
     def _lost(self, topic: str) -> None:
-        """What was to be read of a topic went with it. Raises InvalidError unless that does not matter."""
+        """Records that the query was to read were deleted with their topic. Raises InvalidError unless that does not matter."""
         if self._fail_on_loss:
             raise InvalidError(
                 Reason.UNKNOWN_TOPIC,
@@ -232,7 +232,7 @@ class _Reading:
 
     def _read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, Task):
-            return  # Spark runs one task even where there is nothing to read
+            return  # Spark runs one task even without partitions to read
         yield from read(partition.work, Wanted(self._columns, self._narrowed, self._cluster))
 
 
@@ -250,7 +250,7 @@ class BatchReader(_Reading, DataSourceReader):
             raise InvalidError(Reason.INVALID_REQUEST, f"openGates is error, stop or skip. value=`{self._open_gates}`")
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Use filters to choose what is read; Spark applies them to the rows as well."""
+        """Limit the read by filters; Spark applies them to the rows as well."""
         self._narrowed = self._narrowed.with_filters(filters)
         return filters
 
@@ -266,7 +266,7 @@ class BatchReader(_Reading, DataSourceReader):
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An endless read. Lives in one process for as long as the query; its offsets are the checkpoint's."""
+    """An endless read. Lives in one process for the query's whole life; its offsets are the checkpoint's."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options, _STREAM_OPTIONS, "a streaming read")
@@ -278,7 +278,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         """The ends, and the ids of their topics."""
         self._seen_at_s = 0.0
         self._target: tuple[Offsets, dict[str, str]] | None = None
-        """Trigger.AvailableNow ends here."""
+        """The end of a query with Trigger.AvailableNow."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_connection": None}
@@ -321,7 +321,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the checkpoint has the offsets."""
+        """Do nothing: the checkpoint has the offsets."""
 
     def stop(self) -> None:
         if self._connection is not None:
@@ -335,7 +335,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._connection
 
     def _began(self, connection: Connection, start: dict[str, Any], end: Offsets, ids: Mapping[str, str]) -> Offsets:
-        """Where a batch begins that ends in topics of these ids. Raises InvalidError where one that was read is not among them."""
+        """The start of a batch that ends in topics of these ids. Raises InvalidError when a topic of the checkpoint is missing."""
         began, read_ids = places.from_json(start)
         for topic, read_id in read_ids.items():
             if ids.get(topic) != read_id:
@@ -343,7 +343,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 del began[topic]
         new = {topic: tuple(number for number in rows if number not in began.get(topic, {})) for topic, rows in end.items()}
         if any(new.values()):
-            # Partitions that came since: from their beginning, as nothing of them was ever read.
+            # Partitions that were added since start at their beginning: the query has not read them yet.
             for topic, rows in self._offsets(connection, new, Place("earliest")).items():
                 began.setdefault(topic, {}).update(rows)
         return began
@@ -359,10 +359,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._seen
 
     def _around_gates(self, connection: Connection, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
-        """Start and end as gates have it.
+        """Start and end, adjusted to gates.
 
-        Ends stop at gates that are open, as a consumer does: a partition that waits there does not move. Starts in the window of a
-        gate that was released move behind it: offsets without records are no work to divide.
+        Ends stop at open gates, as a consumer does: a partition that waits there does not advance. Starts in the window of a
+        released gate move behind it: offsets without records are no work to divide.
         """
         starts, ends = ({topic: dict(rows) for topic, rows in offsets.items()} for offsets in (start, end))
         for topic, rows in end.items():

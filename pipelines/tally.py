@@ -1,4 +1,4 @@
-"""Counting records: the same function for what Spark gives to the files and for what a client reads from the topic."""
+"""Counting records: one function for the rows that Spark writes to files and for the records that a client reads from the topic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def tally(rows: pa.RecordBatch) -> Tally:
-    """The records of one batch: how many, how large, and their order-independent sum.
+    """The number of a batch's records, their size, and their order-independent sum.
 
     Args:
         rows: with the columns `timestamp`, `key`, `value` and perhaps `headers`.

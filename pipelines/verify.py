@@ -1,7 +1,7 @@
-"""Is a flood in its topic, whole, once, and in order? Asked of the topic as a client reads it: `verify(cluster, topic, ...)`.
+"""Checks that a flood is in its topic: whole, once, and in order. `verify(cluster, topic, ...)`.
 
-Every record of the flood's window is fetched from the brokers, as a Kafka client would get it, and counted and summed the way the
-Spark job did with what it read from the source. No Spark is needed, and the memory it takes does not depend on the flood's size.
+Every record of the flood's window is fetched from the brokers, as a Kafka client would fetch it, then counted and summed as the
+Spark job did with the source's rows. No Spark is needed, and the memory does not depend on the flood's size.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def verify(
     flood_id: str | None = None,
     progress: Listener | None = None,
 ) -> Certificate:
-    """Read a flood's records from the topic and say what is there.
+    """Read a flood's records from the topic and report them.
 
     Args:
-        certificate: of the run; the answer is the same certificate with the topic's side new, compared with the source.
-        flood_id: the flood. Where there is no certificate the answer has the topic's side only; without either, everything that
-            can be read from the topic is looked at.
+        certificate: the run's certificate; the answer is the same certificate with a new topic's side, compared with the source.
+        flood_id: the flood. Without a certificate, the answer has the topic's side only; without both, it covers all readable
+            records of the topic.
 
     Raises:
-        InvalidError: no such topic or flood; the certificate is of another one; the flood was never committed, or records of it
-        were removed from the topic since. RetryError: the cluster does not answer.
+        InvalidError: no such topic or flood; a certificate of another flood; the flood was never committed, or some of its
+            records were removed from the topic since. RetryError: the cluster does not answer.
     """
     with Connection(cluster) as connection:
         if certificate is None:
@@ -59,7 +59,7 @@ def verify(
                 f"certificate is of another flood. certificate=`{certificate.flood_id}` flood_id=`{flood_id}`",
             )
         elif certificate.rows or certificate.files:
-            # That the gate is as the certificate has it shows that it is this flood's window that is read, and all of it.
+            # A gate equal to the certificate's proves that this read covers the flood's window, all of it.
             gate = _filled(connection, topic, certificate.gate_id)
             if certificate.windows != _windows(gate):
                 raise InvalidError(
@@ -108,7 +108,7 @@ def _of_topic(connection: Connection, topic: str) -> Certificate:
 def _without_holes(
     connection: Connection, topic: str, looked: tuple[PartitionCertificate, ...]
 ) -> tuple[PartitionCertificate, ...]:
-    """Offsets that gates left unused, or never had records for, are not missing."""
+    """Subtract the offsets that gates left unused, or that never had records: they are not missing."""
     holes = {
         part.partition: [(hole.base_offset, hole.end_offset) for hole in part.holes]
         for part in connection.call(connection.gates.layout(topic)).partitions
@@ -185,7 +185,7 @@ async def _look(cluster: str, topic: str, certificate: Certificate, progress: Li
 
 
 class Seen:
-    """What was read of one window, in the order in which it came."""
+    """The records of one window, in the order in which they arrived."""
 
     def __init__(self, base_offset: int, end_offset: int) -> None:
         self._size = end_offset - base_offset
@@ -198,7 +198,7 @@ class Seen:
         self._span: list[int] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """The next records, in `broker.log.columns.SCHEMA`."""
+        """Add the next records, in `broker.log.columns.SCHEMA`."""
         import numpy as np
         import pyarrow as pa
 
@@ -207,7 +207,7 @@ class Seen:
         self._tally += tally(rows)
         offsets: npt.NDArray[np.int64] = rows.column("offset").to_numpy(zero_copy_only=False)
         times: npt.NDArray[np.int64] = rows.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
-        # An offset is new if it is beyond all before it: a client gets offsets in ascending order.
+        # A client gets offsets in ascending order, so an offset is new if it is beyond all earlier ones.
         highest = np.maximum.accumulate(np.concatenate(([self._next_offset - 1], offsets)))
         fresh = int(np.count_nonzero(offsets > highest[:-1]))
         self._distinct += fresh
@@ -219,7 +219,7 @@ class Seen:
         self._span = [min([int(times.min()), *self._span]), max([int(times.max()), *self._span])]
 
     def certificate(self, part: PartitionCertificate) -> PartitionCertificate:
-        """The certificate with the topic's side as it was seen."""
+        """The certificate with the topic's side of this read."""
         return replace(
             part,
             topic=self._tally,
