@@ -1,4 +1,4 @@
-"""From a declared flood to Dagster: partitions, assets, checks, jobs, a schedule and a sensor. `flood_definitions` is the door.
+"""From a declared flood to Dagster: partitions, assets, checks, jobs, a schedule and a sensor. `flood_definitions` is the entry.
 
 ::
 
@@ -15,7 +15,7 @@
 `assets.floods.parse` makes the same from ten lines of YAML.
 """
 
-# Dagster looks at annotations, so they are not postponed here.
+# Dagster reads annotations at run time, so they are not postponed here.
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,9 +52,9 @@ from assets.steps import (
 
 EXPECT_EVERY_S = 30
 LOOK_BACK = timedelta(hours=1)
-"""A flood at a fixed time is begun so much late, when nobody was there to begin it."""
+"""Longest delay of a flood at a fixed time, in seconds, when Dagster was down at that time."""
 CATCH_UP_LOOK_S = 12.0
-"""Clients commit every five seconds unless they are told otherwise."""
+"""Two looks at a group's positions are this many seconds apart: clients commit every five seconds by default."""
 CHECKS = ("certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "nothing_left_out", "source_unchanged")
 
 
@@ -65,9 +65,9 @@ def flood_definitions(
     spark: SparkResource | None = None,
     fleet: FleetResource | None = None,
 ) -> dg.Definitions:
-    """Everything for these floods. Nothing is connected to, and nothing heavy imported, before a run begins.
+    """The definitions of these floods. Connects to nothing and imports nothing heavy before a run begins.
 
-    Raises ValueError where two floods have one name.
+    Raises ValueError when two floods have one name.
     """
     names = [flood.name for flood in floods]
     if len(set(names)) < len(names):
@@ -84,7 +84,7 @@ def flood_definitions(
             "spark": spark or SparkResource(),
             "fleet": fleet or FleetResource(),
         },
-        # One process per run: Spark is started once, and a killed run leaves no step behind that goes on writing.
+        # One process per run: Spark starts once, and a killed run leaves no step that writes on.
         executor=dg.in_process_executor,
     )
 
@@ -101,12 +101,12 @@ def partitions_definition(partitions: Partitions) -> dg.TimeWindowPartitionsDefi
 
 
 class _Parts:
-    """What one flood becomes."""
+    """The Dagster objects of one flood."""
 
     def __init__(self, flood: Flood) -> None:
         self.flood = flood
         self.partitions = partitions_definition(flood.partitions)
-        # A backfill of many partitions is one run: brokers are raised once.
+        # A backfill of many partitions is one run, so brokers are raised once.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dg.BetaWarning)
             self._common: dict[str, Any] = {
@@ -176,7 +176,7 @@ class _Parts:
                 waited_s = time.monotonic() - began
                 splits = spread(run)
             if context.run.tags.get(HOLD_UNTIL_TAG) is not None:
-                # The flood's own run takes the reservation over; it lasts until then without us.
+                # The flood's own run takes over the reservation, which lasts until then without this run.
                 LEASES.drop(run.owner.reservation_id)
                 RECORDERS.end(run.owner.reservation_id)
             return dg.MaterializeResult(
@@ -231,7 +231,7 @@ class _Parts:
         ) -> dg.MaterializeResult[None]:
             run = Run(flood, context, cluster)
             with clear_failures(run):
-                # Signs of life end before the reservation does: a late one would open it again.
+                # Renewals stop before the release: a late renewal would open the reservation again.
                 LEASES.drop(run.owner.reservation_id)
                 released = release_if_last(run)
                 serving = watch_brokers_go(run, fleet) if released else cluster.desired().live_brokers
@@ -276,7 +276,7 @@ class _Parts:
                 while standing(first, second) and time.monotonic() < until:
                     time.sleep(1)
                     second = cluster.lags(flood.topic)
-            except Exception as error:  # noqa: BLE001  # a check that could not look is a failed check, not a failed flood
+            except Exception as error:  # noqa: BLE001  # a check that cannot read its data fails itself, not the flood
                 return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=str(error))
             stuck = standing(first, second)
             rows = [
@@ -309,7 +309,7 @@ class _Parts:
         )
         def flood_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
             at = context.scheduled_execution_time.astimezone(UTC)
-            # Dagster's tick decides, not our cron: where the clock is changed they differ.
+            # Dagster's tick decides, not our cron: they differ when the clock changes to or from summer time.
             partition = newest_key(flood.partitions, at)
             if partition is None:
                 yield dg.SkipReason("no partition is over yet")
@@ -341,15 +341,15 @@ class _Parts:
 
 
 def standing(first: Mapping[str, tuple[int, int]], second: Mapping[str, tuple[int, int]]) -> list[str]:
-    """The groups that are behind and did not move between two looks (lag and position of each)."""
+    """The groups that are behind and did not advance between two looks (lag and position of each)."""
     return sorted(group for group, (lag, position) in second.items() if lag and position == first.get(group, (0, -1))[1])
 
 
 def expected_runs(flood: Flood, now: datetime) -> list[dg.RunRequest]:
-    """The runs that are due: preparations of floods that come within the lead time, and floods at fixed times that are there.
+    """The runs that are due: preparations of floods within the lead time, and floods whose fixed time has come.
 
-    The same occurrence gives the same run keys, however often it is asked: Dagster starts each once. Floods of a cron schedule are
-    begun by Dagster's scheduler.
+    The same occurrence always yields the same run keys, and Dagster starts each once. Dagster's scheduler starts floods of a
+    cron schedule.
     """
     requests = []
     for one in occurrences(flood, now - LOOK_BACK, now + timedelta(milliseconds=flood.lead_time_ms)):
@@ -373,7 +373,7 @@ def expected_runs(flood: Flood, now: datetime) -> list[dg.RunRequest]:
 
 
 def _run_backfill(run: Run, spark: SparkResource, pending: Sequence[Any]) -> dict[str, Any]:
-    """Each partition in turn. Returns their certificates, which are kept beside the plan too."""
+    """Load each partition in turn. Returns their certificates, which are also kept beside the plan."""
     partitions = ensure_topic(run)
     recorder = RECORDERS.begin(run.owner.reservation_id, run.flood.topic, run.cluster.desired, run.cluster.view)
     tell = throttled(run.say)
@@ -462,7 +462,7 @@ def _added_path(run: Run) -> Any:
 
 
 def _added(run: Run) -> dict[str, Any]:
-    """What the backfill of this run added, in rows, bytes and seconds; nothing where it has none."""
+    """The rows, bytes and seconds that the backfill of this run added; empty without a backfill."""
     try:
         rows, size, seconds = _added_path(run).read_text().split()
         return {"rows": int(rows), "bytes": int(size), "seconds": float(seconds)}

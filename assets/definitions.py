@@ -1,7 +1,7 @@
-"""The code location: floods from YAML files, as Dagster sees them.
+"""The code location: floods from YAML files, as Dagster definitions.
 
 ``HEADGATE_FLOODS``: files or directories, with ``:`` between them; default: ``floods.yaml`` beside this module.
-``HEADGATE_CLUSTER``: where the cluster is. ``HEADGATE_SPARK_MASTER``, ``HEADGATE_FLEET``, ``HEADGATE_FLEET_WORKLOAD``,
+``HEADGATE_CLUSTER``: address of the cluster. ``HEADGATE_SPARK_MASTER``, ``HEADGATE_FLEET``, ``HEADGATE_FLEET_WORKLOAD``,
 ``HEADGATE_FLEET_NAMESPACE``, ``HEADGATE_FLEET_REGION``, ``HEADGATE_FLEET_MAX``: Spark and the fleet.
 """
 
@@ -32,12 +32,13 @@ _FLEET = {
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Read when the code location is loaded."""
+    """The definitions; Dagster calls this function when it loads the code location."""
     return from_environment(os.environ)
 
 
 def from_environment(environment: Mapping[str, str]) -> dg.Definitions:
-    """Raises InvalidError: what is wrong in the files, each mistake with its line, or in the environment."""
+    """The definitions for an environment. Raises InvalidError with each mistake of the files and its line, or of the
+    environment."""
     return flood_definitions(
         load(environment.get("HEADGATE_FLOODS", str(DEFAULT_FILE))),
         cluster=ClusterResource(address=environment.get("HEADGATE_CLUSTER", "127.0.0.1:9095")),

@@ -1,8 +1,8 @@
-"""A reservation that lives as long as this process shows signs of life.
+"""A reservation that lives as long as this process renews it.
 
-The reservation itself is in the cluster and ends by itself; here a thread renews it. When the process dies, is killed or hangs in a
-way that stops its threads, renewals stop and the brokers go. The thread never outlives `most_s`, so that a run that hangs for ever
-does not keep them for ever.
+The reservation is in the cluster and ends by itself; a thread here renews it. When the process dies, is killed, or hangs in a
+way that stops its threads, renewals stop and the brokers leave. The thread never outlives `most_s`, so a run that hangs does not
+keep them for ever.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Protocol
 from broker.runtime.errors import HeadgateError
 
 BEATS_PER_TTL = 3
-"""So many signs of life in one time-to-live: one or two may be lost."""
+"""Renewals in one time-to-live: one or two may be lost."""
 
 
 class Renewable(Protocol):
-    """What a lease needs of the cluster."""
+    """The cluster's methods that a lease needs."""
 
     def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None: ...
 
 
 class Heartbeat:
-    """Repeats something until `stop`, from a thread of its own.
+    """Repeats an action until `stop`, from a thread of its own.
 
     Args:
-        what: for messages.
-        work: may raise HeadgateError, which is said and tried again at the next beat.
-        ttl_ms: what it renews would end after this.
-        most_s: no beat later than this.
-        say: told of what goes wrong.
+        what: the subject of messages.
+        work: may raise HeadgateError, which is reported; the next beat tries again.
+        ttl_ms: time to live of the renewed object.
+        most_s: no beat after this time.
+        say: receives the reports.
     """
 
     def __init__(self, what: str, work: Callable[[], None], ttl_ms: int, most_s: float, say: Callable[[str], None]) -> None:
@@ -46,7 +46,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """No more signs of life. What was renewed is not touched."""
+        """Stop renewing. The renewed object itself stays."""
         self._stop.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -63,7 +63,7 @@ class Heartbeat:
 
 
 class Leases:
-    """The leases of this process, by reservation: steps of one run share one. Safe to use from any thread."""
+    """The leases of this process, by reservation: the steps of one run share one. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,10 +79,10 @@ class Leases:
         most_s: float,
         say: Callable[[str], None],
     ) -> bool:
-        """Open the reservation and keep it open. Returns whether this process did not hold it yet. Raises HeadgateError."""
+        """Open the reservation and keep it open. Returns True if this process did not hold it yet. Raises HeadgateError."""
         cluster.reserve(reservation_id, brokers, ttl_ms, owner)
 
-        # Opening it again is a renewal, and brings back one that ran out while the machine slept.
+        # Opening it again renews it, and restores one that expired while the machine slept.
         def renew() -> None:
             cluster.reserve(reservation_id, brokers, ttl_ms, owner)
 
@@ -96,17 +96,18 @@ class Leases:
             return before is None
 
     def drop(self, reservation_id: str) -> None:
-        """No more signs of life from here."""
+        """Stop renewing a reservation from this process."""
         with self._lock:
             held = self._held.pop(reservation_id, None)
         if held is not None:
             held[1].stop()
 
     def held(self) -> list[str]:
-        """What is kept open now."""
+        """The reservations that this process renews now."""
         with self._lock:
             return sorted(self._held)
 
 
 LEASES = Leases()
-"""Of this process. The steps of a run are one process with the in-process executor; with another, each step holds it for itself."""
+"""The leases of this process. With the in-process executor all steps of a run share them; with another executor each step holds
+its own."""

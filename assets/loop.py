@@ -1,6 +1,6 @@
-"""The asyncio client for callers that are not: one event loop on a thread of its own, for the whole process.
+"""The asyncio client for synchronous callers: one event loop on a thread of its own, for the whole process.
 
-One loop for all, because grpc's channels belong to the loop that made them, and Dagster calls from any thread.
+One loop for all callers, because grpc's channels belong to the loop that made them, and Dagster calls from any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def call(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine to its end. An interrupt of the caller cancels it. Raises what it raises."""
+    """Run a coroutine to its end. An interrupt of the caller cancels it. Raises the coroutine's error."""
     future = asyncio.run_coroutine_threadsafe(work, _running())
     try:
         return future.result()

@@ -1,4 +1,4 @@
-"""Metadata worth looking at: what a person sees of a flood in Dagster."""
+"""Metadata of a flood for people, as Dagster shows it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whose a reservation is, and whether that one still needs it.
+"""The owner of a reservation, and whether that owner still needs it.
 
-A run's reservation carries what the run belongs to: an occurrence of a flood, else a backfill of the UI, else the run alone. So all
-runs of one backfill share one reservation, whatever their number: the cluster is raised once.
+The owner of a run's reservation is an occurrence of a flood, else a backfill of the UI, else the run alone. All runs of one
+backfill therefore share one reservation, and the cluster is raised once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FLOOD_TAG = "headgate/flood"
 OWNER_PREFIX = "dagster"
 RUNS_MAX = 10_000
 GRACE = timedelta(minutes=10)
-"""An occurrence keeps what was reserved ahead of it for so long after its time, until its run has begun."""
+"""Time that a reservation ahead of an occurrence outlives the occurrence's time while its run has not begun."""
 
 Kind = Literal["occurrence", "backfill", "run"]
 _ENDED_BACKFILLS = ("COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED", "FAILING")
@@ -31,7 +31,7 @@ _ENDED_BACKFILLS = ("COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILE
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What a run belongs to."""
+    """The unit to which a run belongs: an occurrence, a backfill, or the run itself."""
 
     flood: str
     kind: Kind
@@ -39,17 +39,17 @@ class Owner:
 
     @property
     def text(self) -> str:
-        """As it stands in the reservation."""
+        """The text of the owner in a reservation."""
         return f"{OWNER_PREFIX}/{self.kind}/{self.flood}/{self.id}"
 
     @property
     def reservation_id(self) -> str:
-        """Of its reservation."""
+        """The id of the owner's reservation."""
         return f"{self.flood}.{self.id}"
 
     @classmethod
     def of(cls, flood: str, run_id: str, tags: Mapping[str, str]) -> Owner:
-        """Of a run."""
+        """The owner of a run."""
         if occurrence := tags.get(OCCURRENCE_TAG):
             return cls(flood, "occurrence", occurrence)
         if backfill := tags.get(BACKFILL_TAG):
@@ -58,17 +58,17 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """Of a reservation; None where it is not Dagster's."""
+        """The owner in a reservation's text; None unless Dagster made the reservation."""
         parts = text.split("/")
         if len(parts) != 4 or parts[0] != OWNER_PREFIX or parts[1] not in ("occurrence", "backfill", "run"):
             return None
-        return cls(parts[2], parts[1], parts[3])  # type: ignore[arg-type]  # one of the three, as was looked up
+        return cls(parts[2], parts[1], parts[3])  # type: ignore[arg-type]  # the check above allows only these three
 
     def needs_it(self, instance: DagsterInstance, now: datetime, *, without: str = "") -> bool:
-        """Whether a run that is under way, or still to come, counts on the reservation.
+        """True when a current or future run needs the reservation.
 
         Args:
-            without: a run that does not count: the one that asks.
+            without: id of a run that does not count: the one that asks.
         """
         if self.kind == "run":
             run = instance.get_run_by_id(self.id)
@@ -87,12 +87,12 @@ class Owner:
 
 
 def occurrence_id(at: datetime) -> str:
-    """A time, as it stands in tags and ids."""
+    """A time, as written in tags and ids."""
     return at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def occurrence_time(text: str) -> datetime:
-    """The reverse of `occurrence_id`; the epoch for what is none."""
+    """The reverse of `occurrence_id`; the epoch for any other text."""
     try:
         return datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
@@ -100,7 +100,8 @@ def occurrence_time(text: str) -> datetime:
 
 
 def _more_to_come(instance: DagsterInstance, backfill_id: str, runs: Sequence[DagsterRun]) -> bool:
-    """Whether a backfill will start runs yet. In Dagster's books it ends with a tick of its daemon, later than its last run."""
+    """True when a backfill may still start runs. Dagster records its end at a tick of the daemon, later than the end of its last
+    run."""
     backfill = instance.get_backfill(backfill_id)
     if backfill is None or backfill.status.value in _ENDED_BACKFILLS:
         return False
@@ -108,7 +109,7 @@ def _more_to_come(instance: DagsterInstance, backfill_id: str, runs: Sequence[Da
         return False
     asked = backfill.partition_names or _asked(backfill)
     if not asked:
-        return True  # not known: it will be, when the backfill has ended
+        return True  # unknown until the backfill has ended
     begun: set[str] = set()
     for run in runs:
         if run.status is not DagsterRunStatus.NOT_STARTED:
@@ -117,7 +118,7 @@ def _more_to_come(instance: DagsterInstance, backfill_id: str, runs: Sequence[Da
 
 
 def _asked(backfill: PartitionBackfill) -> list[str]:
-    """The partitions that a backfill of assets was asked for."""
+    """The partitions that were requested from a backfill of assets."""
     data = backfill.asset_backfill_data
     if data is None:
         return []
@@ -129,7 +130,7 @@ def _asked(backfill: PartitionBackfill) -> list[str]:
 
 
 def _partitions(run: DagsterRun, asked: Sequence[str]) -> set[str]:
-    """Those of the asked partitions that a run is for. Keys of days and hours sort as their times do."""
+    """The requested partitions that a run covers. Keys of days and hours sort as their times do."""
     if one := run.tags.get("dagster/partition"):
         return {one}
     first, last = run.tags.get("dagster/asset_partition_range_start"), run.tags.get("dagster/asset_partition_range_end")

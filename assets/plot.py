@@ -1,4 +1,4 @@
-"""A picture of a flood: brokers over time, what was asked for, and rows. Plain SVG. Pure."""
+"""A picture of a flood: brokers over time, the requested number, and rows. Plain SVG. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from assets.recorder import Sample
 _WIDTH, _HEIGHT = 720, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 62, 34, 34
 POINTS_MAX = 200
-"""Dagster keeps a copy with every partition of a run."""
+"""Bound of the picture's size in bytes: Dagster stores a copy with every partition of a run."""
 _LIVE, _DESIRED, _ROWS = "#2563eb", "#94a3b8", "#f59e0b"
 
 
 def svg(samples: Sequence[Sample], title: str) -> str:
-    """The picture; an empty frame where there are no samples."""
-    # The last one too: it shows that the brokers are gone.
+    """The picture; an empty frame without samples."""
+    # The last sample is always drawn: it shows that the brokers have left.
     samples = [*samples[: -1 : -(-len(samples) // POINTS_MAX) or 1], *samples[-1:]]
     span_s = max((one.at_s for one in samples), default=1.0) or 1.0
     most_brokers = max((max(one.live, one.desired) for one in samples), default=1) or 1
@@ -61,13 +61,13 @@ def svg(samples: Sequence[Sample], title: str) -> str:
 
 
 def markdown(samples: Sequence[Sample], title: str) -> str:
-    """The picture as Markdown, with nothing to load from elsewhere."""
+    """The picture as Markdown, which loads nothing from elsewhere."""
     data = base64.b64encode(svg(samples, title).encode()).decode()
     return f"![{title}](data:image/svg+xml;base64,{data})"
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> str:
-    """A line that goes flat and then up or down, for what changes at once."""
+    """A step line, for values that change at once."""
     found: list[str] = []
     before: float | None = None
     for at_x, at_y in points:

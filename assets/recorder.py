@@ -1,4 +1,4 @@
-"""What the cluster looked like while a flood went through it: a sample a second, for the plot and for the sum of broker-seconds."""
+"""The state of the cluster during a flood: one sample a second, for the plot and for the sum of broker-seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SAMPLES_MAX = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look. `at_s`: since the recorder began. `rows_done`: of the flood, so far. Rates: of the flood's topic, live traffic."""
+    """One sample. `at_s`: seconds since the recorder began. `rows_done`: rows of the flood so far. Rates: live traffic of the
+    flood's topic."""
 
     at_s: float
     desired: int
@@ -31,7 +32,7 @@ class Sample:
 
 
 class Recorder:
-    """Looks at the cluster until `stop`. `rows_done` is set by whoever knows it."""
+    """Samples the cluster until `stop`. The backfill sets `rows_done`."""
 
     def __init__(self, topic: str, desired: Callable[[], DesiredBrokers], view: Callable[[], ClusterView]) -> None:
         self.rows_done = 0
@@ -45,7 +46,7 @@ class Recorder:
         self._thread.start()
 
     def stop(self) -> list[Sample]:
-        """Take a last look. Returns all samples."""
+        """Take a last sample. Returns all samples."""
         self._stop.set()
         self._thread.join()
         self._look()
@@ -60,7 +61,7 @@ class Recorder:
         try:
             desired, view = self._desired(), self._view()
         except HeadgateError:
-            return  # a gap in the picture; who depends on the cluster hears of it elsewhere
+            return  # a gap in the picture; steps that depend on the cluster report the error themselves
         own = [segment for segment in view.segments if segment.topic == self._topic]
         self.samples.append(
             Sample(
@@ -84,7 +85,7 @@ class Recorders:
     def begin(
         self, reservation_id: str, topic: str, desired: Callable[[], DesiredBrokers], view: Callable[[], ClusterView]
     ) -> Recorder:
-        """The recorder of a reservation; a new one unless it runs already."""
+        """The recorder of a reservation; starts one unless it runs already."""
         with self._lock:
             found = self._running.get(reservation_id)
             if found is None:
@@ -92,7 +93,7 @@ class Recorders:
             return found
 
     def end(self, reservation_id: str) -> list[Sample]:
-        """Stop it. Returns its samples; none where there was no recorder."""
+        """Stop the recorder. Returns its samples; empty without a recorder."""
         with self._lock:
             found = self._running.pop(reservation_id, None)
         return [] if found is None else found.stop()
@@ -102,10 +103,10 @@ RECORDERS = Recorders()
 
 
 def broker_seconds(samples: Sequence[Sample]) -> float:
-    """Brokers that were up, times the seconds they were."""
+    """The sum over all brokers of the seconds that each was up."""
     return sum((left.live * (right.at_s - left.at_s) for left, right in pairwise(samples)), 0.0)
 
 
 def peak(samples: Sequence[Sample]) -> int:
-    """Most brokers at one time."""
+    """Largest number of brokers at one time."""
     return max((one.live for one in samples), default=0)

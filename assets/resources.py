@@ -1,6 +1,6 @@
-"""What assets talk to: the cluster, Spark, and the fleet. Nothing is imported or connected to before it is used.
+"""The resources of assets: the cluster, Spark, and the fleet. Nothing is imported or connected to before its first use.
 
-A resource is a small interface: its methods are what assets need, and a stand-in that overrides them is all that a test needs.
+A resource is a small interface: its methods are those that assets need, and a test overrides them with a stand-in.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ CALL_MS = 30_000
 
 
 class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """A Headgate cluster. Methods raise HeadgateError, after they tried again for half a minute."""
+    """A Headgate cluster. Methods raise HeadgateError after half a minute of retries."""
 
     address: str = Field(default="127.0.0.1:9095", description="host:grpc_port of any broker, or several with commas between")
 
     # -- capacity
 
     def reserve(self, reservation_id: str, brokers: int, ttl_ms: int, owner: str) -> None:
-        """Open a reservation; the same one again is a renewal."""
+        """Open a reservation; opening it again renews it."""
         self._control(lambda control: control.open_reservation(brokers, ttl_ms, owner=owner, reservation_id=reservation_id))
 
     def release(self, reservation_id: str) -> bool:
-        """Give capacity back; twice is no error. Returns whether it was open."""
+        """Release a reservation; releasing it twice is no error. Returns True if it was open."""
         released: bool = self._control(lambda control: control.release_reservation(reservation_id))
         return released
 
     def reservations(self) -> list[Reservation]:
-        """Those that are open."""
+        """The open reservations."""
         found: list[Reservation] = self._control(lambda control: control.reservations())
         return found
 
     def desired(self) -> DesiredBrokers:
-        """How many brokers there are to be, why, and how many there are."""
+        """The desired number of brokers with its reasons, and the live number."""
         found: DesiredBrokers = self._control(lambda control: control.desired_brokers())
         return found
 
@@ -61,20 +61,20 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return found
 
     def split(self, segment: int, at_partition: int | None, broker: int) -> None:
-        """Cut a segment and give the second half to a broker; without a partition all of it moves."""
+        """Split a segment and give the second half to a broker; without a partition the whole segment moves."""
         if at_partition is None:
             self._control(lambda control: control.move(segment, broker))
         else:
             self._control(lambda control: control.split(segment, at_partition, broker))
 
     def merge(self, segment: int, next_segment: int) -> None:
-        """Make one of two neighbours."""
+        """Merge two neighbouring segments."""
         self._control(lambda control: control.merge(segment, next_segment))
 
     # -- topics
 
     def topic(self, name: str) -> TopicDescription | None:
-        """A topic, or None where there is none."""
+        """A topic, or None if it does not exist."""
         from broker.client import Admin
         from broker.runtime.errors import InvalidError, Reason
 
@@ -90,7 +90,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return call(work())
 
     def create_topic(self, name: str, partitions: int | None, config: Mapping[str, str]) -> None:
-        """Make a topic, unless somebody else just did."""
+        """Create a topic, unless another client just did."""
         from broker.client import Admin
         from broker.runtime.errors import InvalidError, Reason
 
@@ -105,7 +105,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         call(work())
 
     def lags(self, topic: str) -> dict[str, tuple[int, int]]:
-        """By consumer group with positions in the topic: the records that are still to be read, and how far it has come."""
+        """The lag and the position of each consumer group with positions in the topic."""
         from broker.client import GroupAdmin
 
         async def work() -> dict[str, tuple[int, int]]:
@@ -123,7 +123,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     # -- gates
 
     def gates(self, topic: str) -> dict[str, Gate]:
-        """A topic's gates by id; none where there is no topic."""
+        """A topic's gates by id; empty if the topic does not exist."""
         from broker.client.gates import GateAdmin
         from broker.runtime.errors import InvalidError, Reason
 
@@ -139,7 +139,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return call(work())
 
     def release_gate(self, topic: str, gate_id: str) -> bool:
-        """Give a gate up. Returns whether it was open; one that is filled, or never was, is no error."""
+        """Release a gate. Returns True if it was open; a filled or unknown gate is no error."""
         from broker.client.gates import GateAdmin
         from broker.runtime.errors import InvalidError
 
@@ -164,7 +164,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Spark. A session is started when the first flood needs it, and kept for the others of the process."""
+    """Spark. The first flood of the process starts a session, which later floods reuse."""
 
     master: str = Field(default="local[*]", description="any Spark master")
     driver_memory: str = Field(default="", description="heap of the driver's JVM, such as 4g; empty: Spark's own")
@@ -174,10 +174,10 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def flood(
         self, flood: Flood, spans: Sequence[Window], cluster: str, partitions: int, most_s: float, say: Callable[[str], None]
     ) -> Iterator[Backfiller]:
-        """Everything for a flood's partitions: a session, and, where there are several, their gates opened ahead of them in order.
+        """Provide a session for a flood's partitions and, for several partitions, open their gates ahead, in order.
 
-        Gives a function that puts one partition into the topic and returns its certificate. A partition that is there already adds
-        nothing. Both raise HeadgateError: what is wrong with the source, with the topic, or with Spark.
+        Yields a function that loads one partition and returns its certificate. A partition that is in the topic already adds
+        nothing. Both raise HeadgateError for errors of the source, the topic, or Spark.
         """
         from assets import spark
 
@@ -195,7 +195,7 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 class FleetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """What starts and stops brokers."""
+    """The component that starts and stops brokers."""
 
     kind: Literal["local", "kubernetes", "ecs"] = Field(
         default="local", description="local: `headgate up`, or KEDA: they follow by themselves"
@@ -210,7 +210,7 @@ class FleetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     maximum: int = Field(default=64, ge=1, description="never asked for more brokers")
 
     def fleet(self, cluster: ClusterResource) -> Fleet:
-        """The fleet. Raises FatalError where it is not configured."""
+        """The fleet. Raises FatalError when it is not configured."""
         if self.kind == "kubernetes":
             from assets.fleets.kubernetes import KubernetesFleet
 

@@ -1,9 +1,9 @@
-"""What looks after the cluster while Dagster lives: release at once, reconcile, watch the load.
+"""Sensors that look after the cluster while Dagster runs: release at once, reconcile, watch the load.
 
-None of it is needed for capacity to end: reservations and gates do so by themselves. It makes them end sooner, and tells people.
+Capacity ends without them: reservations and gates end by themselves. Sensors make them end sooner, and inform people.
 """
 
-# Dagster looks at annotations, so they are not postponed here.
+# Dagster reads annotations at run time, so they are not postponed here.
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ BROKERS = dg.AssetSpec(
 
 
 def cluster_sensors(floods: Sequence[Flood]) -> list[dg.SensorDefinition]:
-    """The sensors that are there once for all floods."""
+    """The sensors that all floods share."""
     return [
         _on_end(dg.DagsterRunStatus.FAILURE, floods),
         _on_end(dg.DagsterRunStatus.CANCELED, floods),
@@ -69,8 +69,8 @@ def _on_end(status: dg.DagsterRunStatus, floods: Sequence[Flood]) -> dg.SensorDe
 def release_after(
     instance: DagsterInstance, cluster: ClusterResource, flood: Flood, run: dg.DagsterRun, now: datetime
 ) -> list[str]:
-    """Release what a run that is over held: its reservation, unless others count on it, and the gates that it left open, unless
-    another run of the flood is at work. Returns what was done. Raises HeadgateError."""
+    """Release the reservation of a finished run, unless other runs need it, and the gates that it left open, unless another run
+    of the flood is active. Returns the actions as text. Raises HeadgateError."""
     done: list[str] = []
     owner = Owner.of(flood.name, run.run_id, run.tags)
     if not owner.needs_it(instance, now) and cluster.release(owner.reservation_id):
@@ -117,9 +117,9 @@ def _reconciler(floods: Sequence[Flood]) -> dg.SensorDefinition:
 def reconcile(
     instance: DagsterInstance, cluster: ClusterResource, fleet: FleetResource, floods: Sequence[Flood], now: datetime
 ) -> list[str]:
-    """Release reservations whose runs are over, and gates that nobody fills any more; scale the fleet. Returns what was done.
+    """Release reservations of finished runs, and gates that no run fills any more; scale the fleet. Returns the actions as text.
 
-    Raises HeadgateError where the cluster or the fleet does not answer.
+    Raises HeadgateError when the cluster or the fleet does not answer.
     """
     done: list[str] = []
     reservations = cluster.reservations()
@@ -137,11 +137,11 @@ def reconcile(
 
 
 def abandoned(instance: DagsterInstance, reservations: "Sequence[Reservation]", now: datetime) -> "list[Reservation]":
-    """Those reservations of Dagster that no run counts on. What others opened is theirs."""
+    """Dagster's reservations that no run needs. Reservations of other programs stay."""
     found = []
     for one in reservations:
         owner = Owner.parse(one.owner)
-        # A run of another Dagster is not in our books: only what we know to be over is ours to release.
+        # A run of another Dagster is unknown here: this one releases only reservations of runs that it knows to be over.
         if owner is not None and _known(instance, owner) and not owner.needs_it(instance, now):
             found.append(one)
     return found
@@ -168,7 +168,7 @@ def _load() -> dg.SensorDefinition:
         except HeadgateError as error:
             return dg.SkipReason(f"the cluster does not answer: {error.message}")
         reserved = max((one.brokers for one in reservations), default=0)
-        # The reason that decides stands first.
+        # The deciding reason comes first.
         unplanned = desired.brokers > reserved and bool(desired.reasons) and desired.reasons[0].startswith("the load ")
         seen = f"{desired.brokers}/{desired.live_brokers}/{reserved}/{unplanned}"
         if seen == context.cursor:
@@ -181,7 +181,7 @@ def _load() -> dg.SensorDefinition:
                 "reserved": reserved,
                 "unplanned flood": unplanned,
                 "why": "; ".join(desired.reasons),
-                # A cluster without a topic has no segments, and the sum of nothing is no float.
+                # A cluster without topics has no segments, and their sum is the integer 0, not a float.
                 "bytes in per second": dg.MetadataValue.float(round(sum((one.bytes_in_per_s for one in view.segments), 0.0), 1)),
                 "bytes out per second": dg.MetadataValue.float(round(sum((one.bytes_out_per_s for one in view.segments), 0.0), 1)),
             },

@@ -1,4 +1,4 @@
-"""Floods on Spark: partitions of a flood as backfills, their gates opened ahead and in order. Imported when a flood runs."""
+"""Floods on Spark: partitions of a flood as backfills, with their gates opened ahead and in order. Imported when a flood runs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ CALL_MS = 60_000
 
 
 def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSession:
-    """The session of this process. Raises FatalError where Spark does not start."""
-    # Spark makes a directory for tables where it is started, though a flood has none.
+    """The session of this process. Raises FatalError when Spark does not start."""
+    # Spark creates a directory for tables at its start, although a flood has none.
     places = {"spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "headgate-spark-warehouse")}
     return session(master, app_name="headgate-flood", driver_memory=driver_memory or None, conf={**places, **conf})
 
@@ -41,7 +41,7 @@ def start(master: str, driver_memory: str, conf: Mapping[str, str]) -> SparkSess
 def backfill(
     spark: SparkSession, flood: Flood, span: Window, cluster: str, partitions: int, listener: Callable[[Progress], None]
 ) -> Certificate:
-    """Put one partition of a flood into its topic. One that is there already adds nothing. Raises HeadgateError."""
+    """Load one partition of a flood into its topic. A partition that is there already adds nothing. Raises HeadgateError."""
     job = job_of(flood, span, cluster, partitions)
     with own_words(spark, flood, job):
         return run(job, spark, progress=listener)
@@ -49,8 +49,8 @@ def backfill(
 
 @contextmanager
 def own_words(spark: SparkSession, flood: Flood, job: Backfill) -> Iterator[None]:
-    """The condition of a partition has its span of time in it, which nobody wrote: what is wrong with it is told as what is wrong
-    with the flood's event time, or with its own condition."""
+    """Report an error in a partition's condition in terms of the flood: the condition contains the partition's span of time,
+    which the user did not write, so the error is in the event time or in the user's own condition."""
     try:
         yield
     except InvalidError as error:
@@ -64,7 +64,7 @@ def own_words(spark: SparkSession, flood: Flood, job: Backfill) -> Iterator[None
 
 
 def rows_of(spark: SparkSession, job: Backfill) -> Rows:
-    """The rows of a partition as records. Raises InvalidError where its expressions do not suit the source."""
+    """The rows of a partition as records. Raises InvalidError when its expressions do not fit the source."""
     assert isinstance(job.source, str), "a flood's source is a path"
     return records(
         load(spark, job.source, job.format, job.options),
@@ -89,18 +89,18 @@ def gates_ahead(
     most_s: float,
     say: Callable[[str], None],
 ) -> Iterator[None]:
-    """Open the gates of several partitions before the first is filled, so that no live record comes between two of them.
+    """Open the gates of several partitions before the first one is filled, so that no live record stands between two of them.
 
-    Whoever reads from the beginning waits at the first that is not filled. All are renewed until the end; where that is an error,
-    those that were opened here are released, unless they were filled by then.
+    Readers from the beginning wait at the first unfilled gate. All gates are renewed until the end. On an error, the gates that
+    this run opened are released, except the filled ones.
     """
     opened: list[str] = []
     tell = throttled(say)
     owner = f"headgate-{uuid.uuid4().hex}"
-    # From the first gate on: counting for the others may take longer than a gate lives.
+    # Renewal starts with the first gate: counting for the others may take longer than a gate lives.
     beat = Heartbeat("gates of the flood", lambda: _renew(flood, tuple(opened), cluster), flood.gate_ttl_ms, most_s, say)
     try:
-        # In front of everything, each gate comes before the one that was opened last.
+        # In front of everything, each gate stands before the one that was opened last.
         for number, span in enumerate(reversed(spans) if flood.place == "front" else spans, 1):
             tell("gates", f"{span.key} ({number} of {len(spans)}): counting, for its gate")
             gate = _open(spark, flood, span, cluster, partitions, owner)
@@ -141,7 +141,7 @@ def job_of(flood: Flood, span: Window, cluster: str, partitions: int) -> Backfil
 
 
 def _open(spark: SparkSession, flood: Flood, span: Window, cluster: str, partitions: int, owner: str) -> str | None:
-    """Open the gate of a partition; None where it stands already, or there is nothing to come."""
+    """Open the gate of a partition; None when it exists already, or the partition has no rows."""
     job = job_of(flood, span, cluster, partitions)
     gate = call(_describe(flood.topic, job.id(), cluster))
     if gate is not None and gate.state is not GateState.RELEASED:
@@ -178,7 +178,7 @@ def _renew(flood: Flood, gates: Sequence[str], cluster: str) -> None:
                 try:
                     await admin.renew(flood.topic, gate, flood.gate_ttl_ms)
                 except InvalidError:
-                    continue  # filled by now, or given up
+                    continue  # filled or released meanwhile
 
     call(work())
 
@@ -189,6 +189,6 @@ def _release(flood: Flood, gate: str, cluster: str, owner: str) -> None:
             try:
                 await admin.release(flood.topic, gate, owner=owner)
             except InvalidError:
-                return  # filled by now, or given up and another run's
+                return  # filled meanwhile, or released and opened by another run
 
     call(work())

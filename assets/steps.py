@@ -1,7 +1,7 @@
-"""What the four assets of a flood do: plan, raise the brokers, put the history in, give the brokers back.
+"""The work of a flood's four assets: plan, raise brokers, load history, release brokers.
 
-Each step can be run alone and again. What a step holds (a reservation, gates) ends by itself when its process dies, and is given
-back at once where the process can still do so.
+Each step can run alone and again. The reservation and the gates of a step end by themselves when its process dies, and are
+released at once while the process lives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 POLL_S = 0.5
 SAY_S = 5.0
 LEAVE_WAIT_S = 90.0
-"""How long a run watches the brokers go. They go without it too."""
+"""Longest time that a run watches the brokers leave, in seconds. They leave without it too."""
 PAST_EVENTS = 200
 RESHARDS_MAX = 64
 _MAX_RUN_S = 24 * 3600.0
@@ -52,12 +52,12 @@ class Run:
 
     @property
     def owner(self) -> Owner:
-        """Whose the reservation is."""
+        """The owner of the run's reservation."""
         return Owner.of(self.flood.name, self.context.run.run_id, self.context.run.tags)
 
     @property
     def keys(self) -> list[str]:
-        """The partitions of this run. Raises InvalidError where it was started without any."""
+        """The partitions of this run. Raises InvalidError for a run without any."""
         if not (self.context.has_partition_key or self.context.has_partition_key_range):
             raise InvalidError(
                 Reason.INVALID_REQUEST,
@@ -81,7 +81,7 @@ class Run:
         return [(span, gates[gate_id(self.flood, span.key)]) for span in spans]
 
     def loaded_otherwise(self, loaded: Sequence[tuple[Window, Gate]]) -> list[str]:
-        """What to say of those partitions that are in the topic already, but not as the flood is defined now."""
+        """Messages about partitions that were loaded under another definition of the flood."""
         from assets.spark import job_of
 
         found: dict[str, list[str]] = {}
@@ -95,8 +95,8 @@ class Run:
         ]
 
     def counted(self, loaded: Sequence[tuple[Window, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
-        """What the source has by now of partitions that are in the topic already, by key; and what to say of those of which its
-        metadata cannot tell."""
+        """The current content of the source for loaded partitions, by key; and messages about partitions whose metadata do not
+        tell."""
         from assets.floods.measure import can_count, measure
 
         found: dict[str, PartitionSize] = {}
@@ -107,7 +107,7 @@ class Run:
             try:
                 sizes = measure(self.flood, spans, datetime.now(UTC)) if can_count(self.flood) else []
             except HeadgateError as error:
-                # It may well be gone by now.
+                # The source may be gone by now.
                 sizes, why = [], f"it cannot be read ({error.reason})"
             found.update((size.key, size) for size in sizes if size.exact)
             if missing := [span.key for span in spans if span.key not in found]:
@@ -117,7 +117,7 @@ class Run:
         ]
 
     def plan(self) -> Plan:
-        """The plan of this run: as it was made by `flood_plan`, else made now."""
+        """The plan that `flood_plan` made in this run, or a new one."""
         path = _plan_path(self.context, self.flood.name)
         try:
             return Plan.from_json(json.loads(path.read_text()))
@@ -126,12 +126,12 @@ class Run:
             return make_plan(self)
 
     def max_run_s(self) -> float:
-        """No sign of life later than this after a step began."""
+        """No renewal later than this, in seconds after a step began."""
         return float(self.context.run.tags.get("dagster/max_runtime", _MAX_RUN_S))
 
 
 def changed_since(loaded: Sequence[tuple[Window, Gate]], counted: Mapping[str, PartitionSize]) -> list[str]:
-    """What to say of partitions whose source has more rows, or fewer, by now than when they were loaded."""
+    """Messages about partitions whose source now has more or fewer rows than were loaded."""
     changed: dict[str, list[str]] = {}
     for span, gate in loaded:
         size = counted.get(span.key)
@@ -150,8 +150,8 @@ _GONE = "the source has fewer rows than were loaded. The topic keeps them."
 
 @contextmanager
 def clear_failures(run: Run, *, give_back: bool = True) -> Iterator[None]:
-    """Errors that a person can do something about become the step's failure, in their own words; capacity is given back on any end
-    but a good one."""
+    """Turn errors that a person can act on into the step's failure, with the error's own message. Any end but success releases
+    capacity."""
     try:
         yield
     except HeadgateError as error:
@@ -167,7 +167,7 @@ def clear_failures(run: Run, *, give_back: bool = True) -> Iterator[None]:
 
 
 def filled_keys(flood: Flood, keys: Sequence[str], gates: Mapping[str, Any]) -> set[str]:
-    """Those of the partitions whose gate is filled."""
+    """The partitions whose gate is filled."""
     return set(gates_of(flood, keys, (name for name, gate in gates.items() if str(gate.state) == "filled")).values())
 
 
@@ -196,7 +196,8 @@ def make_plan(run: Run) -> Plan:
 
 
 def check_topic(flood: Flood, cluster: ClusterResource) -> int | None:
-    """The number of partitions of the topic, None where there is no topic yet. Raises InvalidError where it is not as declared."""
+    """The number of the topic's partitions, None without a topic. Raises InvalidError when the topic differs from the
+    declaration."""
     found = cluster.topic(flood.topic)
     if found is None:
         return None
@@ -216,7 +217,7 @@ def check_topic(flood: Flood, cluster: ClusterResource) -> int | None:
 
 
 def past_runs(context: dg.AssetExecutionContext) -> list[PastRun]:
-    """What earlier runs of this flood took, the newest first."""
+    """The figures of earlier runs of this flood, the newest first."""
     key = dg.AssetKey([*context.asset_key.path[:-1], "flood_release"])
     found: dict[str, PastRun] = {}
     for record in context.instance.fetch_materializations(key, limit=PAST_EVENTS).records:
@@ -240,7 +241,7 @@ def _plan_path(context: dg.AssetExecutionContext, flood: str) -> Path:
 
 
 def artifacts(context: dg.AssetExecutionContext, flood: str) -> Path:
-    """Where a run keeps its plan and its certificates."""
+    """The directory of a run's plan and certificates."""
     return Path(context.instance.storage_directory()) / "headgate" / flood / context.run.run_id
 
 
@@ -248,7 +249,8 @@ def artifacts(context: dg.AssetExecutionContext, flood: str) -> Path:
 
 
 def ensure_topic(run: Run) -> int:
-    """Make the topic unless there is one. Returns its number of partitions. Raises InvalidError where it is not as declared."""
+    """Create the topic if it does not exist. Returns its number of partitions. Raises InvalidError when it differs from the
+    declaration."""
     flood = run.flood
     partitions = check_topic(flood, run.cluster)
     if partitions is None:
@@ -261,10 +263,10 @@ def ensure_topic(run: Run) -> int:
 
 
 def hold(run: Run, brokers: int) -> int:
-    """Reserve brokers for this run, and go on doing so until it ends or dies. Returns for how many.
+    """Reserve brokers for this run, and renew the reservation until the run ends or dies. Returns the reserved number.
 
-    Where the cluster does not let a reservation ask for so many, it is for as many as it may be. Raises InvalidError where the
-    flood says that it fails then, or the reservation is refused whatever it asks for.
+    When the cluster does not allow that number, the reservation takes the largest allowed one. Raises InvalidError if the flood
+    says ``short: fail``, or if every number is refused.
     """
     owner = run.owner
     ttl_ms, most_s, say = reservation_ttl_ms(run), run.max_run_s(), run.context.log.warning
@@ -284,7 +286,7 @@ def hold(run: Run, brokers: int) -> int:
 
 
 def reservation_ttl_ms(run: Run) -> int:
-    """How long the brokers outlive this run: longer where it raises them ahead of an occurrence."""
+    """Time that the brokers outlive this run, in ms: longer when the run raises them ahead of an occurrence."""
     ttl_ms = run.flood.reservation_ttl_ms
     text = run.context.run.tags.get(HOLD_UNTIL_TAG)
     if text is None:
@@ -294,9 +296,9 @@ def reservation_ttl_ms(run: Run) -> int:
 
 
 def wait_for_brokers(run: Run, fleet: FleetResource, brokers: int) -> int:
-    """Until so many brokers serve, or the flood's patience ends. Returns how many serve.
+    """Wait until this number of brokers serves, or the flood's limit ends. Returns the number of serving brokers.
 
-    Raises InvalidError where there are fewer, and the flood says that it fails then.
+    Raises InvalidError when there are fewer and the flood says ``short: fail``.
     """
     limits = run.flood.brokers
     running = fleet.fleet(run.cluster)
@@ -327,7 +329,8 @@ def wait_for_brokers(run: Run, fleet: FleetResource, brokers: int) -> int:
 
 
 def spread(run: Run) -> list[str]:
-    """Split the topic's segments, so that every broker has a part of it. Returns what was done; what fails is said, and left."""
+    """Split the topic's segments so that every broker leads a part of it. Returns the actions as text; a failure is logged and
+    skipped."""
     done: list[str] = []
     for _ in range(RESHARDS_MAX):
         view = run.cluster.view()
@@ -338,7 +341,7 @@ def spread(run: Run) -> list[str]:
         try:
             run.cluster.split(step.segment, step.at, step.broker)
         except HeadgateError as error:
-            # The flood is not the worse for it: the planner splits by load.
+            # The flood works without it: the leader splits by load.
             run.context.log.warning(f"segment was not split: {error.message}")
             break
         done.append(f"segment {step.segment} split at partition {step.at} for broker {step.broker}")
@@ -357,9 +360,9 @@ def _parts(topic: str, view: Any) -> list[Part]:
 
 
 def let_go(run: Run) -> bool:
-    """No more signs of life; give the reservation back, unless other runs of the same backfill or occurrence count on it.
+    """Stop renewals and release the reservation, unless other runs of the same backfill or occurrence need it.
 
-    Never raises: what is not given back ends by itself.
+    Never raises: a reservation that is not released ends by itself.
     """
     owner = run.owner
     RECORDERS.end(owner.reservation_id)
@@ -368,7 +371,7 @@ def let_go(run: Run) -> bool:
 
 
 def release_if_last(run: Run) -> bool:
-    """Release, unless another run counts on it. Returns whether it is released. Never raises."""
+    """Release the reservation unless another run needs it. Returns True if it was released. Never raises."""
     owner = run.owner
     if run.context.run.tags.get(HOLD_UNTIL_TAG) is None and owner.needs_it(
         run.context.instance, datetime.now(UTC), without=run.context.run.run_id
@@ -384,7 +387,8 @@ def release_if_last(run: Run) -> bool:
 
 
 def watch_brokers_go(run: Run, fleet: FleetResource) -> int:
-    """Until there are no more brokers than are wanted, and those that go have handed over what they led. Returns how many serve."""
+    """Wait until no surplus broker is left and each leaving broker has handed over its partitions. Returns the number of serving
+    brokers."""
     running = fleet.fleet(run.cluster)
     until = time.monotonic() + LEAVE_WAIT_S
     asked = 0
@@ -393,7 +397,7 @@ def watch_brokers_go(run: Run, fleet: FleetResource) -> int:
         if not running.follows and asked != state.brokers:
             asked = state.brokers
             running.scale(asked)
-        # Who is told to go does not serve any more, but leads until others do.
+        # A broker that is told to leave no longer serves, but leads until others do.
         gone = state.live_brokers <= state.brokers and not any(one.draining for one in run.cluster.view().members)
         if gone or time.monotonic() > until:
             return state.live_brokers
@@ -401,7 +405,7 @@ def watch_brokers_go(run: Run, fleet: FleetResource) -> int:
 
 
 def merge(run: Run) -> int:
-    """Make one of neighbouring segments of the topic at one broker. Returns how many merges there were."""
+    """Merge neighbouring segments of the topic at one broker. Returns the number of merges."""
     for done in range(RESHARDS_MAX):
         pair = next_merge(_parts(run.flood.topic, run.cluster.view()))
         if pair is None:
@@ -415,7 +419,7 @@ def merge(run: Run) -> int:
 
 
 def throttled(say: Callable[[str], None], every_s: float = SAY_S) -> Callable[[str, str], None]:
-    """Say something when its subject changes, and otherwise at most every so often."""
+    """Wrap `say`: passes on a text when its subject changes, and otherwise at most once per interval."""
     last: dict[str, float] = {}
 
     def tell(subject: str, text: str) -> None:

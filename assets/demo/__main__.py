@@ -1,4 +1,4 @@
-"""``make demo``: what Headgate is for, in two minutes, on real data. Exit code 0: every check passed."""
+"""``make demo``: Headgate in two minutes, on real data. Exit code 0: every check passed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _show(console: Console, facts: Facts, options: Options, seconds: float) -> N
         table.add_row(name, text)
     console.print(table)
     for name, url in facts.urls.items():
-        # Not in the table: a URL that is folded cannot be followed.
+        # Outside of the table: a folded URL cannot be followed.
         console.print(f" [dim]{name:14}[/dim]   {url}", soft_wrap=True)
     for problem in facts.problems:
         console.print(f"[bold red]{problem}[/bold red]")

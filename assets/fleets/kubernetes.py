@@ -1,7 +1,7 @@
 """Brokers as a StatefulSet or Deployment in Kubernetes, scaled through its `scale` subresource with the official client.
 
-Rejected: patching `spec.replicas` of the object itself, which needs more rights. Where KEDA or a HorizontalPodAutoscaler owns the
-workload, both would write the number in turn: use KEDA's external scaler, which asks the brokers, and `fleet: local`.
+Rejected: patching `spec.replicas` of the object itself, which needs more rights. KEDA or a HorizontalPodAutoscaler on the same
+workload would overwrite the number in turn; use KEDA's external scaler, which asks the brokers, and `fleet: local`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class KubernetesFleet:
     """One workload.
 
     Args:
-        api: a `kubernetes.client.AppsV1Api`; None: made from the pod's service account, else from the kubeconfig of the user.
-        minimum, maximum: never asked for less or more.
+        api: a `kubernetes.client.AppsV1Api`; None: made from the pod's service account, else from the user's kubeconfig.
+        minimum, maximum: bounds of the requested number.
 
     Raises:
         FatalError: there is neither a service account nor a kubeconfig.
@@ -40,13 +40,13 @@ class KubernetesFleet:
         self._api = _default_api() if api is None else api
 
     def state(self) -> FleetState:
-        """Replicas asked for, and pods that are ready."""
+        """Requested replicas, and ready pods."""
         read = self._method("read_namespaced", "")
         found = self._call(lambda: read(self._workload, self._namespace, _request_timeout=TIMEOUT_S))
         return FleetState(asked=found.spec.replicas or 0, running=(found.status and found.status.ready_replicas) or 0)
 
     def scale(self, brokers: int) -> FleetState:
-        """Set the number of replicas. Pods that go get SIGTERM, and drain within their grace period."""
+        """Set the number of replicas. A surplus pod receives SIGTERM, and drains within its grace period."""
         wanted = max(self._minimum, min(self._maximum, brokers))
         before = self.state()
         if before.asked != wanted:

@@ -1,4 +1,4 @@
-"""Broker processes of `headgate up`, which follows the desired number by itself: this fleet observes."""
+"""Broker processes of `headgate up`, which follows the desired number by itself: this fleet only observes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from broker.client.control import DesiredBrokers
 
 
 class LocalFleet:
-    """What `headgate up` runs.
+    """The brokers of `headgate up`.
 
     Args:
-        desired: asks the cluster how many brokers there are to be, and how many there are.
+        desired: returns the cluster's desired and live numbers of brokers.
     """
 
     name = "headgate up"
@@ -22,10 +22,10 @@ class LocalFleet:
         self._desired = desired
 
     def state(self) -> FleetState:
-        """What the cluster says."""
+        """The cluster's own numbers."""
         found = self._desired()
         return FleetState(asked=found.brokers, running=found.live_brokers, note="; ".join(found.reasons))
 
     def scale(self, brokers: int) -> FleetState:
-        """Nothing to do: the supervisor looks by itself."""
+        """Do nothing: `headgate up` polls the number by itself."""
         return self.state()

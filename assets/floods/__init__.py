@@ -1,1 +1,1 @@
-"""Floods: what is declared (`model`, `parse`), what it will take (`plan`). Pure but for `measure`, which looks at the source."""
+"""Floods: declarations (`model`, `parse`) and forecasts (`plan`). Pure, except `measure`, which reads the source's metadata."""

@@ -1,9 +1,9 @@
 """Five cron fields: minute, hour, day of the month, month, day of the week. Pure: no clock.
 
-As in crontab(5): lists, ranges, steps, names; where neither day field is `*`, either may match (`*/2` too, as to
-Dagster); 7 is Sunday too.
-Local times that do not exist (the clock is put forward) have no occurrence; those that exist twice have one, the first. Dagster's
-scheduler, which begins the floods, moves the one and takes the second of the other: brokers are not raised ahead of it then.
+As in crontab(5): lists, ranges, steps, names; when neither day field is `*`, either may match (`*/2` too, as in Dagster); 7 is
+Sunday too. A local time that does not exist (the clock is put forward) has no occurrence; a time that exists twice has one, the
+first. Dagster's scheduler, which starts the floods, postpones the former and uses the second of the latter; brokers are not
+raised ahead then.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from zoneinfo import ZoneInfo
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _LOOKAHEAD_DAYS = 366 * 8
-"""29 February may be eight years away."""
+"""Search limit in years: 29 February may be eight years away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """When something happens again and again."""
+    """A repeated event."""
 
     text: str
     minutes: frozenset[int]
@@ -33,7 +33,7 @@ class Cron:
 
     @classmethod
     def parse(cls, text: str) -> Cron:
-        """Raises ValueError, with what was expected."""
+        """Parse five fields. Raises ValueError with the expected form."""
         fields = text.split()
         if len(fields) != 5:
             raise ValueError("five fields (minute hour day month weekday)")
@@ -49,7 +49,7 @@ class Cron:
         return cron
 
     def after(self, moment: datetime, zone: str = "UTC") -> Iterator[datetime]:
-        """Occurrences later than a moment (aware), in order, in UTC. Without an end."""
+        """Occurrences after a moment (aware), in order, in UTC, without end."""
         place = ZoneInfo(zone)
         for day in self._dates(moment.astimezone(place).date()):
             found = set()

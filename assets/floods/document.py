@@ -1,6 +1,7 @@
-"""YAML that knows its lines: typed reading of a document, with problems that name the line, the field and what was expected.
+"""YAML with line numbers: typed reading of a document, with problems that name the line, the field and the expected value.
 
-A reader never raises for what a person wrote: it notes a `Problem` and goes on, so that one look at the file shows all mistakes.
+A reader never raises for a mistake in the document: it notes a `Problem` and continues, so that one look at the file shows all
+mistakes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _UNITS_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 <
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A mistake of a person. `line` counts from 1; `field` is a path such as ``floods[0].partitions.by``."""
+    """A mistake in a document. `line` counts from 1; `field` is a path such as ``floods[0].partitions.by``."""
 
     file: str
     line: int
@@ -40,7 +41,7 @@ class Problem:
 
 
 class DocumentError(InvalidError):
-    """The file is wrong. `problems`: every mistake in it, in the order of their lines, file by file."""
+    """The file is wrong. `problems`: all mistakes, in the order of their lines, file by file."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda one: (one.file, one.line)))
@@ -59,7 +60,7 @@ class Notes:
         self.problems.append(Problem(self.file, 1 if node is None else node.start_mark.line + 1, path, expected))
 
     def check(self) -> None:
-        """Raise DocumentError where there is any problem."""
+        """Raise DocumentError if there is a problem."""
         if self.problems:
             raise DocumentError(self.problems)
 
@@ -89,7 +90,7 @@ def compose(text: str, file: str) -> yaml.Node:
 
 
 def _hint(error: yaml.MarkedYAMLError) -> str:
-    """What to do about mistakes that people make with cron, with SQL and with editors."""
+    """Advice for common mistakes with cron, SQL and editors."""
     problem, context = error.problem or "", error.context or ""
     if r"'\t'" in problem:
         return " (indent with spaces, not with tabs)"
@@ -99,7 +100,7 @@ def _hint(error: yaml.MarkedYAMLError) -> str:
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes without aliases, whose expansion could be larger than any memory, and to a bounded depth."""
+    """Composes nodes to a bounded depth and without aliases, whose expansion could exceed any memory."""
 
     depth = 0
 
@@ -127,7 +128,7 @@ def _compose(text: str) -> yaml.Node | None:
 
 
 class Section:
-    """One mapping of the document. Each field is asked for once; `close` notes those that nobody asked for."""
+    """One mapping of the document. Each field is read once; `close` notes the fields that were not read."""
 
     def __init__(self, node: yaml.Node, path: str, notes: Notes) -> None:
         self.node = node
@@ -149,11 +150,11 @@ class Section:
         return f"{self.path}.{name}" if self.path else name
 
     def has(self, name: str) -> bool:
-        """Whether it is given. ``null`` counts as not given."""
+        """True when the field is given. ``null`` counts as not given."""
         return self._peek(name) is not None
 
     def take(self, name: str, expected: str | None = None) -> yaml.Node | None:
-        """A field's node; None where it is not given, which is a problem where `expected` says what should be there."""
+        """A field's node; None when it is not given, which is a problem if `expected` is set."""
         self._known.append(name)
         node = self._peek(name)
         if node is None and expected is not None and isinstance(self.node, yaml.MappingNode):
@@ -161,7 +162,7 @@ class Section:
         return node
 
     def text(self, name: str, expected: str | None = None) -> str | None:
-        """A text that is not empty."""
+        """A non-empty text."""
         node = self.take(name, expected)
         if node is None:
             return None
@@ -200,7 +201,7 @@ class Section:
         return default
 
     def duration_ms(self, name: str, default: int, low: int = 0, high: int = 366 * _UNITS_MS["d"]) -> int:
-        """A span of time such as ``90s``, ``15m`` or ``2h``."""
+        """A duration such as ``90s``, ``15m`` or ``2h``, in ms."""
         text = self.text(name)
         if text is None:
             return default
@@ -239,12 +240,12 @@ class Section:
         return [(f"{self.at(name)}[{number}]", item) for number, item in enumerate(node.value)]
 
     def wrong(self, name: str, expected: str) -> None:
-        """Note that a field is not what was expected."""
+        """Note that a field has an unexpected value."""
         node = self._fields.get(name)
         self.notes.add(node or self.node, self.at(name), f"expected {expected}, found {describe(node)}")
 
     def close(self) -> None:
-        """Note the fields that nobody asked for."""
+        """Note the unknown fields."""
         for name, node in self._fields.items():
             if name in self._known:
                 continue
@@ -260,7 +261,7 @@ class Section:
 
 
 def describe(node: yaml.Node | None) -> str:
-    """What stands there, for a message; never longer than a line."""
+    """The content of a node for a message, at most one line."""
     if node is None:
         return "nothing"
     if isinstance(node, yaml.MappingNode):
@@ -272,14 +273,14 @@ def describe(node: yaml.Node | None) -> str:
 
 
 def duration_ms(text: str) -> int | None:
-    """``1h30m`` in milliseconds, or None where it is not a duration."""
+    """``1h30m`` in milliseconds, or None for a text that is not a duration."""
     if not re.fullmatch(r"(\d{1,9}(ms|s|m|h|d))+", text):
         return None
     return sum(int(number) * _UNITS_MS[unit] for number, unit in re.findall(r"(\d+)(ms|s|m|h|d)", text))
 
 
 def moment(text: str) -> datetime | None:
-    """A date or a time of ISO 8601, in UTC where it names no zone; None where it is neither."""
+    """A date or a time of ISO 8601, in UTC unless it names a zone; None for any other text."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

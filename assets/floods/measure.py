@@ -1,7 +1,8 @@
-"""How much a source holds, from its metadata: without Spark, without reading rows. The one module of floods that does I/O.
+"""The size of a source, from its metadata: without Spark, without reading rows. The only module of floods that does I/O.
 
-Parquet: footers; row groups are counted by the statistics of the event-time column; a group that lies across a border is counted
-by reading that one column, or shared out by time where there is too much. CSV and JSON: lines of the first MiB, times the size.
+Parquet: footers. Row groups are counted by the statistics of the event-time column; a group across a border is counted by
+reading that column, or shared out by time when the column is too large. CSV and JSON: lines of the first MiB, scaled to the
+size.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ if TYPE_CHECKING:
 FILES_MAX = 100_000
 SAMPLE_BYTES = 1 << 20
 EXACT_ROWS_MAX = 5_000_000
-"""Up to so many rows the event-time column is read and counted."""
+"""Up to this number of rows, the event-time column is read and counted."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _LINE_FORMATS = ("csv", "json", "text")
 
 
 def can_count(flood: Flood) -> bool:
-    """Whether `measure` may know exact numbers: those of other formats, and what a condition leaves, it can only estimate."""
+    """True when `measure` can return exact numbers. Other formats and floods with a condition are only estimated."""
     return flood.where is None and flood.source.format.lower() == "parquet"
 
 
 def measure(flood: Flood, spans: Sequence[Window], now: datetime) -> list[PartitionSize]:
-    """Rows and bytes of each partition's source. What cannot be told of one partition is shared out among those by `now`.
+    """Rows and bytes of each partition's source. Rows that cannot be assigned to a partition are shared out among the partitions
+    up to `now`.
 
     Raises:
-        InvalidError: there is nothing at the path, it is not what `format` says, or it lacks the event-time column.
+        InvalidError: nothing exists at the path, its format differs from `format`, or it lacks the event-time column.
         FatalError: no credentials, or not allowed. RetryError: the file system does not answer.
     """
     by_path: dict[str, list[Window]] = {}
@@ -50,7 +52,7 @@ def measure(flood: Flood, spans: Sequence[Window], now: datetime) -> list[Partit
 
 
 def _measure_path(flood: Flood, path: str, spans: Sequence[Window], held: int) -> list[PartitionSize]:
-    """`held`: about how many partitions are at the path."""
+    """`held`: approximate number of partitions at the path."""
     import pyarrow as pa
     import pyarrow.fs as pafs
 
@@ -59,7 +61,7 @@ def _measure_path(flood: Flood, path: str, spans: Sequence[Window], held: int) -
         if "://" in url:
             system, base = pafs.FileSystem.from_uri(url)
         else:
-            # Messages have the whole path: where Dagster's processes were started is not where people look.
+            # Messages have the absolute path: the working directory of Dagster's processes is not the user's.
             system, base = pafs.LocalFileSystem(), os.path.abspath(url)
             path = base
         files = _files(system, base)
@@ -82,7 +84,7 @@ def _measure_path(flood: Flood, path: str, spans: Sequence[Window], held: int) -
 
 
 def _files(system: pafs.FileSystem, base: str) -> list[pafs.FileInfo]:
-    """The data files under a path, as Spark sees them: names that begin with `_` or `.` are not data."""
+    """The data files under a path by Spark's rule: names that begin with `_` or `.` are not data."""
     import pyarrow.fs as pafs
 
     if any(character in base for character in "*?["):
@@ -136,7 +138,7 @@ def _parquet(
                         Reason.INVALID_CONFIG,
                         f"the source has no such column. event_time=`{column}` columns=`{', '.join(schema.names)}` path=`{path}`",
                     )
-                column = ""  # an expression: only Spark can say
+                column = ""  # an expression: only Spark can evaluate it
             elif not _is_time(kind := schema.field(column).type):
                 raise InvalidError(
                     Reason.INVALID_CONFIG,
@@ -169,7 +171,7 @@ def _parquet(
 def _group(
     file: Any, number: int, group: Any, column: str, spans: Sequence[Window], budget: int, held: int
 ) -> tuple[dict[Window, float], bool, int]:
-    """Rows of a row group by partition; whether that is exact; how many values were read for it."""
+    """Rows of a row group by partition; whether that is exact; the number of values read for it."""
     if not column:
         return dict.fromkeys(spans, group.num_rows / held), False, 0
     low, high = _bounds(group, column)
@@ -220,7 +222,7 @@ def _counted(column: pa.ChunkedArray[Any], spans: Sequence[Window]) -> dict[Wind
 def _estimate(
     flood: Flood, system: pafs.FileSystem, files: Sequence[pafs.FileInfo], spans: Sequence[Window], held: int
 ) -> list[PartitionSize]:
-    """Sizes, and rows by the density of lines."""
+    """Sizes, and rows estimated from the density of lines."""
     total = sum(int(one.size or 0) for one in files)
     per_row, growth = 100.0, 1.0
     if flood.source.format.lower() in _LINE_FORMATS:
@@ -234,7 +236,7 @@ def _estimate(
 
 
 def _decompressed(sample: bytes, path: str) -> tuple[int, int]:
-    """Bytes and lines in the beginning of a file. To Spark, too, its name tells the codec."""
+    """Bytes and lines at the beginning of a file. The name tells the codec, as in Spark."""
     import pyarrow as pa
 
     length = lines = 0
@@ -245,7 +247,7 @@ def _decompressed(sample: bytes, path: str) -> tuple[int, int]:
                 length += len(piece)
                 lines += piece.count(b"\n")
         except OSError:
-            pass  # cut off in the middle of what was compressed together
+            pass  # the sample ends inside a compressed block
     return length, lines
 
 

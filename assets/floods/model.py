@@ -1,4 +1,4 @@
-"""A flood, as it was declared. Plain values; `floods.parse` makes them from YAML, and whoever likes from code."""
+"""A flood, as declared. Plain values; `floods.parse` makes them from YAML, and users may make them in code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from assets.floods.cron import Cron
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 ROOM = "history.room"
-"""The setting of a topic with room in front."""
+"""Name of the topic setting for room in front."""
 ROOM_OFFSETS = 1 << 40
-"""As many as a topic gets that is made for floods in front."""
+"""Offsets in front of a topic that is created for floods in front."""
 
 By = Literal["day", "hour"]
 Place = Literal["now", "front"]
@@ -22,10 +22,10 @@ Place = Literal["now", "front"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """What Spark reads.
+    """The input of Spark.
 
-    `path`: a file, a directory or a URL; ``%Y``, ``%m``, ``%d`` and ``%H`` in it stand for the partition's own time.
-    `format`: Spark's name of it. `options`: Spark's options of the reader.
+    `path`: a file, a directory or a URL; ``%Y``, ``%m``, ``%d`` and ``%H`` stand for the partition's own time. `format`: Spark's
+    name of the format. `options`: options of Spark's reader.
     """
 
     path: str
@@ -35,7 +35,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partitions:
-    """Which parts of the history there are: each day, or each hour, from `start` until `end` (None: until now)."""
+    """The partitions of the history: each day, or each hour, from `start` until `end` (None: until now)."""
 
     by: By = "day"
     start: datetime
@@ -45,7 +45,7 @@ class Partitions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Occurrences:
-    """When the flood comes: again and again (`cron`, in `timezone`), at given times (`at`), or only by hand."""
+    """The times of the flood: repeated (`cron`, in `timezone`), fixed (`at`), or only by hand."""
 
     cron: Cron | None = None
     at: tuple[datetime, ...] = ()
@@ -54,10 +54,10 @@ class Occurrences:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Brokers:
-    """How many brokers a flood may ask for.
+    """The number of brokers that a flood may request.
 
-    `bytes_per_s`: what one broker serves to readers, taken for planning. `wait_ms`: how long the fleet may take to reach the asked
-    size. `short`: what happens when it does not: ``run`` with what came, or ``fail``.
+    `bytes_per_s`: bytes per second that one broker serves to readers, for planning. `wait_ms`: longest wait for the fleet.
+    `short`: reaction to a fleet that stays too small: ``run`` with fewer brokers, or ``fail``.
     """
 
     minimum: int = 1
@@ -69,14 +69,14 @@ class Brokers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flood:
-    """A planned burst: history that goes into a topic by reference.
+    """A planned burst: history that enters a topic by reference.
 
     `name`: a word for Dagster. `key`, `value`, `where`: Spark SQL over the source's columns; `key` None: records without keys.
-    `event_time`: the column that says when it happened. `topic_partitions`: what the topic must have, or gets when it is made.
-    `lead_time_ms`: brokers are asked for so long before an occurrence. `deadline`: the flood is to be over so long after its
-    start (ms), or at a time; it sets what is asked for, and a run that cannot make it any more is refused. `catch_up_ms`: readers
-    are to have read it within this time. `reservation_ttl_ms`: brokers go away so long after the last sign of life.
-    `gate_ttl_ms`: the gate is released so long after the last sign of life. `verify`: read everything back as a client does, and
+    `event_time`: the column of the event's time. `topic_partitions`: number of partitions that the topic must have, or is
+    created with. `lead_time_ms`: brokers are requested this long before an occurrence. `deadline`: latest end of the flood, as
+    ms after its start or as a time; it decides the number of brokers, and a run that cannot make it is refused. `catch_up_ms`:
+    time in which readers are to read the flood. `reservation_ttl_ms`: time after the last renewal when brokers leave.
+    `gate_ttl_ms`: time after the last renewal when the gate is released. `verify`: read everything back as a client does, and
     compare it with the source.
     """
 

@@ -1,4 +1,4 @@
-"""Floods from YAML. Every mistake is named with its line, its field and what was expected."""
+"""Floods from YAML. Every mistake is reported with its line, its field and the expected value."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def parse(text: str, file: str, taken: Mapping[str, str] | None = None) -> list[
 
     Args:
         file: its name, for messages.
-        taken: names of floods elsewhere, and where that is.
+        taken: names of other floods, each with its place.
 
     Raises:
-        DocumentError: all that is wrong with it.
+        DocumentError: all mistakes of the file.
     """
     notes = Notes(file)
     root = Section(compose(text, file), "", notes)
@@ -55,7 +55,7 @@ def parse(text: str, file: str, taken: Mapping[str, str] | None = None) -> list[
 
 
 def parse_all(documents: Iterable[tuple[str, str]]) -> list[Flood]:
-    """The floods of several files, each (text, file). Raises DocumentError, with the problems of all files."""
+    """The floods of several files, each (text, file). Raises DocumentError with the problems of all files."""
     floods: list[Flood] = []
     problems: list[Problem] = []
     owners: dict[str, str] = {}
@@ -126,7 +126,7 @@ def _source(parent: Section, partitions: Partitions | None) -> Source | None:
 
 
 def _path(section: Section, name: str, path: str | None, partitions: Partitions | None) -> None:
-    """A day has 24 hours: a path with one of them would leave out the others, without a word."""
+    """A daily partition has 24 hours: a path with one hour would silently leave out the others."""
     if path is not None and "%H" in path and partitions is not None and partitions.by == "day":
         section.wrong(name, "a path without `%H`, because the partitions are days")
 
@@ -220,7 +220,7 @@ def _zone(section: Section) -> str:
 
 
 def _local(section: Section, name: str, zone: str, expected: str | None) -> datetime | None:
-    """A time in a zone: one without an offset is local there."""
+    """A time in a zone: a time without an offset is local there."""
     text = section.text(name, expected)
     if text is None:
         return None

@@ -1,7 +1,7 @@
-"""The plan of a flood: what comes, how many brokers for how long, and whether the deadline holds. Pure.
+"""The plan of a flood: its rows and bytes, the number of brokers and their time, and whether the deadline holds. Pure.
 
-What Spark writes by reference costs the brokers next to nothing. They are there for those who read it: so the number of brokers is
-what it takes to hand the flood to its readers within `catch_up`, and the time is what runs of the same flood took per row before.
+Spark's writes by reference cost the brokers next to nothing. The brokers serve the flood's readers, so their number is the one
+that delivers the flood within `catch_up`, and the time is the time per row of earlier runs of the same flood.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from assets.floods.model import Flood
 from assets.floods.windows import source_path, window
 
 SETUP_S = 15.0
-"""Start of Spark and of brokers, where nothing was measured yet."""
+"""Start of Spark and of brokers, in seconds, before the first measurement."""
 ROWS_PER_S = 100_000.0
-"""Rows that one Spark machine moves per second, where nothing was measured yet."""
+"""Rows that one Spark machine moves per second, before the first measurement."""
 PAST_RUNS_MAX = 20
 SAID_MAX = 20
-"""Paths, or partitions, that one message names: it is read by a person."""
+"""Paths, or partitions, that one message names; a person reads it."""
 TOLERANCE = 0.5
-"""An estimate of rows may be off by this share before the check of plan against actual says so; an exact count not at all."""
+"""Tolerated share by which an estimate of rows may be wrong in the check of plan against actual; an exact count has no
+tolerance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartitionSize:
-    """What one partition's source holds.
+    """The content of one partition's source.
 
-    `exact`: counted, not estimated. `elsewhere`: rows at the partition's path that are of another time than the path names, so that
-    no partition takes them; None where that is not known, or the path names no time.
+    `exact`: counted, not estimated. `elsewhere`: rows at the partition's path whose time differs from the path's, so that no
+    partition takes them; None when unknown, or when the path names no time.
     """
 
     key: str
@@ -43,7 +44,7 @@ class PartitionSize:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastRun:
-    """What a run took: rows and bytes that it added, and the seconds in which brokers were up for it."""
+    """The figures of a finished run: rows and bytes that it added, and the broker-seconds of its time."""
 
     rows: int
     size_bytes: int
@@ -53,7 +54,7 @@ class PastRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a flood will take. An artifact: its JSON is kept with the run."""
+    """The forecast of a flood. An artifact: its JSON is kept with the run."""
 
     flood: str
     topic: str
@@ -66,15 +67,15 @@ class Plan:
     broker_seconds: float
     deadline: datetime
     basis: str
-    """What the forecast rests on, for a person."""
+    """The basis of the forecast, for a person."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """The plan as plain values."""
         return {**asdict(self), "partitions": [asdict(one) for one in self.partitions], "deadline": self.deadline.isoformat()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """Raises KeyError, TypeError, ValueError for what `to_json` did not make."""
+        """The plan that `to_json` wrote. Raises KeyError, TypeError, ValueError for anything else."""
         partitions = tuple(PartitionSize(**one) for one in data["partitions"])
         return cls(**{**data, "partitions": partitions, "deadline": datetime.fromisoformat(data["deadline"])})
 
@@ -83,7 +84,7 @@ def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRu
     """Make the plan.
 
     Args:
-        sizes: the source's, by partition; partitions that are in the topic already are left out by the caller.
+        sizes: the source's, by partition, without partitions that are in the topic already.
         past: finished runs of this flood, the newest first.
     """
     rows = sum(one.rows for one in sizes)
@@ -117,7 +118,7 @@ def forecast(flood: Flood, sizes: Sequence[PartitionSize], past: Sequence[PastRu
 
 
 def covered(flood: Flood, sizes: Sequence[PartitionSize]) -> tuple[bool, str]:
-    """Whether partitions take all rows at their paths, as far as that is known; and what to say of it."""
+    """Whether partitions take all rows at their paths, as far as that is known; and the message about it."""
     outside = {source_path(flood, window(flood.partitions, one.key)): one.elsewhere for one in sizes if one.elsewhere}
     if outside:
         each = ", ".join(f"{path}: {rows}" for path, rows in sorted(outside.items())[:SAID_MAX])
@@ -131,7 +132,7 @@ def covered(flood: Flood, sizes: Sequence[PartitionSize]) -> tuple[bool, str]:
 
 
 def too_late(plan: Plan, now: datetime) -> str | None:
-    """Why the deadline cannot be kept; None where it can."""
+    """The reason why the deadline cannot be kept; None when it can."""
     if plan.rows == 0:
         return None
     if plan.deadline <= now:
@@ -145,10 +146,11 @@ def too_late(plan: Plan, now: datetime) -> str | None:
 
 
 def deviation(plan: Plan, actual_rows: int, *, filtered: bool = False) -> tuple[bool, float]:
-    """Plan against actual: whether it was good enough, and by which share the rows were off (0.1: 10 % more than planned).
+    """Plan against actual: whether the plan was good enough, and the share by which its rows were wrong (0.1: 10 % more than
+    planned).
 
     Args:
-        filtered: the flood takes only those rows that meet a condition, of which the plan knows nothing: fewer are as good.
+        filtered: the flood loads only rows that meet a condition, which the plan does not know: fewer rows are no error.
     """
     off = (actual_rows - plan.rows) / plan.rows if plan.rows else float(actual_rows > 0)
     if plan.exact:
@@ -157,7 +159,8 @@ def deviation(plan: Plan, actual_rows: int, *, filtered: bool = False) -> tuple[
 
 
 def _fit(past: Sequence[PastRun]) -> tuple[float, float]:
-    """Seconds of setup, and rows per second: a line through what was measured; where that makes no sense, the ratio of the sums."""
+    """Seconds of setup, and rows per second: a line through the measurements, or the ratio of their sums when the line makes no
+    sense."""
     count = len(past)
     mean_rows = sum(one.rows for one in past) / count
     mean_s = sum(one.seconds for one in past) / count

@@ -1,4 +1,4 @@
-"""Which segments to split and merge, so that every broker of a flood has a part of the topic. Pure."""
+"""Decides which segments to split and merge, so that every broker of a flood leads a part of the topic. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Cut a segment at a partition; the second half goes to a broker. `at` None: all of it moves."""
+    """Split a segment at a partition; the second half goes to a broker. `at` None: the whole segment moves."""
 
     segment: int
     at: int | None
@@ -31,10 +31,10 @@ class Split:
 
 
 def next_split(parts: Sequence[Part], brokers: Sequence[int]) -> Split | None:
-    """The next step towards a part for every broker; None where there is no more to do.
+    """The next step towards a part for every broker; None when no step is left.
 
-    The broker with most partitions gives a share of its widest segment to one that has none. One step at a time, as segments get
-    new ids.
+    The broker with most partitions gives a share of its widest segment to a broker without any. One step at a time, because
+    segments get new ids.
     """
     load = dict.fromkeys(brokers, 0)
     for part in parts:
@@ -49,14 +49,14 @@ def next_split(parts: Sequence[Part], brokers: Sequence[int]) -> Split | None:
     widest = max(own, key=lambda part: (part.width, -part.id))
     if widest.width == 1:
         return Split(segment=widest.id, at=None, broker=empty[0])
-    # A fair share at once: of three brokers the second gets a third, not half of which it would give away again.
+    # A fair share at once: of three brokers the second gets a third, not a half of which it would give a part away again.
     share = -(-load[giver] // (len(empty) + 1))
     keep = max(1, widest.width - share)
     return Split(segment=widest.id, at=widest.first + keep, broker=empty[0])
 
 
 def next_merge(parts: Sequence[Part]) -> tuple[int, int] | None:
-    """Two neighbours at one broker that may become one segment; None where there are none."""
+    """Two neighbours at one broker that can be merged; None without such a pair."""
     ordered = sorted(parts, key=lambda part: part.first)
     for left, right in pairwise(ordered):
         if left.broker == right.broker and left.end == right.first:

@@ -1,4 +1,4 @@
-"""Partitions as spans of time: keys, windows, and the occurrence that a partition belongs to. Pure."""
+"""Partitions as spans of time: keys, windows, and the occurrence to which a partition belongs. Pure."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One time at which a flood comes. `partition`: the newest that is complete by then."""
+    """One time of a flood. `partition`: the newest partition that is complete by then."""
 
     at: datetime
     partition: str
 
     def run_key(self, flood: str, what: str) -> str:
-        """The same for the same occurrence: Dagster starts one run for it, however often it is asked."""
+        """The id of the occurrence, always the same: Dagster starts one run for it, however often a sensor asks."""
         return f"{flood}/{what}/{self.at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def window(partitions: Partitions, key: str) -> Window:
-    """The span of a partition. Raises ValueError for what is not a key."""
+    """The span of a partition. Raises ValueError for an illegal key."""
     local = datetime.strptime(key, KEY_FORMATS[partitions.by])
     place = ZoneInfo(partitions.timezone)
     start = local.replace(tzinfo=place)
-    # A day is from midnight to midnight, whatever the clock does in between; an hour is 60 minutes.
+    # A day lasts from midnight to midnight, even when the clock changes in between; an hour is 60 minutes.
     if partitions.by == "day":
         end = (local + timedelta(days=1)).replace(tzinfo=place).astimezone(UTC)
     else:
@@ -57,7 +57,7 @@ def windows(partitions: Partitions, keys: Sequence[str]) -> list[Window]:
 
 
 def newest_key(partitions: Partitions, by: datetime) -> str | None:
-    """The newest partition that is over by a time; None where there is none yet."""
+    """The newest partition that is over at a time; None when there is none yet."""
     limit = by if partitions.end is None else min(by, partitions.end)
     local = limit.astimezone(ZoneInfo(partitions.timezone))
     if partitions.by == "day":
@@ -70,7 +70,7 @@ def newest_key(partitions: Partitions, by: datetime) -> str | None:
 
 
 def occurrences(flood: Flood, after: datetime, until: datetime, most: int = 100) -> list[Occurrence]:
-    """When the flood comes in (after, until], in order, at most `most`; those for which there is no partition yet are left out."""
+    """The occurrences in (after, until], in order, at most `most`, without those that have no partition yet."""
     declared = flood.occurrences
     times: Iterator[datetime]
     if declared.cron is not None:
@@ -88,7 +88,7 @@ def occurrences(flood: Flood, after: datetime, until: datetime, most: int = 100)
 
 
 def deadline_at(flood: Flood, started: datetime) -> datetime:
-    """When a flood that started then is to be over."""
+    """The deadline of a flood with this start."""
     if isinstance(flood.deadline, datetime):
         return flood.deadline
     return started + timedelta(milliseconds=flood.deadline)
@@ -103,14 +103,14 @@ def predicate(flood: Flood, span: Window) -> str:
 
 
 def source_path(flood: Flood, span: Window) -> str:
-    """Where the rows of a partition are: the path, with the partition's own time in it."""
+    """The path of a partition's rows, with the partition's own time filled in."""
     local = span.start.astimezone(ZoneInfo(flood.partitions.timezone))
-    # Not all that strftime(3) knows: to it, `my%20data` asks for a day with twenty digits.
+    # A subset of strftime(3), for which `my%20data` would be a day with twenty digits.
     return re.sub("%[YmdH]", lambda found: local.strftime(found[0]), flood.source.path)
 
 
 def path_window(flood: Flood, span: Window) -> Window | None:
-    """The span of time that the path of a partition's source names; None where it names none. A partition is within it."""
+    """The span of time that a partition's path names; None when it names none. The partition lies within it."""
     named = [name in flood.source.path for name in _HELD]
     units = sum(named)
     if not units or not all(named[:units]):
@@ -133,7 +133,7 @@ def path_window(flood: Flood, span: Window) -> Window | None:
 
 
 def partitions_per_path(flood: Flood, now: datetime) -> int:
-    """About how many partitions one path of the source holds: all there are by now, unless it has a time in it."""
+    """Approximate number of partitions at one path of the source: all existing ones, unless the path has a time in it."""
     partitions = flood.partitions
     until = now if partitions.end is None else min(now, partitions.end)
     held = min((length for name, length in _HELD.items() if name in flood.source.path), default=until - partitions.start)
@@ -141,12 +141,12 @@ def partitions_per_path(flood: Flood, now: datetime) -> int:
 
 
 def gate_id(flood: Flood, key: str) -> str:
-    """The gate of a partition: always the same, so that the same history never comes twice."""
+    """The gate of a partition: always the same id, so that the same history never enters twice."""
     return f"{flood.name}.{key.replace(':', '.')}"
 
 
 def keys_between(partitions: Partitions, first: str, last: str) -> list[str]:
-    """All keys from one to another, both included; at most a leap year of hours. Raises ValueError for what is not a key."""
+    """All keys from one to another, both included; at most a leap year of hours. Raises ValueError for an illegal key."""
     step = timedelta(days=1) if partitions.by == "day" else timedelta(hours=1)
     form = KEY_FORMATS[partitions.by]
     at, end = datetime.strptime(first, form), datetime.strptime(last, form)
@@ -158,6 +158,6 @@ def keys_between(partitions: Partitions, first: str, last: str) -> list[str]:
 
 
 def gates_of(flood: Flood, keys: Sequence[str], gates: Iterable[str]) -> dict[str, str]:
-    """Of gates, those that belong to partitions of a flood. Gate to key."""
+    """The gates that belong to partitions of a flood, as gate to key."""
     names = {gate_id(flood, key): key for key in keys}
     return {gate: names[gate] for gate in gates if gate in names}
