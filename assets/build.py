@@ -31,6 +31,7 @@ from assets.lease import LEASES
 from assets.metadata import against_always_on, members_table, partition_metadata, plan_metadata, short_keys, table
 from assets.owners import FLOOD_TAG, HOLD_UNTIL_TAG, OCCURRENCE_TAG, occurrence_id
 from assets.plot import markdown
+from assets.progress import throttled
 from assets.recorder import RECORDERS, broker_seconds, peak
 from assets.resources import ClusterResource, FleetResource, SparkResource
 from assets.sensors import BROKERS, cluster_sensors
@@ -45,7 +46,6 @@ from assets.steps import (
     merge,
     release_if_last,
     spread,
-    throttled,
     wait_for_brokers,
     watch_brokers_go,
 )

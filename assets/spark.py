@@ -14,7 +14,7 @@ from assets.floods.model import Flood
 from assets.floods.windows import Window, gate_id, predicate, source_path
 from assets.lease import Heartbeat
 from assets.loop import call
-from assets.steps import throttled
+from assets.progress import throttled
 from broker.client.gates import GateAdmin, GateState, Place
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from pipelines.backfill import Backfill, run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from assets.floods.windows import Window, deadline_at, gate_id, gates_of, source
 from assets.lease import LEASES
 from assets.metadata import short_keys
 from assets.owners import HOLD_UNTIL_TAG, Owner
+from assets.progress import SAY_S
 from assets.recorder import RECORDERS
 from assets.resources import ClusterResource, FleetResource
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from broker.client import Gate
 
 POLL_S = 0.5
-SAY_S = 5.0
 LEAVE_WAIT_S = 90.0
 """Longest time that a run watches the brokers leave, in seconds. They leave without it too."""
 PAST_EVENTS = 200
@@ -416,16 +416,3 @@ def merge(run: Run) -> int:
             run.context.log.warning(f"segments were not merged: {error.message}")
             return done
     return RESHARDS_MAX
-
-
-def throttled(say: Callable[[str], None], every_s: float = SAY_S) -> Callable[[str, str], None]:
-    """Wrap `say`: passes on a text when its subject changes, and otherwise at most once per interval."""
-    last: dict[str, float] = {}
-
-    def tell(subject: str, text: str) -> None:
-        now = time.monotonic()
-        if now - last.get(subject, -every_s) >= every_s:
-            last[subject] = now
-            say(text)
-
-    return tell

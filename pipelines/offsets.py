@@ -6,22 +6,20 @@ offsets; ``-2`` is the earliest, ``-1`` the latest. They count for a new query o
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from broker.client.types import Start, Timestamp
 from broker.runtime.errors import InvalidError, Reason
+from pipelines.options import invalid, json_value, option, whole
 
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """Offsets by topic and partition."""
 
 _ID = "id"
 _SPECIAL: dict[int, Start] = {-2: "earliest", -1: "latest"}
-_SPARK_OPTIONS = ("path", "queryName", "checkpointLocation")
-"""Options that Spark's own calls add to those of a source or sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +35,24 @@ class Topics:
         """From ``subscribe``, ``subscribePattern`` or ``assign``. Raises InvalidError unless exactly one is given."""
         given = [name for name in ("subscribe", "subscribePattern", "assign") if option(options, name) is not None]
         if len(given) != 1:
-            raise _bad("give one of subscribe, subscribePattern and assign", ",".join(given))
+            raise invalid("give one of subscribe, subscribePattern and assign", ",".join(given))
         text = str(option(options, given[0]))
         if given[0] == "subscribe":
             names = tuple(sorted({name.strip() for name in text.split(",") if name.strip()}))
             if not names:
-                raise _bad("subscribe names no topic", text)
+                raise invalid("subscribe names no topic", text)
             return cls(names=names)
         if given[0] == "subscribePattern":
             try:
                 re.compile(text)
             except re.error as error:
-                raise _bad(f"subscribePattern is no regular expression: {error}", text) from error
+                raise invalid(f"subscribePattern is no regular expression: {error}", text) from error
             return cls(pattern=text)
-        found = _json("assign", text)
+        found = json_value("assign", text)
         if not isinstance(found, dict) or not all(
             isinstance(numbers, list) and all(isinstance(one, int) and one >= 0 for one in numbers) for numbers in found.values()
         ):
-            raise _bad('assign is written as {"topic": [0, 1]}', text)
+            raise invalid('assign is written as {"topic": [0, 1]}', text)
         return cls(assigned={name: tuple(sorted(set(numbers))) for name, numbers in found.items()})
 
     def choose(self, known: Mapping[str, int], internal: Collection[str] = ()) -> dict[str, tuple[int, ...]]:
@@ -101,10 +99,10 @@ class Place:
         """From the options that begin with `end`, which is ``starting`` or ``ending``. Raises InvalidError."""
         strategy = option(options, f"{end}OffsetsByTimestampStrategy") or ("error" if end == "starting" else "latest")
         if strategy not in ("error", "latest"):
-            raise _bad(f"{end}OffsetsByTimestampStrategy is error or latest", strategy)
+            raise invalid(f"{end}OffsetsByTimestampStrategy is error or latest", strategy)
         time = option(options, f"{end}Timestamp")
         if time is not None:
-            return cls(Timestamp(_number(f"{end}Timestamp", time)), strict=strategy == "error")
+            return cls(Timestamp(whole(f"{end}Timestamp", time)), strict=strategy == "error")
         times = option(options, f"{end}OffsetsByTimestamp")
         if times is not None:
             some = _by_partition(f"{end}OffsetsByTimestamp", times)
@@ -244,46 +242,6 @@ def from_json(found: Mapping[str, Mapping[str, int | str]]) -> tuple[Offsets, di
     return offsets, {topic: str(rows[_ID]) for topic, rows in found.items() if _ID in rows}
 
 
-def check_options(options: Iterable[str], known: Sequence[str], what: str) -> None:
-    """Raise InvalidError for an unknown option: its author expects an effect."""
-    names = {name.lower() for name in (*known, *_SPARK_OPTIONS)}
-    for name in options:
-        if name.lower() not in names:
-            raise InvalidError(Reason.INVALID_REQUEST, f"{what} has no such option. option=`{name}` options=`{', '.join(known)}`")
-
-
-def option(options: Mapping[str, str], name: str) -> str | None:
-    """The value of an option, independent of the case of its name."""
-    found = options.get(name)
-    return found if found is not None else options.get(name.lower())
-
-
-def number_option(options: Mapping[str, str], name: str, default: int | None = None) -> int | None:
-    """The value of an option that is a positive number. Raises InvalidError."""
-    text = option(options, name)
-    if text is None:
-        return default
-    value = _number(name, text)
-    if value < 1:
-        raise _bad(f"{name} is a positive number", text)
-    return value
-
-
-def flag_option(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """The value of an option that is true or false. Raises InvalidError."""
-    text = option(options, name)
-    if text is None:
-        return default
-    if text.lower() not in ("true", "false"):
-        raise _bad(f"{name} is true or false", text)
-    return text.lower() == "true"
-
-
-def words_option(options: Mapping[str, str], name: str) -> Sequence[str]:
-    """The words of an option, separated by commas."""
-    return [word.strip() for word in (option(options, name) or "").split(",") if word.strip()]
-
-
 def _span(kind: str, value: int) -> tuple[int | None, int | None]:
     """(first, last) that a comparison leaves."""
     match kind:
@@ -307,29 +265,11 @@ def _microseconds(moment: Any) -> int:
 
 
 def _by_partition(name: str, text: str) -> dict[str, dict[int, int]]:
-    found = _json(name, text)
+    found = json_value(name, text)
     try:
         return {
             topic: {int(number): int(value) for number, value in rows.items() if not isinstance(value, bool)}
             for topic, rows in found.items()
         }
     except (AttributeError, TypeError, ValueError) as error:
-        raise _bad(f'{name} is written as {{"topic": {{"0": 23}}}}', text) from error
-
-
-def _json(name: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise _bad(f"{name} is not JSON: {error}", text) from error
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise _bad(f"{name} is a number", text) from error
-
-
-def _bad(what: str, value: str) -> InvalidError:
-    return InvalidError(Reason.INVALID_REQUEST, f"{what}. value=`{value[:200]}`")
+        raise invalid(f'{name} is written as {{"topic": {{"0": 23}}}}', text) from error

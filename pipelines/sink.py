@@ -21,9 +21,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from broker.client.gates import FileRef, Gate, GateState
 from broker.runtime.errors import InvalidError, Reason
-from pipelines import offsets as places
 from pipelines.connection import Connection
 from pipelines.extents import FILE_BYTES, ExtentFiles, Written, attempt_id, by_partition
+from pipelines.options import check_options, cluster_of, number_option, option
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -45,15 +45,13 @@ class _Sink:
     """The common part of batch and stream. Created on the driver; checks that the topic exists and the columns fit."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        from pipelines.source import cluster_of
-
         self._cluster = cluster_of(options)
-        places.check_options(options, OPTIONS, "a write")
-        topic = places.option(options, "topic")
+        check_options(options, OPTIONS, "a write")
+        topic = option(options, "topic")
         if topic is None:
             raise InvalidError(Reason.INVALID_REQUEST, "say where to write with the option topic; one write is one topic's")
         self._topic = topic
-        self._file_bytes = places.number_option(options, "fileBytes", FILE_BYTES) or FILE_BYTES
+        self._file_bytes = number_option(options, "fileBytes", FILE_BYTES) or FILE_BYTES
         check_schema(schema)
         self._write_id = f"spark-{uuid.uuid4().hex}"
         with Connection(self._cluster) as connection:

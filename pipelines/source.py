@@ -27,11 +27,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from broker.client.gates import GateState
-from broker.client.types import DEFAULT_CLUSTER, Start, TopicPartition
+from broker.client.types import Start, TopicPartition
 from broker.runtime.errors import HeadgateError, InvalidError, Reason
 from pipelines import offsets as places
 from pipelines.connection import Connection
 from pipelines.offsets import Narrowed, Offsets, Place, Topics
+from pipelines.options import check_options, cluster_of, flag_option, number_option, option, words_option
 from pipelines.reads import PIECE_BYTES, Wanted, Work, plan, read
 from pipelines.session import activate
 
@@ -121,23 +122,13 @@ class HeadgateDataSource(DataSource):
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     """The columns of the result, in order. Raises InvalidError for an unknown column."""
-    named = tuple(places.words_option(options, "columns"))
+    named = tuple(words_option(options, "columns"))
     for name in named:
         if name not in _TYPES:
             raise InvalidError(Reason.INVALID_REQUEST, f"no such column. column=`{name}` columns=`{', '.join(_TYPES)}`")
     if named:
         return tuple(dict.fromkeys(named))
-    return (*COLUMNS, "headers") if places.flag_option(options, "includeHeaders", False) else COLUMNS
-
-
-def cluster_of(options: Mapping[str, str]) -> str:
-    """The address of the cluster. Raises InvalidError when only Kafka's address is given."""
-    cluster = places.option(options, "cluster")
-    if cluster is None and places.option(options, "kafka.bootstrap.servers") is not None:
-        raise InvalidError(
-            Reason.INVALID_REQUEST, "kafka.bootstrap.servers is a Kafka port: give the option cluster, HOST:GRPC_PORT of any broker"
-        )
-    return cluster or DEFAULT_CLUSTER
+    return (*COLUMNS, "headers") if flag_option(options, "includeHeaders", False) else COLUMNS
 
 
 @dataclass
@@ -152,12 +143,12 @@ class _Reading:
 
     def __init__(self, options: Mapping[str, str], known: Sequence[str], what: str) -> None:
         self._cluster = cluster_of(options)
-        places.check_options(options, known, what)
+        check_options(options, known, what)
         self._topics = Topics.of(options)
         self._columns = columns_of(options)
-        self._piece_bytes = places.number_option(options, "pieceBytes", PIECE_BYTES) or PIECE_BYTES
-        self._tasks_min = places.number_option(options, "minPartitions", 1) or 1
-        self._fail_on_loss = places.flag_option(options, "failOnDataLoss", True)
+        self._piece_bytes = number_option(options, "pieceBytes", PIECE_BYTES) or PIECE_BYTES
+        self._tasks_min = number_option(options, "minPartitions", 1) or 1
+        self._fail_on_loss = flag_option(options, "failOnDataLoss", True)
         self._narrowed = Narrowed()
 
     def _chosen(self, connection: Connection) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
@@ -243,7 +234,7 @@ class BatchReader(_Reading, DataSourceReader):
         super().__init__(options, _BATCH_OPTIONS, "a batch read")
         self._start = Place.of(options, "starting", "earliest")
         self._end = Place.of(options, "ending", "latest")
-        self._open_gates = places.option(options, "openGates") or "error"
+        self._open_gates = option(options, "openGates") or "error"
         if self._start.every == "latest" or self._end.every == "earliest":
             raise InvalidError(Reason.INVALID_REQUEST, "a batch cannot start at the latest or end at the earliest offset")
         if self._open_gates not in _OPEN_GATES:
@@ -271,7 +262,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options, _STREAM_OPTIONS, "a streaming read")
         self._start = Place.of(options, "starting", "latest")
-        self._rows_max = places.number_option(options, "maxOffsetsPerTrigger")
+        self._rows_max = number_option(options, "maxOffsetsPerTrigger")
         self._connection: Connection | None = None
         self._initial: dict[str, Any] | None = None
         self._seen: tuple[Offsets, dict[str, str]] | None = None

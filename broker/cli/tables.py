@@ -6,7 +6,6 @@ code.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,11 +28,11 @@ def tables() -> dict[str, str]:
 def filled(page: str) -> str:
     """The page with every table replaced. Raises ValueError when the page lacks the comments of a table."""
     for name, table in tables().items():
-        page, found = re.subn(
-            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda match, table=table: f"{match[1]}{table}\n{match[2]}", page, flags=re.S
-        )
-        if found != 1:
+        before, begin, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        if not (begin and end):
             raise ValueError(f"the page has no place for a table. table=`{name}`")
+        page = f"{before}{begin}{table}\n{end}{after}"
     return page
 
 

@@ -52,7 +52,7 @@ def test_who_waits_for_many_gates_is_told_how_far_they_are(monkeypatch: pytest.M
         now += 2
 
     monkeypatch.setattr("assets.spark._open", count)
-    monkeypatch.setattr("assets.steps.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("assets.progress.time", SimpleNamespace(monotonic=lambda: now))
     said: list[str] = []
     with gates_ahead(None, declared, windows(declared.partitions, days), "127.0.0.1:1", 1, 60, said.append):  # type: ignore[arg-type]
         assert [text.split(":")[0] for text in said] == ["2026-01-01 (1 of 9)", "2026-01-04 (4 of 9)", "2026-01-07 (7 of 9)"]

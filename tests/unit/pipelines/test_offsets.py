@@ -14,7 +14,8 @@ import pytest
 
 from broker.client.types import Timestamp
 from broker.runtime.errors import InvalidError, Reason
-from pipelines.offsets import Narrowed, Place, Topics, check_options, flag_option, from_json, number_option, rate_limited, to_json
+from pipelines.offsets import Narrowed, Place, Topics, from_json, rate_limited, to_json
+from pipelines.options import check_options, flag_option, number_option
 
 KNOWN = {"a": 2, "ab": 3, "c": 1, "__consumer_offsets": 2}
 
