@@ -59,8 +59,11 @@ def _argument(one: Any) -> str:
 
 
 def _topic_settings() -> str:
-    rows = [f"| `{key.name}` | {f'`{key.default}`' if key.default else 'empty'} | {_cell(key.documentation)} |" for key in KEYS.values()]
-    return "\n".join(["| setting | default | meaning |", "| --- | --- | --- |", *rows])
+    rows = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for key in KEYS.values():
+        default = f"`{key.default}`" if key.default else "empty"
+        rows.append(f"| `{key.name}` | {default} | {_cell(key.documentation)} |")
+    return "\n".join(rows)
 
 
 def _cell(text: str) -> str:
