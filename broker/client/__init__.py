@@ -1,9 +1,9 @@
 """The Python client, all asyncio, over gRPC: `Admin`, `GateAdmin`, `GroupAdmin`, `Control`, `Producer`, `Consumer`.
 
-A client belongs to the event loop in which it is first used, and so to one thread: another loop (a second `asyncio.run`, another
-thread) needs clients of its own. Close it before its loop ends, best with `async with`: what a Producer has not sent by then is
-lost, with a ResourceWarning.
-Errors are those of `broker.runtime.errors`; ClosedError of all that is under way when a client is closed, and of what comes after.
+A client belongs to the event loop of its first use, and so to one thread: another loop (a second `asyncio.run`, another thread)
+needs its own clients. Close a client before its loop ends, best with `async with`; a Producer loses unsent records otherwise,
+with a ResourceWarning. Errors are those of `broker.runtime.errors`. Closing a client ends calls under way and later calls with
+ClosedError.
 """
 
 from broker.client.admin import Admin

@@ -26,19 +26,19 @@ from broker.wire.grpc.headgate.v1 import admin_pb2
 
 
 class Admin(ClusterClient):
-    """Manages topics. An async context manager; every method may be called from any number of tasks.
+    """Manages topics. An async context manager; any number of tasks may call its methods.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
         timeout_ms: longest wait for one call, with its retries.
 
-    Methods raise HeadgateError: InvalidError when the request is wrong (`reason` says how: UNKNOWN_TOPIC, TOPIC_EXISTS ...),
-    RetryError when the cluster did not answer in time. All of it is repeated until then, at any broker that answers. A change whose
-    answer was lost (the broker died) is made once: where the next attempt finds it done, it is done.
+    Methods raise HeadgateError: InvalidError for a wrong request (`reason` says how: UNKNOWN_TOPIC, TOPIC_EXISTS ...),
+    RetryError when the cluster did not answer in time. Calls are repeated until then, at any broker that answers. A change whose
+    answer was lost (the broker died) is made once: when the next attempt finds it done, it counts as done.
     """
 
     async def status(self, *, rate_window_ms: int = 0) -> ClusterStatus:
-        """The cluster, its brokers and topics; with a window (at most 10000) traffic is measured for that long first."""
+        """The cluster, its brokers and topics; with a window (at most 10,000 ms) the traffic is measured for that long first."""
         response: admin_pb2.StatusResponse = await self._cluster.call(
             ADMIN["Status"],
             admin_pb2.StatusRequest(rate_window_ms=rate_window_ms),
@@ -90,7 +90,7 @@ class Admin(ClusterClient):
         """
         request = admin_pb2.CreateTopicRequest(name=name, config=dict(config or {}), validate_only=validate_only)
         if partitions is not None:
-            # A number that cannot be one travels as 0, which the broker refuses with its own words.
+            # A value that is not a number travels as 0, which the broker refuses with its own message.
             request.partitions = partitions if 0 <= partitions < 2**31 else 0
         response: admin_pb2.CreateTopicResponse | None = await self._cluster.change(
             ADMIN["CreateTopic"], request, already=Reason.TOPIC_EXISTS
@@ -107,12 +107,12 @@ class Admin(ClusterClient):
     async def alter_topic_config(
         self, name: str, set: Mapping[str, str] | None = None, unset: Iterable[str] = (), *, validate_only: bool = False
     ) -> None:
-        """Change single settings, put others back to their defaults; what is not named stays."""
+        """Change single settings, and reset others to their defaults; all other settings stay."""
         request = admin_pb2.AlterTopicConfigRequest(name=name, set=dict(set or {}), unset=list(unset), validate_only=validate_only)
         await self._cluster.call(ADMIN["AlterTopicConfig"], request, retry=True)
 
     async def create_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
-        """Give a topic `total` partitions; only more than it has."""
+        """Increase the number of a topic's partitions to `total`."""
         request = admin_pb2.CreatePartitionsRequest(
             name=name, total=total if 0 <= total < 2**31 else 0, validate_only=validate_only
         )
@@ -131,13 +131,13 @@ class Admin(ClusterClient):
         """Make records unreadable for ever.
 
         Args:
-            before: by partition, the first offset to keep; None deletes everything that can be read now.
+            before: by partition, the first offset to keep; None deletes all records that are readable now.
 
         Returns:
             The new first offsets, by partition.
 
         Raises:
-            HeadgateError: of the first partition that failed; the ones before it were done.
+            HeadgateError: of the first partition that failed; earlier partitions are done.
         """
         request = admin_pb2.DeleteRecordsRequest(
             topic=topic,
@@ -205,7 +205,7 @@ class Admin(ClusterClient):
         return await self._cluster.again(attempt)
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Turn places into offsets: earliest, latest, by time; of several topics at once.
+        """Turn places into offsets: earliest, latest, by time; for several topics at once.
 
         Raises InvalidError: UNKNOWN_TOPIC; OFFSET_OUT_OF_RANGE for a number that is not an offset of the log.
         """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Pauses that double from `first_s` to `longest_s`, each cut by up to half at random, so that clients fall out of step."""
+    """Pauses that double from `first_s` to `longest_s`, each shortened by up to half at random, so that clients spread out."""
 
     def __init__(self, first_s: float = 0.05, longest_s: float = 1.0, uniform: Callable[[], float] = random.random) -> None:
         self._first_s = first_s
@@ -16,11 +16,11 @@ class Backoff:
         self._next_s = first_s
 
     def pause_s(self) -> float:
-        """How long to wait before the next attempt, in seconds."""
+        """The pause before the next attempt, in seconds."""
         pause = self._next_s * (1 - self._uniform() / 2)
         self._next_s = min(self._next_s * 2, self._longest_s)
         return pause
 
     def reset(self) -> None:
-        """An attempt succeeded."""
+        """Start again at the shortest pause: an attempt succeeded."""
         self._next_s = self._first_s

@@ -1,4 +1,4 @@
-"""Brokers as the client sees them: one channel each, who leads which partition, calls with retries."""
+"""The client's view of the cluster: one channel per broker, the lead of each partition, calls with retries."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ ADMIN = methods(admin_pb2.DESCRIPTOR.services_by_name["Admin"])
 LOG = methods(log_pb2.DESCRIPTOR.services_by_name["Log"])
 
 RECEIVE_BYTES_MAX = 128 << 20
-"""Largest message from a broker: one batch of the largest size that a topic may allow (64 MiB), and what stands around it."""
+"""Largest message from a broker, in bytes: one batch of the largest size that a topic may allow (64 MiB), and its envelope."""
 METADATA_AGE_S_MAX = 60.0
-"""After this long a topic is asked for again, to learn of new partitions."""
+"""Age after which a topic's metadata are requested again, to learn of new partitions."""
 ATTEMPT_S = 3.0
-"""How long one of several brokers may take to answer before another one is asked: one that hangs takes calls and answers none."""
+"""Longest wait for one of several brokers before another one is asked: a hanging broker accepts calls and answers none."""
 CHANGE_ATTEMPT_S = 10.0
-"""The same for what must become durable."""
+"""The same for calls whose effect must become durable."""
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
-    # A broker that restarts is back within seconds; gRPC's own patience grows to two minutes.
+    # A broker that restarts is back within seconds; gRPC's own backoff grows to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Retries are ours: only we know what may be sent twice.
+    # This module retries by itself: only it knows which calls may be sent twice.
     ("grpc.enable_retries", 0),
-    # Otherwise one client's failed attempts delay another's.
+    # Without this option, one client's failed attempts delay another client's.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 ]
@@ -52,14 +52,14 @@ _CHANNEL_OPTIONS = [
 _T = TypeVar("_T")
 
 OnOutage: TypeAlias = Callable[[RetryError | None], None]
-"""Told why when no broker answers any more, and None when one answers again. It must not raise."""
+"""Called with the error when no broker answers any more, and with None when one answers again. It must not raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """What the client knows of a topic: the leads of its partitions by number, and how large a batch may be.
+    """A topic's metadata: the leads of its partitions by number, and the largest size of a batch.
 
-    `leaders` are broker ids, -1 where nobody leads at the moment; `epochs` grow with every change of the lead.
+    `leaders` are broker ids, -1 for a partition without a lead; `epochs` grow with every change of the lead.
     """
 
     id: uuid.UUID
@@ -71,7 +71,7 @@ class TopicView:
 
 
 class Link:
-    """One broker's channel. Connects by itself at the first call."""
+    """One broker's channel. It connects at the first call."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -102,7 +102,7 @@ class Link:
         return method.response.FromString(data)
 
     def stream(self, method: Method) -> Stream:
-        """A new stream of raw messages."""
+        """Open a stream of raw messages."""
         return Stream(self._channel.stream_stream(method.path)(), self.address)
 
     async def close(self) -> None:
@@ -117,16 +117,16 @@ class Stream:
         self._address = address
 
     async def read(self) -> bytes | None:
-        """The next message; None where the broker ended the stream in peace. Raises HeadgateError."""
+        """The next message; None when the broker ended the stream without an error. Raises HeadgateError."""
         data = await self._guarded(self._call.read())
         return None if data is grpc.aio.EOF else cast("bytes", data)
 
     async def write(self, message: bytes) -> None:
-        """Send a message; waits while the broker does not take any. Raises HeadgateError."""
+        """Send a message; waits while the broker accepts none. Raises HeadgateError."""
         await self._guarded(self._call.write(message))
 
     def cancel(self) -> None:
-        """End the stream without further ado."""
+        """End the stream at once."""
         self._call.cancel()
 
     async def _guarded(self, operation: Awaitable[Any]) -> Any:
@@ -143,12 +143,12 @@ class Stream:
 
 
 class Cluster:
-    """The cluster behind some addresses, for the event loop in which it is first asked something.
+    """The cluster behind some addresses, for the event loop of the first call.
 
     Args:
         addresses: ``host:grpc_port``, several with commas between them.
         timeout_ms: longest wait for one call, with its retries.
-        on_outage: called with the last error when all brokers were asked in vain, and with None when one answers again.
+        on_outage: called with the last error when no broker answered, and with None when one answers again.
     """
 
     def __init__(self, addresses: str, timeout_ms: int, on_outage: OnOutage | None = None) -> None:
@@ -165,7 +165,7 @@ class Cluster:
         """The address that is asked first: the one that answered last."""
         self._links: dict[str, Link] = {}
         self._brokers: dict[int, str] = {}
-        """Addresses of the live brokers, by id, as they were last told."""
+        """Addresses of the live brokers, by id, from the last answer."""
         self._topics: dict[str, TopicView] = {}
         self._asking: dict[str, asyncio.Task[TopicView]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -174,7 +174,7 @@ class Cluster:
         self._closed = False
 
     async def close(self) -> None:
-        """Give back the connections. Whatever is asked afterwards raises ClosedError."""
+        """Close the connections. Later calls raise ClosedError."""
         self._closed = True
         await end_tasks(self._asking.values())
         for link in self._links.values():
@@ -184,24 +184,25 @@ class Cluster:
     # -- calls that any broker answers
 
     async def call(self, method: Method, request: Message, *, retry: bool, extra_s: float = 0.0) -> Any:
-        """A response of any broker: of those that were given, and of those that they told of.
+        """The response of any broker: of the given addresses, and of those in earlier answers.
 
         Args:
-            retry: the call may be made twice. Otherwise it is repeated only where no broker has seen it.
-            extra_s: how much longer than usual the answer may take.
+            retry: the call may be made twice. Otherwise it is repeated only if no broker received it.
+            extra_s: additional time for the answer.
 
-        Raises HeadgateError; RetryError with the last attempt's text once the time is over.
+        Raises HeadgateError; RetryError with the last attempt's message after the time limit.
         """
         return (await self._call(method, request, attempt_s=ATTEMPT_S + extra_s if retry else None, extra_s=extra_s))[0]
 
     async def change(self, method: Method, request: Message, *, already: Reason) -> Any:
-        """`call` for what changes something: repeated until it is known to be done.
+        """`call` for a change: repeated until the change is known to be done.
 
         Args:
-            already: what a broker answers where it was done before. After an attempt whose answer was lost that is success.
+            already: the broker's error when the change was made before. After an attempt whose answer was lost, it means
+                success.
 
         Returns:
-            The response; None where only `already` says that it is done. Raises as `call`.
+            The response; None when only `already` confirms the change. Raises as `call`.
         """
         return (await self._call(method, request, attempt_s=CHANGE_ATTEMPT_S, already=already))[0]
 
@@ -214,10 +215,10 @@ class Cluster:
         extra_s: float = 0.0,
         already: Reason | None = None,
     ) -> tuple[Any, str]:
-        """The response, and the address that gave it.
+        """The response, and the address of its broker.
 
         Args:
-            attempt_s: how long one of several brokers may take; None: the call may be made only once.
+            attempt_s: longest wait for one of several brokers; None: the call may be made only once.
         """
         loop = self.own_loop()
         deadline = loop.time() + self._timeout_s
@@ -230,7 +231,7 @@ class Cluster:
             alone = len(self._addresses()) == 1
             try:
                 if attempt_s is None and not alone:
-                    # Once it is sent it cannot be sent to another one.
+                    # A call that was sent cannot be sent to another broker.
                     await link.connected(min(left_s, ATTEMPT_S))
                 response = await link.call(
                     method, request, left_s + extra_s if alone or attempt_s is None else min(left_s, attempt_s)
@@ -248,7 +249,7 @@ class Cluster:
                     failed.clear()
                     self._note_outage(error)
                 self._first = fresh[0] if fresh else self._behind(address)
-                # Another one, which may answer at once, is asked at once.
+                # Another broker, which may answer at once, is asked without a pause.
                 pause_s = 0.0 if fresh else backoff.pause_s()
                 if not (attempt_s is not None or unseen) or loop.time() + pause_s >= deadline:
                     raise
@@ -259,7 +260,7 @@ class Cluster:
                 return response, address
 
     def own_loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop. Raises InvalidError where it is not that of the connections: answers would never be noticed there."""
+        """The running loop. Raises InvalidError when the connections belong to another loop: no answer would ever arrive there."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -279,7 +280,7 @@ class Cluster:
         return addresses[(addresses.index(address) + 1) % len(addresses)] if address in addresses else addresses[0]
 
     def _addresses(self) -> list[str]:
-        """All there are: as given, then as told."""
+        """All known addresses: the given ones, then those of the last answer."""
         return list(dict.fromkeys((*self._given, *self._brokers.values())))
 
     def _link(self, address: str) -> Link:
@@ -290,19 +291,19 @@ class Cluster:
             link = self._links[address] = Link(address)
         return link
 
-    # -- who leads what
+    # -- leads of partitions
 
     async def topic(self, name: str, *, refresh: bool = False) -> TopicView:
-        """What is known of a topic. Raises InvalidError(UNKNOWN_TOPIC), RetryError.
+        """The metadata of a topic. Raises InvalidError(UNKNOWN_TOPIC), RetryError.
 
         Args:
-            refresh: ask, even if something is known already.
+            refresh: ask even if metadata are known.
         """
         known = self._topics.get(name)
         now = self.own_loop().time()
         if known is not None and not refresh:
             if now - known.seen_at_s > METADATA_AGE_S_MAX:
-                # What is known still serves; the answer comes beside it.
+                # The known metadata still serve; new metadata arrive in the background.
                 self._ask(name)
             return known
         try:
@@ -313,7 +314,7 @@ class Cluster:
             raise _closed() from error
 
     def known_topic(self, name: str) -> TopicView | None:
-        """What is known and fresh, without asking."""
+        """The known metadata if they are recent, without asking."""
         known = self._topics.get(name)
         if known is None or self.own_loop().time() - known.seen_at_s > METADATA_AGE_S_MAX:
             return None
@@ -324,12 +325,12 @@ class Cluster:
         if task is None:
             task = self._asking[name] = asyncio.create_task(self._describe(name), name=f"describe {name}")
             task.add_done_callback(lambda _: self._asking.pop(name, None))
-            # Where nobody waits any more: whoever needs the answer asks again, and gets the error.
+            # No caller waits any more: the next caller that needs the answer asks again, and gets the error.
             task.add_done_callback(looked_at)
         return task
 
     async def brokers(self) -> list[str]:
-        """Addresses of the live brokers, as one of them knows them; it asks no other one for that. Raises RetryError."""
+        """Addresses of the live brokers, as one of them knows them without asking others. Raises RetryError."""
         response: admin_pb2.DescribeTopicsResponse
         request = admin_pb2.DescribeTopicsRequest(leads_only=True)
         response, address = await self._call(ADMIN["DescribeTopics"], request, attempt_s=ATTEMPT_S)
@@ -348,7 +349,7 @@ class Cluster:
         self._learn(response, address)
         row = response.topics[0]
         if row.HasField("error"):
-            # That broker may not have heard of a topic that was just made; the one that leads the cluster has.
+            # That broker may not know a topic that was just created; the cluster's leader does.
             others = [self._link(other) for other in self._brokers.values() if other != address]
             answers = await asyncio.gather(*[self._row(link, request) for link in others])
             row = next((found for found in answers if found is not None), row)
@@ -368,7 +369,7 @@ class Cluster:
         return view
 
     async def _row(self, link: Link, request: admin_pb2.DescribeTopicsRequest) -> admin_pb2.TopicDescription | None:
-        """What one broker says of the topic; None where it knows of none, or does not answer."""
+        """One broker's metadata of the topic; None when it knows no such topic, or does not answer."""
         try:
             response: admin_pb2.DescribeTopicsResponse = await link.call(ADMIN["DescribeTopics"], request, ATTEMPT_S)
         except RetryError:
@@ -379,7 +380,7 @@ class Cluster:
         """The channel to the lead of a partition.
 
         Raises:
-            InvalidError: UNKNOWN_TOPIC where there is no such partition. RetryError: NOT_LEADER where nobody leads it now.
+            InvalidError: UNKNOWN_TOPIC for an unknown partition. RetryError: NOT_LEADER when the partition has no lead now.
         """
         if not 0 <= partition < len(view.leaders):
             raise InvalidError(
@@ -392,13 +393,14 @@ class Cluster:
         return self._link(address)
 
     def any_broker(self) -> Link:
-        """The channel to a broker that answers: it says who leads what."""
+        """The channel to any broker that answers metadata requests."""
         return self._link(self._first)
 
     # -- offsets
 
     async def again(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Do it until it succeeds, or cannot, or the time is over: parts of a response may fail as whole calls do."""
+        """Repeat an action until it succeeds, cannot succeed, or the time is over: parts of a response may fail as whole calls
+        do."""
         loop = self.own_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
@@ -412,7 +414,8 @@ class Cluster:
                 await asyncio.sleep(pause_s)
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Places as offsets, from the leads, even while they change. Raises HeadgateError for the first place that has none."""
+        """Places as offsets, from the leads, even while these change. Raises HeadgateError for the first place without an
+        offset."""
         loop = self.own_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
@@ -457,7 +460,7 @@ class Cluster:
 
 
 class ClusterClient:
-    """What clients of a cluster have in common: the way there, and an end. An async context manager.
+    """The common part of all clients: the connection to a cluster, and its end. An async context manager.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
@@ -477,12 +480,12 @@ class ClusterClient:
         await self.close()
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._cluster.close()
 
 
 def position(start: Start) -> log_pb2.Position:
-    """A place as requests name it. Raises InvalidError(INVALID_REQUEST)."""
+    """A place in the form of requests. Raises InvalidError(INVALID_REQUEST)."""
     match start:
         case Timestamp(int(ms)) if -(2**63) <= ms < 2**63:
             return log_pb2.Position(timestamp_ms=ms)
@@ -498,7 +501,7 @@ def position(start: Start) -> log_pb2.Position:
 
 
 def newer(known: TopicView | None, told: TopicView) -> TopicView:
-    """What a broker told of a topic, without what it had not heard of yet: a lead that was replaced stays replaced."""
+    """A broker's metadata of a topic, merged with newer facts that this broker did not know yet: a replaced lead stays replaced."""
     if known is None or known.id != told.id or known.epochs == told.epochs:
         return told
     pairs = [
@@ -519,6 +522,6 @@ def _closed() -> ClosedError:
 
 
 def _is_cancelled() -> bool:
-    """Whether our own task was: CancelledError also comes of calls, streams and tasks that end because the client is closed."""
+    """True when our own task was cancelled: calls, streams and tasks of a closed client raise CancelledError too."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""Reads records of given partitions, from given places. Groups are the Kafka listener's."""
+"""Reads records of given partitions, from given places. Consumer groups use the Kafka port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reas
 
 
 class Consumer(ClusterClient):
-    """Reads records in offset order per partition. An async context manager and an endless async iterator; used by one task.
+    """Reads records in offset order per partition. An async context manager and an endless async iterator, for one task.
 
     ::
 
@@ -26,15 +26,15 @@ class Consumer(ClusterClient):
             async for record in consumer:
                 ...
 
-    A broker that goes away is waited for; reading goes on at the next record.
+    The consumer waits for a broker that goes away, and continues at the next record.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
-        prefetch_bytes: batches that wait to be read, of all partitions.
+        prefetch_bytes: bound of batches that wait to be read, of all partitions.
         check_crcs: check each batch against its CRC-32C.
-        timeout_ms: longest wait for what is not reading: finding out offsets and topics.
-        on_outage: called with the last error when no broker answers any more, and with None when one answers again; in between the
-            consumer goes on trying. It must not raise.
+        timeout_ms: longest wait of calls other than reading: offsets and topics.
+        on_outage: called with the last error when no broker answers any more, and with None when one answers again; the consumer
+            keeps trying in between. It must not raise.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Consumer(ClusterClient):
         self._batches: deque[memoryview] = deque()
         """Batches of `_chunk` that are not decoded yet."""
         self._records: deque[ConsumerRecord] = deque()
-        """Records of the batch before them that were not given yet."""
+        """Records of the previous batch that the caller has not received yet."""
         self._error: HeadgateError | None = None
-        """What the next call raises."""
+        """The error that the next call raises."""
 
     async def close(self) -> None:
         self._closed = True
@@ -66,10 +66,10 @@ class Consumer(ClusterClient):
         await self._reader.close()
         await super().close()
 
-    # -- what is read
+    # -- the assignment
 
     async def assign(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """Read these partitions from these places, instead of what was assigned before.
+        """Read these partitions from these places, instead of the earlier assignment.
 
         Raises:
             InvalidError: UNKNOWN_TOPIC; OFFSET_OUT_OF_RANGE for an offset that is not in the log.
@@ -84,30 +84,30 @@ class Consumer(ClusterClient):
         await self.assign({TopicPartition(topic, number): start for number in found})
 
     async def partitions(self, topic: str) -> range:
-        """The numbers of the partitions that a topic has now. Raises InvalidError(UNKNOWN_TOPIC), RetryError."""
+        """The current partitions of a topic. Raises InvalidError(UNKNOWN_TOPIC), RetryError."""
         return range(len((await self._cluster.topic(topic, refresh=True)).leaders))
 
     def assignment(self) -> set[TopicPartition]:
-        """What is read, paused or not."""
+        """The assignment, with paused partitions."""
         return set(self._reader.assigned)
 
     async def seek(self, partition: TopicPartition, start: Start) -> None:
-        """Go on from another place of an assigned partition. Raises InvalidError as `assign` does."""
+        """Continue from another place of an assigned partition. Raises InvalidError as `assign` does."""
         assigned = self._assigned(partition)
         offset = (await self.offsets({partition: start}))[partition]
         self._let_go_of(assigned)
         self._reader.seek(assigned, offset)
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that iteration will give, or a lower one where a gap lies between."""
+        """The offset of the next record that iteration will return, or a lower one when a gap lies between."""
         return self._assigned(partition).position
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The partition's end as last heard from the broker; -1 before that. `position` reaches it when all is read."""
+        """The partition's end in the broker's last answer; -1 before that. `position` reaches it when all records are read."""
         return self._assigned(partition).high_watermark
 
     async def pause(self, *partitions: TopicPartition) -> None:
-        """Give no records of these until `resume`; positions stay."""
+        """Return no records of these partitions until `resume`; positions stay."""
         for partition in partitions:
             assigned = self._assigned(partition)
             self._let_go_of(assigned)
@@ -140,14 +140,14 @@ class Consumer(ClusterClient):
         """The next record of any partition. Never ends by itself.
 
         Raises:
-            InvalidError: OFFSET_OUT_OF_RANGE (retention overtook the reader: `seek`), UNKNOWN_TOPIC (deleted), CORRUPT_MESSAGE. The
-            other partitions can still be read. ClosedError.
+            InvalidError: OFFSET_OUT_OF_RANGE (retention overtook the reader: `seek`), UNKNOWN_TOPIC (deleted), CORRUPT_MESSAGE.
+            The other partitions stay readable. ClosedError.
         """
         await self._some_record()
         return self._give()
 
     async def poll(self, *, timeout_ms: int = 1000, records_max: int = 10_000) -> list[ConsumerRecord]:
-        """What is there, at least one record if one comes within `timeout_ms`, else []. Raises as iteration does."""
+        """The available records, at least one if one arrives within `timeout_ms`, else []. Raises as iteration does."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._some_record()
@@ -162,13 +162,13 @@ class Consumer(ClusterClient):
                 if not self._decode():
                     break
             except HeadgateError as error:
-                # What came before it is given first.
+                # Earlier records are returned first.
                 self._error = error
                 break
         return records
 
     async def _some_record(self) -> None:
-        """Wait until `_records` has one."""
+        """Wait until `_records` is not empty."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -189,7 +189,7 @@ class Consumer(ClusterClient):
         return record
 
     def _decode(self) -> bool:
-        """Decode one more batch into `_records`, which may stay empty. False where nothing is there."""
+        """Decode one more batch into `_records`, which may stay empty. False when no batch is there."""
         if not self._batches:
             if not self._reader.chunks:
                 return False
@@ -226,7 +226,7 @@ class Consumer(ClusterClient):
         return [ConsumerRecord(topic, partition, *record) for record in iter_records(batch) if record.offset >= first]
 
     def _finish_chunk(self) -> None:
-        """All of the chunk was given: offsets up to its end are done, also where no record stands."""
+        """The caller has received the whole chunk: offsets up to its end are done, also those without a record."""
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
         if chunk.valid:
@@ -234,7 +234,7 @@ class Consumer(ClusterClient):
         chunk.give_back()
 
     def _let_go(self) -> None:
-        """Forget what was decoded."""
+        """Drop the decoded records."""
         if self._chunk is not None:
             self._chunk.give_back()
             self._chunk = None

@@ -1,4 +1,4 @@
-"""What only the leader of the cluster answers: who leads which segment and why, orders by hand, and capacity."""
+"""Calls that only the cluster's leader answers: segments with their leads and reasons, orders by hand, and capacity."""
 
 from __future__ import annotations
 

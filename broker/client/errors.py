@@ -1,4 +1,4 @@
-"""What a broker answers, and what gRPC itself says, as Headgate's errors."""
+"""Brokers' errors and gRPC's own errors as Headgate's errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryErro
 from broker.wire.grpc.headgate.v1 import common_pb2
 
 REASON_KEY = "headgate-reason"
-"""Trailing metadata in which a broker says the reason of a failed call."""
+"""Trailing metadata with the reason of a failed call."""
 
 _NOT_CONNECTED = (
     "failed to connect",
@@ -18,7 +18,7 @@ _NOT_CONNECTED = (
     "dns resolution",
     "refused",
 )
-"""Words of gRPC where a call never left; it has no code of its own for that."""
+"""gRPC's messages for a call that never left; it has no status code for that."""
 
 _RETRIABLE_CODES = frozenset(
     (
@@ -43,7 +43,7 @@ def from_call(error: grpc.aio.AioRpcError, address: str) -> HeadgateError:
     named = None if metadata is None else metadata.get(REASON_KEY)
     if named is not None:
         return (RetryError if code in _RETRIABLE_CODES else InvalidError)(_reason(str(named)), details)
-    # gRPC's own: no broker of ours said anything.
+    # gRPC's own error: no broker answered.
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RetryError(Reason.TIMED_OUT, f"broker did not answer in time. address=`{address}`")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
@@ -53,7 +53,7 @@ def from_call(error: grpc.aio.AioRpcError, address: str) -> HeadgateError:
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return InvalidError(Reason.UNSUPPORTED, f"server does not know this call: is it a Headgate broker? address=`{address}`")
     if code is grpc.StatusCode.UNAVAILABLE and not any(word in details.lower() for word in _NOT_CONNECTED):
-        # It was connected, so it may have begun.
+        # The connection existed, so the call may have begun.
         return RetryError(Reason.CLOSED, f"the connection broke. address=`{address}` error=`{details}`")
     if code is grpc.StatusCode.UNAVAILABLE:
         return RetryError(Reason.NOT_READY, f"broker cannot be reached. address=`{address}` error=`{details}`")
@@ -61,7 +61,7 @@ def from_call(error: grpc.aio.AioRpcError, address: str) -> HeadgateError:
 
 
 def _reason(word: str) -> Reason:
-    """The reason, or INTERNAL where the broker is newer and has one that we do not know."""
+    """The reason, or INTERNAL for a newer broker's reason that this client does not know."""
     try:
         return Reason(word)
     except ValueError:

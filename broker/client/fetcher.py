@@ -1,4 +1,4 @@
-"""Records as a client gets them from the brokers, as columns: `Fetcher`. No record becomes a Python object."""
+"""Records as a client reads them from the brokers, as columns: `Fetcher`. No record becomes a Python object."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 FETCH_BYTES = 16 << 20
 WAIT_MS = 1_000
-"""How long a broker waits for records where there are none yet."""
+"""Longest wait of a broker for records, when there are none yet."""
 STALL_MS = 60_000
-"""Longest wait for records that must be there: below the high watermark, and not behind an open gate."""
+"""Longest wait for records that must exist: below the high watermark, and not behind an open gate."""
 
 
 class Fetcher(ClusterClient):
-    """Fetches from the leads of partitions, wherever they move. An async context manager.
+    """Fetches from the leads of partitions, and follows changes of leads. An async context manager.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
@@ -36,7 +36,7 @@ class Fetcher(ClusterClient):
     async def fetch(
         self, topic: str, partition: int, offset: int, max_bytes: int = FETCH_BYTES, wait_ms: int = 0
     ) -> log_pb2.FetchResponse:
-        """One answer of the lead of then; a change of leads is waited for. Raises HeadgateError."""
+        """One answer of the current lead; waits through a change of leads. Raises HeadgateError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
         backoff = Backoff()
@@ -61,15 +61,16 @@ class Fetcher(ClusterClient):
     async def read(
         self, topic: str, partition: int, start: int, end: int, *, with_timestamp_type: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
-        """The records with offsets in [start, end), in `broker.log.columns.SCHEMA`; what is no record is stepped over.
+        """The records with offsets in [start, end), in `broker.log.columns.SCHEMA`; control batches are skipped.
 
-        `end` is at most the high watermark, and no open gate may stand before it. While a batch is looked at the next one comes.
+        `end` is at most the high watermark, and no open gate may stand before it. The next batch arrives while the caller
+        handles one.
 
         Args:
             with_timestamp_type: add the column `timestampType`, see `broker.log.columns.timestamp_types`.
 
         Raises:
-            RetryError: TIMED_OUT where records do not come for a minute, for an open gate stands before them.
+            RetryError: TIMED_OUT when no records come for a minute, because an open gate stands before them.
         """
         import pyarrow as pa
 
@@ -115,7 +116,7 @@ class Fetcher(ClusterClient):
 
 
 def last_offset(batches: memoryview) -> int:
-    """The last offset of whole batches that stand back to back."""
+    """The last offset of contiguous whole batches."""
     from broker.log.batch import parse_header, split
 
     last = -1

@@ -1,4 +1,4 @@
-"""Gates: room in a topic for history that is committed by reference, and where a topic's records are."""
+"""Gates: room in a topic for history that is committed by reference, and the places of a topic's records."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TTL_MS = 3_600_000
 
 
 class Place(StrEnum):
-    """Where a gate's window is.
+    """The place of a gate's window.
 
-    Behind what is there (`NOW`: live records go on behind it; `END`: opened and filled in one step), or in front of everything
-    (`FRONT`), within the topic's `history.room`.
+    Behind existing records (`NOW`: live records continue behind it; `END`: opened and filled in one step), or in front of
+    everything (`FRONT`), within the topic's `history.room`.
     """
 
     NOW = "now"
@@ -51,8 +51,9 @@ class Window:
 class Gate:
     """A gate. Its files go to `store_url` under keys that begin with `prefix`, which ends with a slash.
 
-    `windows` has one for each partition, by number; it may be empty. `filled_ms`, `rows`, `size_bytes`, `files` are 0 and `digest`
-    is "" until it is filled. `released_by`: ``asked``, ``expired`` or "". `definition` and `owner` are what its opener said.
+    `windows` has one for each partition, by number; it may be empty. Until the gate is filled, `filled_ms`, `rows`,
+    `size_bytes`, `files` are 0 and `digest` is "". `released_by`: ``asked``, ``expired`` or "". `definition` and `owner` are its
+    opener's.
     """
 
     topic: str
@@ -79,9 +80,9 @@ class Gate:
 class FileRef:
     """One Parquet file with rows of one partition, sorted by offset without a gap.
 
-    `path`: a key in the store under the prefix of the gate (of the layout, for `GateAdmin.publish`), or a URL under one that the
-    brokers allow. `base_offset`: of the first row; for `GateAdmin.publish` it counts from 0 in each partition. `footer_crc32c`:
-    CRC-32C from the Parquet metadata to the end of the file, with its length and the magic behind it.
+    `path`: a key in the store under the prefix of the gate (of the layout, for `GateAdmin.publish`), or a URL under a prefix
+    that the brokers allow. `base_offset`: offset of the first row; for `GateAdmin.publish` it counts from 0 in each partition.
+    `footer_crc32c`: CRC-32C from the Parquet metadata to the end of the file, including their length and the magic bytes.
     """
 
     partition: int
@@ -100,9 +101,10 @@ class FileRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hole:
-    """Offsets [base_offset, end_offset) in which there is nothing. `open`: nothing yet, readers wait there.
+    """Offsets [base_offset, end_offset) without records. `open`: readers wait there, because records may still come.
 
-    `gate_id`: whose window it is, or is part of; "" where records were removed before a gate was opened in front of them.
+    `gate_id`: the gate whose window, or part of a window, it is; "" for records that were removed before a gate was opened in
+    front of them.
     """
 
     gate_id: str
@@ -113,9 +115,9 @@ class Hole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLayout:
-    """One partition: what may be read is [log_start, high_watermark). Records that are not in `extents` are read through the lead.
+    """One partition: [log_start, high_watermark) is readable. Records outside `extents` are read through the lead.
 
-    `grpc_address` and `kafka_address` are the lead's ``host:port``, "" where there is none at the moment.
+    `grpc_address` and `kafka_address` are the lead's ``host:port``, "" without a lead.
     """
 
     partition: int
@@ -129,8 +131,8 @@ class PartitionLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where a topic's records are. The topic's own files stand in the store under keys that begin with `prefix`, which ends with a
-    slash; so do those that are to be published."""
+    """The places of a topic's records. The topic's own files, and files that are to be published, have keys that begin with
+    `prefix`, which ends with a slash."""
 
     topic: str
     topic_id: uuid.UUID
@@ -140,15 +142,15 @@ class Layout:
 
 
 class GateAdmin(ClusterClient):
-    """Opens, fills and looks after gates. An async context manager.
+    """Opens, fills and manages gates. An async context manager.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
         timeout_ms: longest wait for one call, with its retries.
 
     Every call may be repeated: the same call with the same content answers as the first time. Methods raise HeadgateError:
-    InvalidError (UNKNOWN_TOPIC; UNKNOWN_GATE; GATE_CONFLICT: another content under the same id, or a state that does not allow it;
-    INVALID_REFERENCE: a file is not as its reference says), RetryError when the cluster did not answer in time.
+    InvalidError (UNKNOWN_TOPIC; UNKNOWN_GATE; GATE_CONFLICT: other content under the same id, or a state that does not allow the
+    call; INVALID_REFERENCE: a file differs from its reference), RetryError when the cluster did not answer in time.
     """
 
     def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 60_000) -> None:
@@ -167,12 +169,12 @@ class GateAdmin(ClusterClient):
     ) -> Gate:
         """Keep room for `rows` records in each partition, by number, in one atomic step.
 
-        From the moment that it returns, whoever reads from the beginning waits at the window; live producers and readers at the end
-        do not notice. Unless it is filled, released or renewed the gate is released by itself after `ttl_ms`.
+        From its return on, readers from the beginning wait at the window; live producers and readers at the end do not notice.
+        Unless it is filled, released or renewed, the gate is released by itself after `ttl_ms`.
 
         Args:
-            definition: what is to fill it, up to 1,024 characters; of a gate that is there already it must be the same.
-            owner: who opens it, up to 100 characters; a gate that is there already keeps its own.
+            definition: description of the expected content, up to 1,024 characters; for an existing gate it must be the same.
+            owner: the opener, up to 100 characters; an existing gate keeps its own.
         """
         request = gates_pb2.OpenGateRequest(
             topic=topic, gate_id=gate_id, place=_PLACES[place], rows=rows, ttl_ms=ttl_ms, definition=definition, owner=owner
@@ -195,21 +197,21 @@ class GateAdmin(ClusterClient):
         return _gate(response.gate)
 
     async def fill(self, topic: str, gate_id: str, files: Sequence[FileRef]) -> Gate:
-        """Commit the files of all partitions in one atomic step: they are readable when it returns. Fewer rows than the window has
-        room for leave a gap that readers step over."""
+        """Commit the files of all partitions in one atomic step: they are readable at its return. Fewer rows than the window has
+        room for leave a gap, which readers step over."""
         request = gates_pb2.FillGateRequest(topic=topic, gate_id=gate_id, files=[_message(one) for one in files])
         response: gates_pb2.FillGateResponse = await self._cluster.call(GATES["FillGate"], request, retry=True)
         return _gate(response.gate)
 
     async def renew(self, topic: str, gate_id: str, ttl_ms: int | None = None) -> Gate:
-        """Start the time-to-live of an open gate again. Raises InvalidError(GATE_CONFLICT) where it is not open any more."""
+        """Restart the time-to-live of an open gate. Raises InvalidError(GATE_CONFLICT) for a gate that is no longer open."""
         request = gates_pb2.RenewGateRequest(topic=topic, gate_id=gate_id, ttl_ms=ttl_ms or 0)
         response: gates_pb2.RenewGateResponse = await self._cluster.call(GATES["RenewGate"], request, retry=True)
         return _gate(response.gate)
 
     async def release(self, topic: str, gate_id: str, *, owner: str = "") -> Gate:
-        """Give an open gate up; its window stays empty. Raises InvalidError(GATE_CONFLICT) where it was filled, or is not this
-        owner's. Without an owner it may be anybody's."""
+        """Release an open gate; its window stays empty. Raises InvalidError(GATE_CONFLICT) for a filled gate, and for another
+        owner's gate if `owner` is given."""
         request = gates_pb2.ReleaseGateRequest(topic=topic, gate_id=gate_id, owner=owner)
         response: gates_pb2.ReleaseGateResponse = await self._cluster.call(GATES["ReleaseGate"], request, retry=True)
         return _gate(response.gate)
@@ -226,14 +228,14 @@ class GateAdmin(ClusterClient):
         return (await self.describe_files(topic, gate_id))[0]
 
     async def describe_files(self, topic: str, gate_id: str) -> tuple[Gate, builtins.list[FileRef]]:
-        """One gate, and the files that filled it."""
+        """One gate, with the files that filled it."""
         response: gates_pb2.DescribeGateResponse = await self._cluster.call(
             GATES["DescribeGate"], gates_pb2.DescribeGateRequest(topic=topic, gate_id=gate_id), retry=True
         )
         return _gate(response.gate), [_file(row) for row in response.files]
 
     async def layout(self, topic: str) -> Layout:
-        """Where the records of a topic are. The high watermarks are asked for after the files: no file is missing below them."""
+        """The places of a topic's records. The high watermarks are read after the files, so no file below them is missing."""
         response: gates_pb2.LayoutResponse = await self._cluster.call(
             GATES["Layout"], gates_pb2.LayoutRequest(topic=topic), retry=True
         )
@@ -287,7 +289,7 @@ def _message(file: FileRef) -> gates_pb2.FileRef:
         try:
             setattr(message, one.name, value)
         except (TypeError, ValueError) as error:
-            # References come from other programs' JSON too.
+            # References also come from the JSON of other programs.
             raise InvalidError(
                 Reason.INVALID_REFERENCE,
                 f"a file's reference has a field of a wrong type or size. field=`{one.name}` value=`{value!r}`",

@@ -1,4 +1,4 @@
-"""Consumer groups, for those who watch and administer them. Members join over Kafka's protocol."""
+"""Consumer groups, for monitoring and administration. Members join over Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from broker.wire.grpc.methods import methods
 
 GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
 ROWS_MAX = 5000
-"""Positions of one request; a broker takes twice as many."""
+"""Positions of one request; a broker accepts twice as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSummary:
-    """A group in a list. `protocol_type` is empty where nobody ever joined; `lag_records` is the sum over its `positions`."""
+    """A group in a list. `protocol_type` is empty if no member ever joined; `lag_records` is the sum over its `positions`."""
 
     id: str
     state: str
@@ -31,7 +31,7 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member. `instance_id` is empty for a dynamic one; `partitions` counts what it owns."""
+    """A member. `instance_id` is empty for a dynamic member; `partitions` is the number that it owns."""
 
     id: str
     instance_id: str
@@ -42,10 +42,9 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """Where a group stands in a partition. `offset` is the next record to read; it and `lag_records` are None where nothing was
-    committed. `member_id` owns the partition; empty: nobody does. Where the partition's lead does not answer, the ends are -1 and
-    `lag_records` is None.
-    """
+    """A group's position in a partition. `offset` is the next record to read; it and `lag_records` are None without a commit.
+    `member_id` owns the partition; empty: no member does. When the partition's lead does not answer, the ends are -1 and
+    `lag_records` is None."""
 
     topic: str
     partition: int
@@ -60,7 +59,7 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """All about one group: members in the order in which they came, positions by topic and partition."""
+    """The description of one group: members in the order in which they joined, positions by topic and partition."""
 
     group: GroupSummary
     protocol: str
@@ -70,14 +69,14 @@ class GroupDescription:
 
 
 class GroupAdmin(ClusterClient):
-    """Looks at groups and administers those without members. An async context manager, as `Admin` is.
+    """Describes groups, and manages groups without members. An async context manager, as `Admin` is.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
         timeout_ms: longest wait for one call, with its retries.
 
-    Methods raise HeadgateError: InvalidError (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_TOPIC, OFFSET_OUT_OF_RANGE) when the
-    request is wrong, RetryError when the cluster did not answer in time.
+    Methods raise HeadgateError: InvalidError (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_TOPIC, OFFSET_OUT_OF_RANGE) for a
+    wrong request, RetryError when the cluster did not answer in time.
     """
 
     async def list_groups(self) -> list[GroupSummary]:
@@ -118,24 +117,24 @@ class GroupAdmin(ClusterClient):
     async def alter_positions(
         self, group_id: str, offsets: Mapping[TopicPartition, int], *, validate_only: bool = False
     ) -> dict[TopicPartition, int | None]:
-        """Set positions of a group that has no members; a group that is not there is made.
+        """Set positions of a group without members; an unknown group is created.
 
         Args:
-            offsets: the next record to read, by partition; within what can be read, its end included.
+            offsets: the next record to read, by partition; inside the readable range, its end included.
             validate_only: check, and change nothing.
 
         Returns:
-            The positions before, by partition; None where there was none.
+            The positions before, by partition; None for a partition without one.
 
         Raises:
-            InvalidError: NON_EMPTY_GROUP; of the first partition that cannot be set, some or all of the others were.
+            InvalidError: NON_EMPTY_GROUP; or of the first partition that cannot be set, when others may have been set.
         """
         rows = [
             groups_pb2.AlterPositionsRequest.Row(topic=place.topic, partition=place.partition, offset=offset)
             for place, offset in offsets.items()
         ]
         before: dict[TopicPartition, int | None] = {}
-        for first in range(0, max(len(rows), 1), ROWS_MAX):  # without rows the group is still looked at
+        for first in range(0, max(len(rows), 1), ROWS_MAX):  # without rows the group is still checked
             request = groups_pb2.AlterPositionsRequest(
                 group=group_id, rows=rows[first : first + ROWS_MAX], validate_only=validate_only
             )
@@ -147,7 +146,7 @@ class GroupAdmin(ClusterClient):
             response: groups_pb2.AlterPositionsResponse = await self._cluster.call(GROUPS["AlterPositions"], request, retry=True)
             for row in response.results:
                 if not row.HasField("error"):
-                    # What was there before the first attempt that changed it.
+                    # The positions before the first attempt that changed them.
                     before.setdefault(
                         TopicPartition(row.topic, row.partition), row.offset_before if row.HasField("offset_before") else None
                     )
@@ -158,12 +157,12 @@ class GroupAdmin(ClusterClient):
         await self._cluster.again(attempt)
 
     async def delete_group(self, group_id: str) -> None:
-        """Forget a group without members, and its positions. Raises InvalidError(GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP)."""
+        """Delete a group without members, and its positions. Raises InvalidError(GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP)."""
         request = groups_pb2.DeleteGroupRequest(id=group_id)
         await self._cluster.change(GROUPS["DeleteGroup"], request, already=Reason.GROUP_ID_NOT_FOUND)
 
     async def offsets(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Turn places into offsets, as `Admin.offsets` does."""
+        """Turn places into offsets, like `Admin.offsets`."""
         return await self._cluster.offsets(starts)
 
     async def partitions(self, topic: str) -> list[TopicPartition]:
