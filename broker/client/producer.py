@@ -28,28 +28,29 @@ if TYPE_CHECKING:
     from broker.client.gates import Gate
 
 RECORD_BYTES_MAX = 64 << 20
-"""No topic allows a larger batch."""
+"""Bound of a batch's size: no topic allows a larger batch."""
 FAILURES_KEPT = 1000
-"""Failed records that `flush` remembers; the first one is what it raises."""
+"""Failed records that `flush` remembers; it raises the error of the first one."""
 
 
 class Producer:
-    """Writes records. An async context manager; `send` may be called from any number of tasks.
+    """Writes records. An async context manager; any number of tasks may call `send`.
 
-    Records of one partition are written in the order of `send`, each exactly once, through reconnects and restarts of the broker:
-    batches carry a producer id and sequence numbers, and are sent again until the broker has acked them or `delivery_timeout_ms`
-    is over. One that is forgotten, with records that are not acked when its event loop ends, may lose them, with a ResourceWarning.
+    Records of one partition are written in the order of `send`, each exactly once, through reconnects and restarts of the
+    broker: batches carry a producer id and sequence numbers, and are sent again until the broker has acked them or
+    `delivery_timeout_ms` is over. A producer that is never closed loses its unacked records when its event loop ends, with a
+    ResourceWarning.
 
     Args:
         cluster: ``host:grpc_port`` of any broker, or several with commas between them.
         compression: none, gzip, snappy, lz4 or zstd.
-        linger_ms: how long a batch waits for more records.
-        batch_bytes: a batch of this size (before compression) is sent at once; a larger record goes alone.
-        buffer_bytes: records that wait to be acked, as they are in memory; `send` waits while there are more.
+        linger_ms: longest time that a batch waits for more records.
+        batch_bytes: a batch of this size (before compression) is sent at once; a larger record is a batch of its own.
+        buffer_bytes: bound of unacked records, by their size in memory; `send` waits above it.
         delivery_timeout_ms: a record that is not acked by then fails with RetryError(TIMED_OUT); it may still have been written.
-        clock: where timestamps come from.
-        on_outage: called with the last error when no broker answers any more, and with None when one answers again; in between the
-            producer goes on trying. It must not raise.
+        clock: source of timestamps.
+        on_outage: called with the last error when no broker answers any more, and with None when one answers again; the producer
+            keeps trying in between. It must not raise.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Producer:
         self._room = asyncio.Event()
         self._failures: deque[tuple[DeliveryFuture, HeadgateError]] = deque(maxlen=FAILURES_KEPT)
         self._sticky: dict[str, tuple[int, Batch | None]] = {}
-        """Where the next record without a key goes, by topic: the partition, and the batch that it goes on with."""
+        """The place of the next record without a key, by topic: the partition, and the open batch."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,7 +101,7 @@ class Producer:
         if error is None:
             await self.close()
         else:
-            # What the caller's own error left behind is not waited for.
+            # The caller's own error takes precedence over unsent records.
             await self._end()
 
     def __del__(self) -> None:
@@ -122,20 +123,19 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> asyncio.Future[Delivery]:
-        """Hand over a record; waits while the buffer is full. If it is cancelled, nothing was handed over.
+        """Accept a record; waits while the buffer is full. A cancelled call has accepted nothing.
 
         Args:
-            key: decides the partition as Kafka's Java client does; without one, batches take turns.
+            key: decides the partition as Kafka's Java client does; without a key, batches go to the partitions in turn.
             timestamp_ms: default: now.
-            partition: this one instead.
+            partition: overrules the key.
 
-        Returns:
-            A future: where the record was written, or why it was not (HeadgateError). It need not be looked at: `flush` and `close`
-            raise the first error that nobody saw.
+        Returns: A future with the record's place, or with the HeadgateError that prevented the write. It may be ignored: `flush`
+            and `close` raise the first error that no caller has seen.
 
         Raises:
-            InvalidError: UNKNOWN_TOPIC, INVALID_REQUEST (types, partition), MESSAGE_TOO_LARGE. RetryError: the cluster could not be
-            asked about the topic. ClosedError. HeadgateError(INTERNAL): the producer broke down, make a new one.
+            InvalidError: UNKNOWN_TOPIC, INVALID_REQUEST (types, partition), MESSAGE_TOO_LARGE. RetryError: no broker answered
+            about the topic. ClosedError. HeadgateError(INTERNAL): the producer failed, create a new one.
         """
         if timestamp_ms is None:
             timestamp_ms = self._clock.now_ms()
@@ -145,7 +145,7 @@ class Producer:
         if size > RECORD_BYTES_MAX:
             raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"record is too large. bytes=`{size}` max=`{RECORD_BYTES_MAX}`")
         if self._owes_turn:
-            # A caller that sends without ever waiting for anything must not keep the batches from leaving.
+            # A caller that sends without ever waiting must still let batches leave.
             self._owes_turn = False
             await asyncio.sleep(0)
         if self._turn.locked() or self._used_bytes + size + RECORD_MEMORY_BYTES > self._buffer_bytes:
@@ -173,21 +173,21 @@ class Producer:
     async def publish_table(self, topic: str, rows: pa.Table | pa.RecordBatch, *, publish_id: str | None = None) -> Gate:
         """Append a table at the end of a topic by reference: Parquet files go to the cluster's store, not through a broker.
 
-        All rows become visible at once, in the order of the table within each partition, behind what was acked before. What `send`
-        was given is not waited for.
+        All rows become visible at once, in the order of the table within each partition, behind all acked records. Records of
+        earlier `send` calls are not awaited.
 
         Args:
             rows: columns `timestamp`, `key`, `value`, perhaps `headers`, as in `broker.log.columns.SCHEMA`; perhaps `partition`,
                 else the key decides. Rows without a key are spread evenly.
-            publish_id: names this table in the topic, with up to 100 letters, digits, ``.``, ``_`` and ``-``. Publishing the same
-                rows under it again adds nothing and answers as at first. Default: a new one, so that only this call is safe against
-                lost answers.
+            publish_id: the table's name in the topic, up to 100 letters, digits, ``.``, ``_`` and ``-``. Publishing the same
+                rows under it again adds nothing and answers as the first time. Default: a new id, which makes only this call
+                safe against lost answers.
 
         Returns:
-            The gate that holds the rows: `windows` says which offsets they have.
+            The gate of the rows: `windows` has their offsets.
 
         Raises:
-            InvalidError: UNKNOWN_TOPIC; INVALID_REQUEST: it cannot be an id; INVALID_RECORD, INVALID_TIMESTAMP (wrong columns or
+            InvalidError: UNKNOWN_TOPIC; INVALID_REQUEST: an illegal id; INVALID_RECORD, INVALID_TIMESTAMP (wrong columns or
             times, no rows); GATE_CONFLICT: other rows under the same id. RetryError: store or cluster did not answer in time.
         """
         from broker.client.publish import publish_table
@@ -197,7 +197,8 @@ class Producer:
         return await publish_table(self._address, topic, rows, publish_id=publish_id, timeout_ms=self._delivery_timeout_ms)
 
     async def flush(self) -> None:
-        """Send everything now and wait until all of it is acked. Raises the first error since the last `flush` that nobody saw."""
+        """Send all records now and wait until they are acked. Raises the first error since the last `flush` that no caller has
+        seen."""
         sender = self._sender
         if sender is not None:
             waiting = []
@@ -213,7 +214,7 @@ class Producer:
             raise unseen[0]
 
     async def close(self) -> None:
-        """`flush`, then give back the connections. Raises what `flush` raises."""
+        """`flush`, then close the connections. Raises the error of `flush`."""
         self._closed = True
         try:
             await self.flush()
@@ -228,7 +229,7 @@ class Producer:
         await self._cluster.close()
 
     async def _wait_for_room(self, memory_bytes: int) -> None:
-        # One waits at the gate, the others in the lock's line: first come, first served.
+        # One caller waits at the gate, the others in the lock's queue: first come, first served.
         async with self._turn:
             while self._used_bytes and self._used_bytes + memory_bytes > self._buffer_bytes and not self._closed:
                 self._room.clear()
@@ -283,12 +284,12 @@ class Producer:
         try:
             link = self._cluster.leader(view, partition)
         except RetryError:
-            # While it changes hands, whoever is asked says where it is.
+            # While the lead changes, any broker tells the new lead.
             link = self._cluster.any_broker()
         return sender.queue(TopicPartition(view.name, partition), link, view.batch_bytes_max)
 
     def _make_room(self, sender: Sender, queue: Queue, size: int) -> bool:
-        """Close the open batch if a record of `size` would make it too large. Returns whether it did."""
+        """Close the open batch if a record of `size` would make it too large. Returns True if it did."""
         batch_bytes_max = min(self._batch_bytes, queue.batch_bytes_max - HEADER_BYTES)
         if queue.open is None or queue.open.size_bytes + size <= batch_bytes_max:
             return False
@@ -297,7 +298,7 @@ class Producer:
         return True
 
     def _sticky_partition(self, sender: Sender, view: TopicView) -> int:
-        """The partition whose batch the last record without a key went into; the next one once that batch is closed."""
+        """The partition of the open batch for records without a key; the next partition once that batch is closed."""
         last, batch = self._sticky.get(view.name, (random.randrange(len(view.leaders)), None))
         queue: Queue | None = sender.queues.get(TopicPartition(view.name, last))
         if batch is not None and queue is not None and queue.open is batch:
@@ -306,7 +307,7 @@ class Producer:
 
 
 def _check(topic: str, record: Record, partition: int | None) -> None:
-    """Raise InvalidError(INVALID_REQUEST) for what is not a record."""
+    """Raise InvalidError(INVALID_REQUEST) for a value that is not a record."""
     _, timestamp_ms, key, value, headers = record
     if not isinstance(topic, str):
         raise _wrong("topic", "a str", topic)

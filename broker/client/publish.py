@@ -1,4 +1,4 @@
-"""Publishing a table by reference: its rows go to the store as Parquet, and a broker is told where they are."""
+"""Publishing a table by reference: its rows go to the store as Parquet, and a broker receives their places."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE_BYTES = 256 << 20
-"""Rows of one file, as they are in memory."""
+"""Bound of one file's rows, in bytes of memory."""
 DIGEST_BYTES = 16
 """Of a file, in its name."""
 
 
 async def publish_table(cluster: str, topic: str, rows: pa.Table | pa.RecordBatch, *, publish_id: str, timeout_ms: int) -> Gate:
     """See `Producer.publish_table`."""
-    check_gate_id(publish_id)  # before anything is uploaded
+    check_gate_id(publish_id)  # before the first upload
     async with GateAdmin(cluster, timeout_ms=timeout_ms) as gates:
         layout = await gates.layout(topic)
 
@@ -38,12 +38,12 @@ async def publish_table(cluster: str, topic: str, rows: pa.Table | pa.RecordBatc
             known = await gates.describe(topic, publish_id)
             if len(known.windows) == len(layout.partitions):
                 raise
-        # The topic has got partitions since these rows, or others, were published: keys went elsewhere then.
+        # The topic gained partitions since these or other rows were published; keys went to other partitions then.
         return await publish(len(known.windows))
 
 
 def upload_table(store_url: str, prefix: str, rows: pa.Table | pa.RecordBatch, partitions: int, publish_id: str) -> list[FileRef]:
-    """Upload the rows of each partition. Their offsets count from 0. Files are named after what is in them."""
+    """Upload the rows of each partition. Their offsets count from 0. A file's name is a digest of its content."""
     from broker.log.column_partitioner import split_by_partition
     from broker.log.parquet import write_extent_file
 
@@ -66,7 +66,7 @@ def upload_table(store_url: str, prefix: str, rows: pa.Table | pa.RecordBatch, p
 
 
 def _plain(rows: pa.Table | pa.RecordBatch) -> pa.Table:
-    """The columns that are published. Views become plain bytes: pyarrow does not pick rows of them. Dictionaries do, too."""
+    """The columns that are published. Views and dictionaries become plain bytes, because pyarrow cannot select rows of views."""
     import pyarrow as pa
 
     from broker.log.columns import check_columns
@@ -86,7 +86,7 @@ def _plain(rows: pa.Table | pa.RecordBatch) -> pa.Table:
 
 
 def _partitions_of(rows: pa.Table, partitions: int) -> Any:
-    """By the column `partition`, else by key; rows without a key are spread in runs of equal length."""
+    """The partition of each row: by the column `partition`, else by key; rows without a key are spread in runs of equal length."""
     import numpy as np
 
     from broker.log.column_partitioner import partitions_for_keys

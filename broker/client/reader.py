@@ -1,8 +1,8 @@
-"""The I/O under a consumer: one Subscribe stream per broker, and what came over it and was not read yet.
+"""The I/O under a consumer: one Subscribe stream per broker, and the received batches that the caller has not read yet.
 
-The client pays with credit: a stream may have sent, and the consumer not yet read, at most its share of `prefetch_bytes` (and one
-response more). What is read is paid back in portions. When a stream breaks, what came over it stays valid; reading goes on behind
-it, at the lead of then.
+The client pays with credit: unread batches of a stream are bounded by its share of `prefetch_bytes` (and one response more).
+Read bytes are paid back in portions. When a stream breaks, its batches stay valid; reading continues behind them, at the lead of
+that moment.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from broker.wire.grpc.headgate.v1 import log_pb2
 
 RESPONSE_BYTES_MAX = 1 << 20
 CREDIT_BYTES_MAX = 1 << 30
-"""What a broker allows."""
+"""Largest value that a broker allows."""
 SILENCE_S = 3.0
 SILENCE_S_MAX = 60.0
-"""When a broker was silent for so long, others are asked who leads what it sent: there may be nothing to send, or it hangs. The
-pauses between such questions double, up to the second number, until it sends something."""
+"""Silence of a broker, in seconds, after which others are asked for the leads of its partitions: it may have nothing to send, or
+hang. Pauses between such questions double, up to the second number, until the broker sends again."""
 WATCH_S = 1.0
 
 
 class Assigned:
-    """A partition that is read.
+    """A partition under reading.
 
-    `fetch_offset` is the next offset to ask for, `position` the next one to give to the caller. `generation` grows with every seek,
-    so that what was under way before it is told apart. `topic_id`: whose offsets they are; None until that is known.
+    `fetch_offset` is the next offset to request, `position` the next one to return. `generation` grows with every seek, so that
+    earlier answers are recognised. `topic_id`: the topic of the offsets; None while unknown.
     """
 
     __slots__ = (
@@ -61,12 +61,12 @@ class Assigned:
         self.high_watermark = -1
         self.paused = False
         self.failed = False
-        """The caller was told of an error; nothing more comes until a seek."""
+        """The caller received an error; nothing more comes until a seek."""
         self.source: Source | None = None
         self.topic_id: uuid.UUID | None = None
 
     def move(self, offset: int) -> None:
-        """Go on from `offset`; what came before is void."""
+        """Continue from `offset`; earlier batches are void."""
         self.generation += 1
         self.fetch_offset = self.position = offset
         self.failed = False
@@ -78,7 +78,7 @@ class Assigned:
 
 @dataclass(slots=True)
 class Chunk:
-    """Batches of one partition that came and were not read, or the error that came instead."""
+    """Received, unread batches of one partition, or the error in their place."""
 
     assigned: Assigned
     generation: int
@@ -92,12 +92,12 @@ class Chunk:
         return self.generation == self.assigned.generation and not self.assigned.paused
 
     def give_back(self) -> None:
-        """The memory is free again."""
+        """Return the credit of these bytes."""
         self.source.pay_back(len(self.batches))
 
 
 class Reader:
-    """All streams of one consumer, and the queue of what came.
+    """All streams of one consumer, and the queue of received batches.
 
     Args:
         prefetch_bytes: for all streams together.
@@ -117,7 +117,7 @@ class Reader:
         await end_tasks(self._tasks)
 
     async def assign(self, offsets: dict[TopicPartition, int]) -> None:
-        """Read these, and only these, from these offsets. Where that fails or is cancelled, none are assigned."""
+        """Read these, and only these, from these offsets. After an error or a cancellation, no partition is assigned."""
         for assigned in self.assigned.values():
             assigned.move(assigned.position)
             if assigned.source is not None:
@@ -154,14 +154,14 @@ class Reader:
                 assigned.source.ensure(assigned)
 
     def give_up(self, assigned: Assigned) -> None:
-        """What came cannot be read: nothing more of this partition, until a seek."""
+        """The received data cannot be read: stop this partition until a seek."""
         self.seek(assigned, assigned.position)
         if assigned.source is not None:
             assigned.source.remove(assigned)
         assigned.failed = True
 
     def _void(self, assigned: Assigned) -> None:
-        """Let go of what came for a partition before it moved."""
+        """Drop the received data of a partition from before a seek."""
         kept: deque[Chunk] = deque()
         for chunk in self.chunks:
             if chunk.assigned is assigned:
@@ -175,7 +175,7 @@ class Reader:
         self.arrived.set()
 
     def fail(self, assigned: Assigned, source: Source, error: HeadgateError) -> None:
-        """The caller is to be told, in its turn, that a partition cannot be read."""
+        """Queue an error for the caller: a partition cannot be read."""
         if not assigned.failed:
             assigned.failed = True
             self.put(Chunk(assigned, assigned.generation, source, memoryview(b""), assigned.fetch_offset, error))
@@ -183,7 +183,8 @@ class Reader:
     # -- where partitions are
 
     async def find_leads(self, moved: list[Assigned]) -> None:
-        """Ask who leads these partitions and read them there. Raises InvalidError, RetryError; some may have been done by then."""
+        """Find the leads of these partitions and read them there. Raises InvalidError, RetryError; some partitions may be done
+        by then."""
         for topic in {assigned.partition.topic for assigned in moved}:
             view = await self.cluster.topic(topic, refresh=True)
             for assigned in moved:
@@ -206,7 +207,7 @@ class Reader:
         return source
 
     async def _watch(self) -> None:
-        """Look after brokers that are silent: one that hangs may have been replaced."""
+        """Check silent brokers: a hanging one may have been replaced."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_S)
@@ -214,10 +215,10 @@ class Reader:
             try:
                 await self.find_leads([assigned for source in silent for assigned in source.subscribed])
             except HeadgateError:
-                continue  # nobody knows better
+                continue  # no broker has newer metadata
 
     def share_bytes(self) -> int:
-        """Credit of one stream."""
+        """The credit of one stream."""
         return min(max(self.prefetch_bytes // max(len(self._sources), 1), 1), CREDIT_BYTES_MAX)
 
     def spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
@@ -229,7 +230,7 @@ class Reader:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        # A programmer's error: whoever reads is told instead of waiting for ever.
+        # A bug in this module: the reader gets the error instead of waiting for ever.
         failure = HeadgateError(Reason.INTERNAL, f"the consumer failed: {type(error).__name__}: {error}")
         for assigned in self.assigned.values():
             if assigned.source is not None:
@@ -237,18 +238,18 @@ class Reader:
 
 
 class Source:
-    """The way to one broker, over any number of streams one after the other."""
+    """The way to one broker, over any number of successive streams."""
 
     def __init__(self, reader: Reader, link: Link) -> None:
         self.link = link
         self._reader = reader
         self._backoff = Backoff()
         self._subscribed: dict[int, Assigned] = {}
-        """What this source reads, by number."""
+        """The partitions that this source reads, by number."""
         self._held_bytes = 0
-        """Came over this source and not paid back."""
+        """Bytes received over this source and not paid back."""
         self._granted_bytes = 0
-        """Credit that the present stream has: given, less what came."""
+        """Credit of the current stream: granted bytes less received bytes."""
         self._to_add: dict[int, Assigned] = {}
         self._to_remove: set[int] = set()
         self._wake = asyncio.Event()
@@ -261,7 +262,7 @@ class Source:
         return list(self._subscribed.values())
 
     def is_silent(self, now_s: float) -> bool:
-        """Whether nothing came for long, since it came last or since this was last true."""
+        """True when nothing arrived for long, since the last arrival or the last True."""
         if not self._subscribed or now_s - self._heard_s < self._patience_s:
             return False
         self._heard_s = now_s
@@ -269,7 +270,7 @@ class Source:
         return True
 
     def ensure(self, assigned: Assigned) -> None:
-        """Read a partition, unless it is read here already: to ask twice for one generation would give its records twice."""
+        """Read a partition, unless it is read here already: requesting one generation twice would return its records twice."""
         if assigned.number not in self._subscribed:
             self.add(assigned)
 
@@ -292,7 +293,7 @@ class Source:
             self._wake.set()
 
     async def run(self) -> None:
-        """Read what is assigned here, for ever."""
+        """Read the assigned partitions until cancelled."""
         while True:
             while not self._subscribed:
                 self._wake.clear()
@@ -313,7 +314,7 @@ class Source:
             except RetryError:
                 await asyncio.sleep(self._backoff.pause_s())
             except InvalidError as error:
-                # A topic is gone. The others are looked for again.
+                # One topic is gone. Find the leads of the others again.
                 gone = [assigned for assigned in moved if await self._is_gone(assigned)]
                 for assigned in gone:
                     self._reader.fail(assigned, self, error)
@@ -330,7 +331,7 @@ class Source:
         return assigned.partition.partition >= len(view.leaders)
 
     async def _serve(self) -> None:
-        """One stream, until it breaks. Raises HeadgateError."""
+        """Run one stream until it breaks. Raises HeadgateError."""
         stream = self.link.stream(LOG["Subscribe"])
         self._to_add = dict(self._subscribed)
         self._to_remove.clear()
@@ -354,10 +355,10 @@ class Source:
             await end_tasks((listening,))
 
     def _request(self, first: bool) -> log_pb2.SubscribeRequest | None:
-        """What the broker must be told now, if anything."""
+        """The next request to the broker, or None."""
         share = self._reader.share_bytes()
         credit = share - self._held_bytes - self._granted_bytes
-        # Paid back in portions, but at once where the broker may be waiting for it.
+        # Credit is returned in portions, but at once when the broker may be waiting for it.
         if credit < share // 4:
             credit = 0
         if not (self._to_add or self._to_remove or credit > 0):

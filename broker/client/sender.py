@@ -1,8 +1,8 @@
 """The I/O under a producer: batches of records, and one Publish stream per broker that carries them.
 
-`sequencing.PartitionQueue` says what may be sent and what an answer means; this module sends, listens and waits. A partition
-belongs to the stream of its lead. When a stream breaks, what was in flight goes back to its queues, the leads are asked for, and
-everything goes on where they are now.
+`sequencing.PartitionQueue` decides which batches may be sent and what an answer means; this module sends, receives and waits. A
+partition belongs to the stream of its lead. When a stream breaks, its in-flight batches return to their queues, the leads are
+looked up, and sending continues there.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from broker.wire.grpc import payload
 from broker.wire.grpc.headgate.v1 import log_pb2
 
 RECORD_MEMORY_BYTES = 256
-"""What a record that waits costs in memory beside its bytes: the objects that it and its future are."""
+"""Memory of a waiting record beside its bytes: its objects and its future."""
 WATCH_S = 0.25
-"""Pause between two looks for batches that are too late."""
+"""Pause between two checks for expired batches."""
 SILENCE_S = 3.0
-"""A broker that acks nothing for so long is asked about elsewhere: it may hang, and others may lead in its place."""
+"""Time without an ack, in seconds, after which other brokers are asked about a broker: it may hang, and others may lead in its
+place."""
 
 
 class DeliveryFuture(asyncio.Future[Delivery]):
-    """The future of one record. Knows whether anybody took notice of it."""
+    """The future of one record. Knows whether the caller has looked at it."""
 
     noticed = False
 
     def fail(self, error: HeadgateError) -> None:
-        """Set the error. asyncio need not complain of a future that nobody looks at: `Producer.flush` does."""
+        """Set the error. asyncio's own warning about unseen errors is off, because `Producer.flush` raises them."""
         super().set_exception(error)
         super().exception()
 
@@ -61,7 +62,7 @@ class DeliveryFuture(asyncio.Future[Delivery]):
 
 
 class Batch:
-    """Records of one partition that travel together. See `sequencing.Numbered`."""
+    """Records of one partition in one batch. See `sequencing.Numbered`."""
 
     __slots__ = (
         "ambiguous",
@@ -85,13 +86,13 @@ class Batch:
         self.size_bytes = 0
         self.deadline_s = deadline_s
         self.due = False
-        """It need not wait for more records."""
+        """True when the batch need not wait for more records."""
         self.timer: asyncio.TimerHandle | None = None
         self.done = done
-        """Set once its records were told how it ended."""
+        """True once its records received their result."""
         self.encoded = b""
         self.encoded_as = (-1, -1)
-        """(producer id, sequence) in `encoded`."""
+        """(producer id, sequence) inside `encoded`."""
         self.producer_id = -1
         self.sequence = -1
         self.ambiguous = False
@@ -103,11 +104,11 @@ class Batch:
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds of the producer's buffer."""
+        """Bytes of the producer's buffer that the batch occupies."""
         return self.size_bytes + RECORD_MEMORY_BYTES * len(self.records)
 
     def encode(self, codec: Codec) -> bytes:
-        """The RecordBatch with the batch's present number."""
+        """The RecordBatch with the batch's current number."""
         if self.encoded_as != (self.producer_id, self.sequence):
             self.encoded = encode_batch(
                 self.records,
@@ -121,7 +122,7 @@ class Batch:
 
 
 class Queue(PartitionQueue[Batch]):
-    """A partition's batches, with the one that still takes records."""
+    """A partition's batches, with the one that still accepts records."""
 
     def __init__(self, partition: TopicPartition) -> None:
         super().__init__()
@@ -129,20 +130,20 @@ class Queue(PartitionQueue[Batch]):
         self.open: Batch | None = None
         self.stream: PublishStream | None = None
         self.scheduled = False
-        """It stands in its stream's list of queues to look at."""
+        """True while the queue is in its stream's list of queues to check."""
         self.backoff = Backoff()
         self.producer_id_used = -1
         self.paused = False
-        """The broker asked for patience."""
+        """True after the broker asked the client to slow down."""
         self.batch_bytes_max = 0
         """The topic's `max.message.bytes`."""
 
     def batches(self) -> list[Batch]:
-        """All that are not decided, in order."""
+        """All undecided batches, in order."""
         return [*self, *(() if self.open is None else (self.open,))]
 
     def close_open(self) -> None:
-        """The open batch takes no more records."""
+        """The open batch accepts no more records."""
         if self.open is not None:
             if self.open.timer is not None:
                 self.open.timer.cancel()
@@ -150,7 +151,7 @@ class Queue(PartitionQueue[Batch]):
             self.open = None
 
     def next(self, now_s: float) -> Batch | None:
-        """The next batch to send now, if any. An open one is closed as late as possible: until then it may grow."""
+        """The next batch to send now, or None. The open batch is closed as late as possible, so that it can grow."""
         if self.paused:
             return None
         if not self.waiting and self.open is not None and self.open.due and self.can_take(now_s):
@@ -162,8 +163,8 @@ class Sender:
     """The streams of one producer.
 
     Args:
-        release: called with the bytes of each batch that is decided.
-        failed: called with each record's future that failed, and why.
+        release: called with the bytes of each decided batch.
+        failed: called with each failed record's future, and the error.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class Sender:
         self.codec = codec
         self.queues: dict[TopicPartition, Queue] = {}
         self._failure: HeadgateError | None = None
-        """A programmer's error, after which nothing is sent any more."""
+        """The error of a bug, after which nothing is sent."""
         self._delivery_timeout_ms = delivery_timeout_ms
         self._release = release
         self._failed = failed
@@ -191,7 +192,7 @@ class Sender:
         self._spawn(self._watch(), "producer-watch")
 
     async def close(self) -> None:
-        """End the streams; what was not acked fails."""
+        """End the streams; unacked records fail."""
         self._closed = True
         await end_tasks(self._tasks)
         for queue in self.queues.values():
@@ -199,7 +200,7 @@ class Sender:
                 self.fail(batch, ClosedError(Reason.CLOSED, "the producer was closed before the record was acked"))
 
     def queue(self, partition: TopicPartition, link: Link, batch_bytes_max: int) -> Queue:
-        """The queue of a partition; a new one goes to the stream of `link`. Raises HeadgateError after a bug."""
+        """The queue of a partition; a new queue goes to the stream of `link`. Raises HeadgateError after a bug."""
         if self._failure is not None:
             raise self._failure
         queue = self.queues.get(partition)
@@ -219,14 +220,14 @@ class Sender:
         return stream
 
     def schedule(self, queue: Queue) -> None:
-        """Something changed: look whether the queue has something to send."""
+        """Check whether the queue has a batch to send."""
         if queue.stream is not None and not queue.scheduled and not self._closed:
             queue.scheduled = True
             queue.stream.runnable.append(queue)
             queue.stream.wake.set()
 
     def due(self, queue: Queue, batch: Batch) -> None:
-        """The open batch lingered long enough."""
+        """The open batch has waited for its full linger time."""
         batch.due = True
         self.schedule(queue)
 
@@ -260,7 +261,7 @@ class Sender:
         self._release(batch.memory_bytes)
 
     async def _watch(self) -> None:
-        """Fail what is too late."""
+        """Fail expired batches."""
         while True:
             await asyncio.sleep(WATCH_S)
             now = self._loop.time()
@@ -278,13 +279,13 @@ class Sender:
                     self._spawn(self._look_for(stream), "publish-look")
 
     async def _look_for(self, stream: PublishStream) -> None:
-        """A broker is silent. Where others lead what it led, nothing is expected of it any more."""
+        """A broker is silent. If others lead its partitions now, no ack of it is expected any more."""
         for topic, queues in stream.waiting_for().items():
             try:
                 view = await self.cluster.topic(topic, refresh=True)
                 moved = any(self.cluster.leader(view, queue.partition.partition) is not stream.link for queue in queues)
             except HeadgateError:
-                continue  # nobody knows better
+                continue  # no broker has newer metadata
             if moved:
                 stream.break_off()
                 return
@@ -298,10 +299,10 @@ class Sender:
             f"delivery_timeout_ms=`{self._delivery_timeout_ms}` cause=`{'none' if cause is None else cause.message}`",
         )
 
-    # -- where partitions are
+    # -- leads of partitions
 
     def retry(self, queue: Queue, error: HeadgateError) -> None:
-        """A batch came back: look at the queue again after a pause, at its lead of then."""
+        """A batch came back: check the queue again after a pause, at the lead of that moment."""
         if not queue.paused and not self._closed:
             queue.paused = True
             moved = error.reason in (Reason.NOT_LEADER, Reason.UNKNOWN_TOPIC, Reason.FENCED, Reason.CLOSED)
@@ -315,7 +316,7 @@ class Sender:
         self.schedule(queue)
 
     async def producer_id(self, queue: Queue) -> int:
-        """An id that this queue has not used: all share one, until one of them has to begin anew."""
+        """A producer id that this queue has not used: all queues share one until one of them needs a new one."""
         if self._producer_id < 0 or queue.producer_id_used == self._producer_id:
             response: log_pb2.InitProducerResponse = await self.cluster.call(
                 LOG["InitProducer"], log_pb2.InitProducerRequest(), retry=True
@@ -325,13 +326,13 @@ class Sender:
         return self._producer_id
 
     async def find_leads(self, queues: list[Queue]) -> None:
-        """Ask who leads these partitions, and schedule them there. What has no lead any more fails."""
+        """Find the leads of these partitions, and schedule the queues there. Queues whose partition is gone fail."""
         for topic in {queue.partition.topic for queue in queues}:
             mine = [queue for queue in queues if queue.partition.topic == topic]
             try:
                 view = await self.cluster.topic(topic, refresh=True)
             except RetryError:
-                continue  # the stream that they have tries again, and comes here again
+                continue  # their current stream retries and calls this method again
             except InvalidError as error:
                 self._give_up(mine, error)
                 continue
@@ -349,7 +350,7 @@ class Sender:
             self.schedule(queue)
 
     def _give_up(self, queues: list[Queue], error: InvalidError) -> None:
-        """There are no such partitions any more."""
+        """These partitions no longer exist."""
         for queue in queues:
             for batch in queue.batches():
                 self.fail(batch, error)
@@ -365,7 +366,7 @@ class Sender:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        # Nobody may wait for ever because of it.
+        # The error must reach every waiting caller.
         self._failure = HeadgateError(Reason.INTERNAL, f"the producer failed: {type(error).__name__}: {error}")
         for queue in self.queues.values():
             for batch in queue.batches():
@@ -373,43 +374,43 @@ class Sender:
 
 
 class PublishStream:
-    """The way to one broker, over any number of streams one after the other."""
+    """The way to one broker, over any number of successive streams."""
 
     def __init__(self, sender: Sender, link: Link) -> None:
         self.runnable: deque[Queue] = deque()
         self.wake = asyncio.Event()
         self.error: HeadgateError | None = None
-        """Why the last stream broke, or None since a broker answered."""
+        """The error of the last stream, or None since the broker answered."""
         self.link = link
         self._sender = sender
         self._heard_s = 0.0
-        """When the broker last acked, or was first waited for after that."""
+        """Time of the broker's last ack, or of the first wait after it."""
         self._stream: Stream | None = None
         self._backoff = Backoff()
         self._sent: deque[tuple[int, Queue, Batch]] = deque()
-        """What is in flight on the present stream: (its sequence on the stream, queue, batch)."""
+        """In-flight batches of the current stream: (sequence on the stream, queue, batch)."""
 
     def is_silent(self, now_s: float) -> bool:
-        """Whether the broker was waited for in vain for `SILENCE_S`; once in so long."""
+        """True when the broker sent no ack for `SILENCE_S`; once in that time."""
         if not self._sent or now_s - self._heard_s < SILENCE_S:
             return False
         self._heard_s = now_s
         return True
 
     def waiting_for(self) -> dict[str, list[Queue]]:
-        """What is in flight, by topic."""
+        """The in-flight batches, by topic."""
         found: dict[str, list[Queue]] = {}
         for queue in {id(queue): queue for _, queue, _ in self._sent}.values():
             found.setdefault(queue.partition.topic, []).append(queue)
         return found
 
     def break_off(self) -> None:
-        """End the present stream; what is in flight is sent again."""
+        """End the current stream; its in-flight batches are sent again."""
         if self._stream is not None:
             self._stream.cancel()
 
     async def run(self) -> None:
-        """Send what comes, for ever."""
+        """Send batches until cancelled."""
         while True:
             while not self.runnable:
                 self.wake.clear()
@@ -434,7 +435,7 @@ class PublishStream:
             )
 
     async def _serve(self) -> None:
-        """One stream, until it breaks. Raises HeadgateError."""
+        """Run one stream until it breaks. Raises HeadgateError."""
         stream = self._stream = self.link.stream(LOG["Publish"])
         listening = asyncio.create_task(self._listen(stream), name=f"acks {self.link.address}")
         listening.add_done_callback(lambda _: self.wake.set())
@@ -512,7 +513,7 @@ class PublishStream:
 
     def _refused(self, queue: Queue, batch: Batch, error: HeadgateError) -> None:
         if error.reason is Reason.UNKNOWN_TOPIC:
-            # It was deleted, or the lead has not heard of it yet: `find_leads` asks all.
+            # The topic was deleted, or the lead does not know it yet: `find_leads` asks all brokers.
             error = RetryError(error.reason, error.message)
         if queue.refused(batch, error):
             self._sender.fail(batch, error)

@@ -6,19 +6,21 @@ Theory of operation. A batch goes through::
        ^            |-------> failed       (refused for good)
        '- returned -'                      (refused for now, or the stream broke)
 
-It gets (producer id, sequence) when it is first taken, and the broker knows a batch that is sent again by them. The broker
-remembers the last 5 batches of a producer: hence at most 5 are in flight. It accepts any sequence from a producer that it does not
-know: hence only one is in flight until it has acked one a moment ago, or a second one could overtake a first that was refused.
+A batch gets (producer id, sequence) when it is first taken; the broker recognises a repeated batch by them. The broker remembers
+the last 5 batches of a producer, so at most 5 are in flight. It accepts any sequence from an unknown producer, so only one is in
+flight until it has acked one recently; otherwise a second batch could overtake a first that was refused.
 
-After the first return or failure nothing is taken until all that is in flight is decided (`recovering`). The broker refuses what
-stands behind a gap, so those come back too. Then, before anything is taken again:
+After the first return or failure, nothing is taken until all in-flight batches are decided (`recovering`). The broker refuses
+batches behind a gap, so those come back too. Then, before the next take:
 
-- A batch failed for good and was never written: what stands behind it was not written either, and is renumbered to close the gap.
-- The first in flight was out of order (a batch before it was given up without knowing whether it was written), or a batch failed
-  for good that an earlier attempt may have written: the broker's next sequence is not known. A new producer id is asked for.
-- Otherwise numbers are kept.
+- A batch failed for good and was never written: the batches behind it were not written either, and are renumbered to close the
+  gap.
+- The first in-flight batch was out of order (an earlier one was given up in an unknown state), or a batch failed for good that
+  an earlier
+  attempt may have written: the broker's next sequence is unknown. A new producer id is requested.
+- Otherwise the numbers stay.
 
-Never renumbered is a batch that may have been written (`ambiguous`): only with its old number can the broker tell.
+A batch that may have been written (`ambiguous`) is never renumbered: only its old number lets the broker recognise it.
 """
 
 from __future__ import annotations
@@ -30,20 +32,20 @@ from typing import Generic, Protocol, TypeVar
 from broker.runtime.errors import HeadgateError, Reason, RetryError
 
 IN_FLIGHT_MAX = 5
-"""What a broker remembers of a producer (`broker.log.producers.WINDOW_BATCHES`)."""
+"""Batches of a producer that a broker remembers (`broker.log.producers.WINDOW_BATCHES`)."""
 PROVEN_S = 1.0
-"""How long an ack proves that the broker knows the producer; not longer than the shortest time after which it may forget one."""
+"""Time for which an ack proves that the broker knows the producer; at most the shortest expiry of a producer."""
 SEQUENCE_COUNT = 1 << 31
 
 OUT_OF_ORDER = frozenset((Reason.OUT_OF_ORDER_SEQUENCE, Reason.INVALID_PRODUCER_EPOCH, Reason.UNKNOWN_PRODUCER_ID))
-"""The broker's word that a batch was not written, ever, and could not be with its number."""
+"""Reasons that mean: the batch was never written, and cannot be written with its number."""
 
 
 class Numbered(Protocol):
-    """What a batch must have.
+    """The attributes of a batch.
 
-    `sequence` is -1 until it is numbered. `ambiguous`: an attempt may have written it. `over`: its records were told that it is too
-    late; it is not sent again.
+    `sequence` is -1 until it is numbered. `ambiguous`: an attempt may have written it. `over`: its records have failed as
+    expired; it is not sent again.
     """
 
     producer_id: int
@@ -53,7 +55,7 @@ class Numbered(Protocol):
 
     @property
     def count(self) -> int:
-        """Records in it."""
+        """Number of its records."""
         ...
 
 
@@ -66,16 +68,16 @@ class PartitionQueue(Generic[B]):
     def __init__(self) -> None:
         self.waiting: deque[B] = deque()
         self.in_flight: deque[B] = deque()
-        """Taken and not decided, in the order they were taken."""
+        """Taken, undecided batches, in the order in which they were taken."""
         self.producer_id = -1
-        """-1: ask for one, and `identify`, before the next `take`."""
+        """-1: request a producer id and call `identify` before the next `take`."""
         self.recovering = False
         self._next_sequence = 0
         self._proven_id = -1
         self._proven_until_s = 0.0
         self._returned: list[B] = []
         self._gap: tuple[int, int] | None = None
-        """(returned batches that stand before it, its sequence) of the first batch of this recovery that failed for good."""
+        """(returned batches in front of it, its sequence) of the first batch of this recovery that failed for good."""
         self._reset = False
 
     def __iter__(self) -> Iterator[B]:
@@ -93,20 +95,20 @@ class PartitionQueue(Generic[B]):
         self._next_sequence = 0
 
     def can_take(self, now_s: float) -> bool:
-        """Whether a batch that waits, or would wait, may be sent now."""
+        """True when a waiting batch may be sent now."""
         if self.recovering:
             return False
         producer_id = self.producer_id
         if self.waiting and self.waiting[0].sequence >= 0:
             producer_id = self.waiting[0].producer_id
         if self.in_flight and self.in_flight[-1].producer_id != producer_id:
-            # To the broker these are two producers: it would not see that one overtakes the other.
+            # To the broker these are two producers, so it would not notice that one overtakes the other.
             return False
         proven = producer_id == self._proven_id and now_s < self._proven_until_s
         return len(self.in_flight) < (IN_FLIGHT_MAX if proven else 1)
 
     def take(self, now_s: float) -> B | None:
-        """The next batch to send, numbered; None where none may be sent now."""
+        """The next batch to send, numbered; None when none may be sent now."""
         if not self.waiting or not self.can_take(now_s):
             return None
         batch = self.waiting.popleft()
@@ -118,7 +120,7 @@ class PartitionQueue(Generic[B]):
         return batch
 
     def delivered(self, batch: B, now_s: float) -> None:
-        """The broker acked a batch that is in flight."""
+        """The broker acked an in-flight batch."""
         self.in_flight.remove(batch)
         if not self.recovering:
             self._proven_id = batch.producer_id
@@ -126,7 +128,7 @@ class PartitionQueue(Generic[B]):
         self._settle()
 
     def refused(self, batch: B, error: HeadgateError) -> bool:
-        """The broker refused a batch that is in flight. True: for good, its records fail. False: it will be taken again."""
+        """The broker refused an in-flight batch. True: for good, its records fail. False: it will be taken again."""
         self.in_flight.remove(batch)
         first = not self.recovering
         self.recovering = True
@@ -148,7 +150,7 @@ class PartitionQueue(Generic[B]):
         return for_good
 
     def lost(self) -> None:
-        """The stream broke: whatever is in flight may or may not have been written."""
+        """The stream broke: each in-flight batch may or may not have been written."""
         if self.in_flight:
             self.recovering = True
             for batch in self.in_flight:
@@ -158,7 +160,7 @@ class PartitionQueue(Generic[B]):
             self._settle()
 
     def drop_over(self) -> None:
-        """Forget batches that are `over` and wait."""
+        """Drop waiting batches that are `over`."""
         self.waiting = deque(batch for batch in self.waiting if not batch.over)
 
     def _settle(self) -> None:

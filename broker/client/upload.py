@@ -1,6 +1,6 @@
-"""Files with history: rows of a table as a Parquet extent in the cluster's store, and the reference that a gate is filled with.
+"""Files with history: rows of a table as a Parquet extent in the cluster's store, and the reference that fills a gate.
 
-Nothing that is uploaded can be seen by a reader before a gate is filled with it, and what no gate is filled with is swept.
+No reader sees an uploaded file before a gate is filled with it; brokers delete files that no gate names.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Uploader:
-    """Uploads to one store, from one thread that has no event loop running; `write_extent` is its form for a single file.
+    """Uploads to one store, from one thread without a running event loop; `write_extent` is its form for a single file.
 
     A context manager: opening a store costs more than a small file.
 
     Args:
-        store_url: as a gate or a layout says.
+        store_url: of a gate or a layout.
     """
 
     def __init__(self, store_url: str) -> None:
@@ -48,29 +48,29 @@ class Uploader:
         self.close()
 
     def close(self) -> None:
-        """Give back threads and sockets."""
+        """Close threads and sockets."""
         self._runner.run(self._store.close())
         self._runner.close()
 
     def write(self, key: str, rows: pa.Table | pa.RecordBatch, partition: int, base_offset: int) -> FileRef:
-        """Upload rows of one partition in the order of their offsets; durable when it returns.
+        """Upload rows of one partition in the order of their offsets; durable at the return.
 
         Args:
-            key: in the store. What stands there already is never replaced: a retry has to bring the same rows.
+            key: in the store. An existing object is never replaced: a retry must bring the same rows.
             rows: `timestamp` (any unit; a plain integer is ms), `key` and `value` (binary or text), perhaps `headers`. A column
-                `offset` is not written: the reference says where the first row is.
+                `offset` is not written: the reference has the offset of the first row.
             base_offset: of the first row.
 
         Raises:
-            InvalidError: INVALID_RECORD for wrong columns, null times or no rows; INVALID_TIMESTAMP; INVALID_REQUEST for a bad key;
-            INVALID_REFERENCE where another file stands there. RetryError, FatalError: the store does not take it.
+            InvalidError: INVALID_RECORD for wrong columns, null times or no rows; INVALID_TIMESTAMP; INVALID_REQUEST for a bad
+            key; INVALID_REFERENCE when another file has this key. RetryError, FatalError: the store does not accept the file.
         """
         from broker.log.parquet import write_extent_file
 
         return self.put(key, write_extent_file(rows), partition, base_offset)
 
     def put(self, key: str, written: WrittenExtent, partition: int, base_offset: int) -> FileRef:
-        """As `write`, of a file that is made already."""
+        """`write` for a file that exists already."""
         self._runner.run(self._create(key, memoryview(written.data).cast("B")))
         return FileRef(
             partition=partition,
@@ -84,7 +84,7 @@ class Uploader:
         )
 
     async def _create(self, key: str, data: memoryview) -> None:
-        # A gate may be filled with what stands there, and readers trust its reference.
+        # A gate may be filled with the existing object, and readers trust its reference.
         if not await self._store.put_if_absent(key, data) and await self._store.get(key) != data:
             raise InvalidError(Reason.INVALID_REFERENCE, f"another file stands there: choose another name. path=`{key}`")
 
@@ -96,7 +96,7 @@ def write_extent(store_url: str, key: str, rows: pa.Table | pa.RecordBatch, part
 
 
 def _is_in_a_loop() -> bool:
-    """Whether an event loop runs in this thread."""
+    """True when an event loop runs in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
