@@ -1,10 +1,11 @@
 """Committed positions of one group, and the rules about them. No I/O.
 
-A position is keyed by (group, topic, partition). It lives until it is replaced, deleted, or its topic is gone; never by age, unless
-`offsets.retention.minutes` says so or the client that committed it asked for an expiry. With a retention, age counts from
+A position is keyed by (group, topic, partition). It lives until it is replaced, deleted, or its topic is gone; it has no age
+limit, unless `offsets.retention.minutes` is set or the committing client asked for an expiry. With a retention, the age counts
+from
 
-- the moment when the group became empty, if it ever had members: a group that is away is judged by its absence;
-- the commit, if the group only stores positions, or if its members are there but do not read that topic any more.
+- the moment when the group became empty, if it ever had members: an absent group is judged by its absence;
+- the commit, if the group only stores positions, or if its members no longer read that topic.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from broker.log.group_records import OffsetKey, OffsetValue
 from broker.runtime.errors import Reason
 
 METADATA_CHARS_MAX = 4096
-"""Of the text that a client may keep beside a position; Kafka's `offset.metadata.max.bytes` counts characters too."""
+"""Bound of a client's text beside a position, in characters, as Kafka's `offset.metadata.max.bytes` counts."""
 
 NEVER = -1
 """A retention that never ends."""
 
 
 class Position(NamedTuple):
-    """One row of a commit. `topic_id`: the topic as it is now."""
+    """One row of a commit. `topic_id`: id of the current topic."""
 
     topic: str
     partition: int
@@ -34,13 +35,13 @@ class Position(NamedTuple):
     topic_id: uuid.UUID | None = None
 
     def check(self) -> Reason | None:
-        """Why it cannot be stored, or None."""
+        """The reason why it cannot be stored, or None."""
         return Reason.OFFSET_METADATA_TOO_LARGE if len(self.metadata or "") > METADATA_CHARS_MAX else None
 
     def value(self, wall_ms: int, retention_ms: int) -> OffsetValue:
-        """What is stored. `retention_ms`: how long the client wants it kept (OffsetCommit v2-4), or NEVER."""
+        """A stored position. `retention_ms`: the client's wish (OffsetCommit v2-4), or NEVER."""
         if retention_ms >= 0:
-            # The only version of the record that has an expiry has neither of the others: show now what a restart would show.
+            # The only record version with an expiry has neither of the others: return now what a restart would return.
             return OffsetValue(self.offset, -1, self.metadata or "", wall_ms, wall_ms + retention_ms)
         return OffsetValue(self.offset, self.leader_epoch, self.metadata or "", wall_ms, -1, self.topic_id)
 
@@ -64,7 +65,7 @@ class Offsets:
         return self._topics.get(topic, _NOTHING).get(partition)
 
     def set(self, topic: str, partition: int, value: OffsetValue | None) -> None:
-        """Store a position, or forget it."""
+        """Store a position, or delete it."""
         if value is not None:
             self._topics.setdefault(topic, {})[partition] = value
         elif topic in self._topics:
@@ -88,10 +89,10 @@ _NOTHING: dict[int, OffsetValue] = {}
 
 
 def is_expired(value: OffsetValue, since_ms: int, retention_ms: int, wall_ms: int) -> bool:
-    """Whether a position's time is over.
+    """True if a position has expired.
 
     Args:
-        since_ms: when its age began (see above), or -1 for its commit.
+        since_ms: start of its age (see above), or -1 for its commit.
         retention_ms: the broker's, or NEVER.
         wall_ms: now.
     """

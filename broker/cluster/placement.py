@@ -1,8 +1,7 @@
-"""Which broker gets what: pressures of all brokers, segments as pieces that can be cut and moved on paper, and the rules of both.
+"""Placement on paper: pressures of all brokers, segments as pieces that can be cut and moved, and the rules of both.
 
-The one rule against swinging: what is moved from one broker to another takes at most two thirds of what lies between them
-(`MOVED_PART_MAX`). The gap that is closed is then never smaller than what moved, what remains of it is at most a third, and the
-next look finds less to do than this one.
+The one rule against oscillation: a move takes at most two thirds of the gap between two brokers (`MOVED_PART_MAX`). The
+remaining gap is at most a third, so the next plan finds less to do than this one.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from broker.cluster.segments import BrokerLoad, SegmentInfo, Successor
 
 MOVED_PART_MAX = 2 / 3
 PRESSURE_STEP = 0.1
-"""Pressures that differ by less are the same, as far as placement goes: nobody is chosen for a few idle percent of CPU."""
+"""Pressures that differ by less count as equal: a few idle percent of CPU decide nothing."""
 NEAR_SHARE = 0.25
-"""A new topic is divided among the brokers whose pressure is within this of the least."""
+"""A new topic is divided among the brokers whose pressure is within this of the lowest."""
 SEGMENTS_PER_BROKER = 1000
-"""Where there are more, new topics are not divided, and quiet ones are merged into one segment."""
+"""With more segments than this, new topics are not divided, and quiet segments are merged."""
 CUT_CANDIDATES = 8
-"""Only the heaviest segments of a broker are looked at partition by partition."""
+"""Only the heaviest segments of a broker are examined partition by partition."""
 
 
 @dataclass(slots=True)
 class Piece:
-    """Part of a segment, as it is to become. `weights`: the shares of its partitions, in order; `broker`: where it goes."""
+    """A part of a segment in the plan. `weights`: the shares of its partitions, in order; `broker`: its future lead."""
 
     segment: SegmentHistory
     first: int
@@ -49,8 +48,8 @@ class Board:
     """All brokers and segments, as a plan changes them.
 
     Args:
-        brokers: live ones. A segment of any other weighs on none and is left alone.
-        which: the averages to go by, `FAST` or `SLOW`.
+        brokers: live ones. A segment of any other broker has no weight and stays.
+        which: the averages in use, `FAST` or `SLOW`.
     """
 
     def __init__(self, history: LoadHistory, live: Iterable[SegmentHistory], brokers: Sequence[BrokerLoad], which: int) -> None:
@@ -59,7 +58,7 @@ class Board:
         targets = history.targets
         self.brokers = {broker.incarnation_id: broker for broker in brokers}
         self.segments: dict[str, list[SegmentHistory]] = {incarnation_id: [] for incarnation_id in self.brokers}
-        """By lead, as it is now."""
+        """By current lead."""
         costs: dict[str, float] = dict.fromkeys(self.brokers, 0.0)
         self._costs: dict[int, float] = {}
         for segment in live:
@@ -68,9 +67,9 @@ class Board:
                 cost = self._costs[segment.info.id] = history.segment_cost(segment, which)
                 costs[segment.info.incarnation_id] += cost
         self.pressure: dict[str, float] = {}
-        """By broker, with what the plan has moved so far."""
+        """By broker, with the plan's moves so far."""
         self.movable: dict[str, float] = {}
-        """The part of it that its segments bring; the rest stays whatever is moved."""
+        """The segments' share of a broker's pressure; the rest stays after any move."""
         self._dearness: dict[str, float] = {}
         for incarnation_id, cost in costs.items():
             share = cost / targets.broker_bytes_per_s
@@ -81,10 +80,10 @@ class Board:
             self.movable[incarnation_id] = share * dearness
             self._dearness[incarnation_id] = dearness / targets.broker_bytes_per_s
         self.pieces: dict[int, list[Piece]] = {}
-        """Of the segments that the plan changes, in order, by segment id."""
+        """The pieces of the segments that the plan changes, in order, by segment id."""
 
     def weight(self, segment: SegmentHistory) -> float:
-        """The part of a broker that a segment takes."""
+        """A segment's share of a broker."""
         return self._costs[segment.info.id] * self._dearness[segment.info.incarnation_id]
 
     def whole(self, segment: SegmentHistory) -> Piece:
@@ -94,7 +93,7 @@ class Board:
         return Piece(segment, segment.info.first_partition, segment.info.incarnation_id, weights)
 
     def staying(self) -> list[str]:
-        """Brokers that may be given something, by id: the order of all choices between equals."""
+        """Brokers that may receive something, by id: the order of all choices between equals."""
         return sorted((one for one, broker in self.brokers.items() if not broker.draining), key=self.order)
 
     def order(self, incarnation_id: str) -> tuple[int, str]:
@@ -104,7 +103,7 @@ class Board:
         return f"broker {self.brokers[incarnation_id].broker_id}"
 
     def shift(self, weight: float, source: str | None, target: str) -> None:
-        """Note that something goes from one broker to another; None: from one that is gone."""
+        """Note a move from one broker to another; None: from a broker that is gone."""
         if source is not None:
             self.pressure[source] -= weight
             self.movable[source] -= weight
@@ -118,7 +117,7 @@ class Board:
         piece.broker = target
 
     def cut(self, piece: Piece, at: int) -> tuple[Piece, Piece]:
-        """Plan a piece as two, the second of which begins at partition `at`; both still at its broker."""
+        """Split a piece in the plan; the second part begins at partition `at`; both stay at its broker."""
         pieces = self.pieces.setdefault(piece.segment.info.id, [piece])
         count = at - piece.first
         assert 0 < count < len(piece.weights), (piece.first, at)
@@ -129,11 +128,11 @@ class Board:
         return left, right
 
     def lightest(self, among: Iterable[str], weight: float = 0.0) -> str:
-        """The broker for something new. Idle ones differ by what they lead, not by the noise of their CPUs."""
+        """The broker for something new. Idle brokers are compared by their segments, not by the noise of their CPUs."""
         return min(among, key=lambda one: (_steps(self.pressure[one] + weight), self.movable[one], self.order(one)))
 
     def successors(self, pieces: Sequence[Piece]) -> tuple[Successor, ...]:
-        """What to open in place of a segment. Neighbours that go to one broker are one."""
+        """The segments to open in place of a segment. Neighbours with the same broker become one."""
         merged: list[tuple[int, int, str]] = []
         for piece in pieces:
             if merged and merged[-1][2] == piece.broker:
@@ -149,7 +148,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Something to move: a whole piece, or a part of it that begins or ends at partition `at`."""
+    """A candidate for a move: a whole piece, or a part of it that begins or ends at partition `at`."""
 
     piece: Piece
     weight: float
@@ -158,12 +157,12 @@ class Choice:
 
 
 def choose(pieces: Sequence[Piece], gap: float, wanted: float, *, cut_weight_min: float = 0.0) -> Choice | None:
-    """What to move across a gap: the nearest to `wanted` of what may be moved at all. Whole pieces come first.
+    """The candidate to move across a gap: the nearest to `wanted` of all allowed ones. Whole pieces come first.
 
     Args:
-        gap: by how much the source is above the target.
+        gap: pressure of the source minus that of the target.
         wanted: share to move; half of the gap, or less.
-        cut_weight_min: a piece that is lighter is not cut.
+        cut_weight_min: a lighter piece is not cut.
     """
     most = gap * MOVED_PART_MAX
     whole = [Choice(piece, piece.weight) for piece in pieces if piece.weight <= most]
@@ -181,7 +180,7 @@ def choose(pieces: Sequence[Piece], gap: float, wanted: float, *, cut_weight_min
 
 
 def _cuts(piece: Piece, wanted: float) -> Iterable[Choice]:
-    """The cuts around the place where a prefix, or a suffix, has the wanted weight."""
+    """The cuts near the place where a prefix, or a suffix, has the wanted weight."""
     for prefix in (False, True):
         before, total = 0.0, 0.0
         numbers = range(len(piece.weights)) if prefix else range(len(piece.weights) - 1, -1, -1)
@@ -189,7 +188,7 @@ def _cuts(piece: Piece, wanted: float) -> Iterable[Choice]:
             before, total = total, total + piece.weights[number]
             if total >= wanted:
                 break
-        # With and without the partition at which the weight is passed. A part is never all or nothing.
+        # With and without the partition at which the weight is exceeded. A part is never all or nothing.
         for at, weight in ((number, before), (number + 1, total)) if prefix else ((number + 1, before), (number, total)):
             if 0 < at < len(piece.weights):
                 yield Choice(piece, weight, piece.first + at, prefix)
@@ -228,7 +227,7 @@ def place(
         cost = history.range_cost(topic_id, first, end, SLOW)
         weights.append((end - first) * typical if cost is None else cost * scale)
     placed: list[list[Successor]] = [[] for _ in ranges]
-    # The heaviest first: what comes last evens out what came before.
+    # The heaviest first: later ones even out the result.
     for index in sorted(range(len(ranges)), key=lambda index: (-weights[index], index)):
         topic_id, first, end = ranges[index]
         divided = divide and len(live) < SEGMENTS_PER_BROKER * len(among)
@@ -246,7 +245,7 @@ def place(
 
 
 def _near(board: Board, among: Sequence[str]) -> list[str]:
-    """The brokers that a new topic is divided among."""
+    """The brokers among which a new topic is divided."""
     least = min(board.pressure[one] for one in among)
     return [one for one in among if board.pressure[one] - least < NEAR_SHARE]
 

@@ -1,19 +1,19 @@
-"""When to split, merge and move: the leader's planner. Pure: it is told the loads and the time, and answers with orders.
+"""When to split, merge and move: the leader's planner. Pure: it receives loads and the time, and returns orders.
 
-Theory of operation. Once a second `observe` folds the loads into averages (`load_history.py`) and `plan` looks for, in this order:
+Theory of operation. Once a second `observe` folds the loads into averages (`load_history.py`), and `plan` checks in this order:
 
-    drain    a broker that is to go loses all it has, at once. Nothing below holds this up.
-    welcome  a broker without segments gets its part: whole segments, and cuts of larger ones, until it has its fair share.
-    split    a segment was above `split_share` for `split_after_ms`: it is cut where its load halves, and one half goes to the least
-             loaded broker. Where one partition is most of the load it stays, and its neighbours go. One partition is never cut: the
-             moves below take what is beside it off its broker.
-    move     two brokers were `uneven_share` apart for `uneven_after_ms`: the segment, or the part of one, that closes the gap best.
+    drain    a broker that is to leave loses all its segments at once. Nothing below delays this.
+    welcome  a broker without segments gets its part: whole segments, and cuts of larger ones, up to its fair share. split    a
+    segment was above `split_share` for `split_after_ms`: it is cut where its load halves, and one half goes to the least
+             loaded broker. A partition with most of the load stays, and its neighbours go. One partition is never cut: the moves
+             below take its neighbours off its broker.
+    move     two brokers were `uneven_share` apart for `uneven_after_ms`: the segment, or its part, that best closes the gap.
     merge    two neighbours were together below the average and far from a split for `merge_after_ms`.
 
-What keeps it from swinging: what is moved takes at most two thirds of the gap (`placement.py`); a split is worth it only if it
-brings two brokers closer by `gain_share_min`; the limits to split and to merge lie far apart; merges never leave a broker empty,
-nor a topic with fewer segments than brokers (it would be divided again); a segment whose writers just had to wait is left alone
-for a time that doubles when it happens again soon; a broker that gained or lost anything is not judged until its averages followed.
+Against oscillation: a move takes at most two thirds of the gap (`placement.py`); a split must bring two brokers closer by
+`gain_share_min`; the limits for splits and merges lie far apart; merges never leave a broker empty, nor a topic with fewer
+segments than brokers (it would be divided again); a segment whose writers just waited rests for a time that doubles when it
+happens again soon; a broker that gained or lost a segment is not judged until its averages have followed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad,
 from broker.runtime.errors import InvalidError, Reason, RetryError
 
 HOT_PARTITION_PART = 0.6
-"""A partition with more of its segment's load than this is singled out."""
+"""A partition with more than this share of its segment's load is handled alone."""
 FAIR_PART = 0.7
-"""A broker that has this much of the fair share has enough to begin with."""
+"""A new broker with this share of the fair share has enough to begin with."""
 CALM_PART = 0.8
-"""A condition that was met holds until it is missed by this factor: averages tremble."""
+"""A met condition holds until it is missed by this factor, because averages fluctuate."""
 
 
 class LoadPlanner:
@@ -75,12 +75,12 @@ class LoadPlanner:
         return Plan(orders=tuple(pass_.orders()))
 
     def pressures(self, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad]) -> dict[str, float]:
-        """The part of each broker that is in use, by incarnation: what `capacity.LoadDemand` is told."""
+        """The used share of each broker, by incarnation: the input of `capacity.LoadDemand`."""
         self.history.learn(segments)
         return Board(self.history, list(self.history.live(segments)), brokers, FAST).pressure
 
     def load(self, segment_id: int) -> PartitionLoad:
-        """Average traffic of a segment, for people; nothing where it is not known."""
+        """Average traffic of a segment, for people; zeros if unknown."""
         segment = self.history.segments.get(segment_id)
         return PartitionLoad() if segment is None else self.history.load(segment)
 
@@ -167,7 +167,7 @@ class LoadPlanner:
 
 
 class _Pass:
-    """One call of `plan`. What an earlier step plans, later ones take as done."""
+    """One call of `plan`. Later steps treat the orders of earlier ones as done."""
 
     def __init__(
         self, planner: LoadPlanner, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad], now_ms: int
@@ -180,7 +180,7 @@ class _Pass:
         self._now_ms = now_ms
         self._live = list(self._history.live(segments))
         self._touched: set[str] = set()
-        """Brokers that this plan has given or taken something."""
+        """Brokers to which or from which this plan moves something."""
         self._used: set[int] = set()
         """Segments that are in an order."""
         self._count = 0
@@ -199,10 +199,10 @@ class _Pass:
         orders += self._merge(slow)
         return orders
 
-    # -- what lasts
+    # -- lasting conditions
 
     def _watch(self, fast: Board) -> None:
-        """Note since when the conditions hold that must last."""
+        """Note since when the lasting conditions hold."""
         now_ms, gap = self._now_ms, self._history.gap
         limit = self._targets.split_share
         for segments in fast.segments.values():
@@ -218,12 +218,12 @@ class _Pass:
                 broker.uneven_since_ms = None
 
     def _is_free(self, segment: SegmentHistory) -> bool:
-        """Whether an order may seal it: not one that is just executed, nor one whose writers just waited."""
+        """True if an order may seal the segment: no order is under way on it, and its writers have not just waited."""
         segment_id = segment.info.id
         return segment_id in self._segments and segment_id not in self._used and not segment.is_cooling(self._now_ms)
 
     def _is_judged(self, incarnation_id: str) -> bool:
-        """Whether the averages of a broker say what it has now."""
+        """True if a broker's averages reflect its current segments."""
         broker = self._broker(incarnation_id)
         if broker is None or incarnation_id in self._touched:
             return False
@@ -299,7 +299,7 @@ class _Pass:
         ]
 
     def _give(self, board: Board, pieces: Mapping[str, list[Piece]], changed: set[int], target: str, fair: float) -> Choice | None:
-        """What a newcomer gets next, from the broker that has most of what may be moved."""
+        """The next piece for a newcomer, from the broker with the most movable load."""
         full = len(changed) >= self._room()
         for source in sorted(pieces, key=lambda one: (-board.movable[one], board.order(one))):
             gap = board.movable[source] - board.movable[target]
@@ -311,7 +311,7 @@ class _Pass:
             if choice is None:
                 continue
             after = board.pressure[target] + choice.weight
-            # Where the newcomer's CPU is busy with something else, it would come out worse than the giver was.
+            # A newcomer whose CPU is busy with other work would end up worse than the giver was.
             if after <= max(board.pressure[source], self._targets.busy_share):
                 return choice
         return None
@@ -328,7 +328,7 @@ class _Pass:
         self._touched |= {source, target}
 
     def _changed(self, board: Board, segment_id: int, because: str) -> Order:
-        """The order that makes a segment's pieces what they are on the board."""
+        """The order that turns a segment's pieces into those on the board."""
         pieces = board.pieces[segment_id]
         info = pieces[0].segment.info
         successors = board.successors(pieces)
@@ -361,7 +361,7 @@ class _Pass:
             and self._is_free(segment)
             and not board.brokers[segment.info.incarnation_id].draining
         ]
-        # Judged before the first of them is split: all hot segments of a broker are split in one plan.
+        # All hot segments are judged before the first split, so that one plan splits all hot segments of a broker.
         judged = {one for one in board.staying() if self._is_judged(one)}
         for segment in sorted(hot, key=lambda segment: (-board.weight(segment), segment.info.id)):
             source = segment.info.incarnation_id
@@ -495,7 +495,7 @@ class _Pass:
     def _merge_at(
         self, board: Board, led: Mapping[str, int], weights: Mapping[int, float], a: SegmentInfo, b: SegmentInfo
     ) -> str | None:
-        """Who leads two segments when they are one; None: they stay two."""
+        """The lead of two segments after their merge; None: they stay two."""
         if not self._is_free(self._history.segments[a.id]) or not self._is_free(self._history.segments[b.id]):
             return None
         if a.incarnation_id == b.incarnation_id:
@@ -503,7 +503,7 @@ class _Pass:
         heavy, light = (a, b) if weights[a.id] >= weights[b.id] else (b, a)
         for lead, other in ((heavy, light), (light, heavy)):
             target, source = lead.incarnation_id, other.incarnation_id
-            # Nobody is left empty, and nobody becomes so busy that something would be moved away again.
+            # No broker is left empty, and none becomes so busy that a part would be moved away again.
             after = board.pressure[target] + weights[other.id]
             if target in led and source in led and led[source] > 1 and (
                 after < self._targets.busy_share * CALM_PART or after <= board.pressure[source] - weights[other.id]
@@ -528,7 +528,7 @@ class _Pass:
 
 
 def _singled_out(piece: Piece) -> list[tuple[int, int]] | None:
-    """The ranges beside a partition that is most of the load; None where there is no such partition."""
+    """The ranges beside a partition with most of the load; None without such a partition."""
     heaviest = max(range(len(piece.weights)), key=lambda index: piece.weights[index])
     if piece.weights[heaviest] <= HOT_PARTITION_PART * piece.weight:
         return None
@@ -537,7 +537,7 @@ def _singled_out(piece: Piece) -> list[tuple[int, int]] | None:
 
 
 def _half(piece: Piece, gap: float) -> list[tuple[int, int]]:
-    """The half that is moved: the one that brings two brokers closest, whose pressures are `gap` apart."""
+    """The half to move: the one that brings two brokers closest, whose pressures are `gap` apart."""
     at = halve(piece)
     first = sum(piece.weights[: at - piece.first])
     halves = [(first, (piece.first, at)), (piece.weight - first, (at, piece.end))]
@@ -564,7 +564,7 @@ def _share(share: float) -> str:
 
 
 def count_of_segments(count: int) -> str:
-    """``1 segment``, ``2 segments``: for sentences that say why."""
+    """``1 segment``, ``2 segments``: for the sentences that explain orders."""
     return "1 segment" if count == 1 else f"{count} segments"
 
 

@@ -1,8 +1,8 @@
-"""What goes into a group's state machine and what comes out of it: plain data.
+"""The inputs and outputs of a group's state machine: plain data.
 
-A *token* is whatever the driver needs to answer a request; the machine keeps it and hands it back in exactly one `Reply`. A
-*ticket* names one `Persist`; the driver hands it back in one `Stored` once the record is durable, or never can be.
-Times are ms of the driver's own monotonic clock, ids are Kafka's strings, and "" is a member without an id yet.
+A *token* lets the driver answer a request; the machine keeps it and returns it in exactly one `Reply`. A *ticket* names one
+`Persist`; the driver returns it in one `Stored` once the record is durable, or can never be. Times are ms of the driver's
+monotonic clock, ids are Kafka's strings, and "" is a member without an id yet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_GENERATION = -1
 
 
 class State(StrEnum):
-    """Of a group. The values are the names that Kafka's tools show."""
+    """The state of a group. The values are the names in Kafka's tools."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -33,15 +33,15 @@ class GroupConfig:
     """The limits that all groups share. Durations are ms."""
 
     initial_rebalance_delay_ms: int = 500
-    """The first rebalance of an empty group waits this long for more members, and again as long as new ones come."""
+    """The first rebalance of an empty group waits this long for more members, and again as long as new ones arrive."""
     session_timeout_ms_min: int = 6_000
     session_timeout_ms_max: int = 1_800_000
     new_member_join_timeout_ms: int = 300_000
-    """A new member whose join is not answered after this long is dropped; if it is still there it asks again."""
+    """A new member whose join is unanswered after this time is dropped; a living client asks again."""
     members_max: int = 5_000
-    """Members of one group; and as many ids that were handed out and not used yet."""
+    """Bound of a group's members, and of its ids that were handed out and are unused."""
     metadata_bytes_max: int = 16 << 20
-    """What all members of one group together may send as protocol metadata: the leader is sent a copy of it."""
+    """Bound of the protocol metadata of all members of one group, in bytes: the leader receives a copy."""
 
 
 # -- events
@@ -55,7 +55,7 @@ class Join:
     member_id: str = NO_MEMBER
     instance_id: str | None = None
     fresh_member_id: str
-    """The id that the group gives to the member if it has none: unique for ever."""
+    """The id for a member without one, unique for ever."""
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
     session_timeout_ms: int
@@ -63,9 +63,9 @@ class Join:
     client_id: str = ""
     client_host: str = ""
     require_member_id: bool = True
-    """From JoinGroup v4 on a dynamic member is given its id first and joins with it (KIP-394)."""
+    """From JoinGroup v4 on, a dynamic member first receives its id and joins with it (KIP-394)."""
     can_skip_assignment: bool = True
-    """From JoinGroup v9 on a leader can be told to leave the assignment as it is (KIP-814)."""
+    """From JoinGroup v9 on, a leader can be told to keep the assignment (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What became of a `Persist`: None, it is durable; or the reason why the group must take it as lost."""
+    """The result of a `Persist`: None, it is durable; or the reason why the group must consider it lost."""
 
     ticket: int
     error: Reason | None = None
@@ -113,12 +113,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time went by, and nothing else happened. Every event runs the timers that are due."""
+    """Time has passed without another event. Every event runs the timers that are due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unload:
-    """This broker is no longer the group's coordinator: whoever waits is told `reason`, and the group is dead here."""
+    """This broker is no longer the group's coordinator: waiting requests are answered with `reason`, and the group is dead here."""
 
     reason: Reason = Reason.NOT_COORDINATOR
 
@@ -131,7 +131,7 @@ Event: TypeAlias = Join | Sync | Heartbeat | Leave | Stored | Tick | Unload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """What the leader is told of a member, to assign from."""
+    """The facts about a member that the leader needs for its assignment."""
 
     member_id: str
     instance_id: str | None
@@ -165,7 +165,7 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveReply:
-    """`members`: each of the request with its own error, in order."""
+    """`members`: the members of the request with their errors, in order."""
 
     error: Reason | None = None
     members: tuple[tuple[Leaving, Reason | None], ...] = ()
@@ -187,7 +187,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Append the group's record, then report `Stored(ticket)`. `state_ms` is for the driver to fill in: the machine has no date."""
+    """Append the group's record, then report `Stored(ticket)`. The driver fills in `state_ms`, because the machine has no date."""
 
     ticket: int
     metadata: GroupMetadata
@@ -196,12 +196,12 @@ class Persist:
 Effect: TypeAlias = Reply | Persist
 
 
-# -- what is shown of a group
+# -- descriptions of a group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """As DescribeGroups shows it: protocol, subscriptions and assignments only while the group is stable."""
+    """The content of DescribeGroups: protocol, subscriptions and assignments only while the group is stable."""
 
     state: State
     protocol_type: str

@@ -85,14 +85,14 @@ _JOIN_PHASE = 0
 _SYNC_PHASE = 1
 
 _ABSENT_MS = 1_000
-"""Least pause between two looks whether an absent static member came back: a time-out of no time at all must not keep us busy."""
+"""Shortest pause between two checks for an absent static member, in ms: a time-out of 0 must not cause a busy loop."""
 
 _NO_ASSIGNMENTS: Mapping[str, bytes] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class _Assigned:
-    """What a ticket stands for: the leader's assignment of this generation."""
+    """The subject of a ticket: the leader's assignment of this generation."""
 
     generation: int
     assignments: Mapping[str, bytes]
@@ -100,7 +100,7 @@ class _Assigned:
 
 @dataclass(frozen=True, slots=True)
 class _Replaced:
-    """What a ticket stands for: a static member's new id."""
+    """The subject of a ticket: a static member's new id."""
 
     member_id: str
     can_skip_assignment: bool
@@ -108,7 +108,7 @@ class _Replaced:
 
 
 class Group:
-    """One group. The attributes without underscore are for reading."""
+    """One group. Attributes without an underscore are for reading."""
 
     def __init__(self, group_id: str, config: GroupConfig) -> None:
         self.id = group_id
@@ -116,25 +116,25 @@ class Group:
         self.state = State.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
-        """None as long as nobody joined: a group that only stores positions."""
+        """None until a member has joined: a group that only stores positions."""
         self.protocol: str | None = None
-        """What the members of this generation speak."""
+        """The protocol of this generation."""
         self.roster = Roster()
         self.pending: set[str] = set()
-        """Ids that were handed out and whose members did not join yet. None of them is a member."""
+        """Ids that were handed out and whose members have not joined yet. None of them is a member."""
         self._unsynced: set[str] = set()
-        """Members that were told this generation and did not sync yet."""
+        """Members that know this generation and have not synced yet."""
         self._initial = False
-        """The join phase under way is the first since the group was empty."""
+        """True while the current join phase is the first since the group was empty."""
         self._initial_left_ms = 0
         self._initial_delay_ms = 0
         self._came_lately = False
-        """A member joined since the last look of the initial join phase."""
+        """True if a member joined since the last check of the initial join phase."""
         self._timers: Timers[int | str] = Timers()
         self._tickets: dict[int, _Assigned | _Replaced] = {}
         self._ticket = 0
         self._assigning = False
-        """The assignment of this generation is on its way to the log."""
+        """True while the assignment of this generation is being written to the log."""
         self._effects: list[Effect] = []
         self._now_ms = 0
 
@@ -158,26 +158,27 @@ class Group:
                 group._prepare()
         return group
 
-    # -- what the driver calls
+    # -- the driver's interface
 
     @property
     def members(self) -> dict[str, Member]:
-        """All members by id, in the order in which they came."""
+        """All members by id, in the order in which they joined."""
         return self.roster.by_id
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the group wants a Tick, or None."""
+        """Time of the group's next Tick, or None."""
         return self._timers.next_deadline_ms
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take one event, then every timer that is due; in this order, so that who speaks just in time is heard.
+        """Handle one event, then every timer that is due. In this order, a request that arrives at the moment of its time-out is
+        handled first.
 
         Args:
-            now_ms: never less than in the call before.
+            now_ms: never less than in the previous call.
 
         Returns:
-            What the driver must do, in order.
+            The effects for the driver, in order.
         """
         self._now_ms = now_ms
         effects = self._effects = []
@@ -206,7 +207,7 @@ class Group:
         return effects
 
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> Reason | None:
-        """Whether this member may commit positions now, and if so keep its session alive.
+        """True if this member may commit positions now; its session then starts anew.
 
         Args:
             generation: -1 for a consumer without a group, or an administrator; they may commit while the group is empty.
@@ -219,7 +220,7 @@ class Group:
             return Reason.UNKNOWN_MEMBER_ID
         error = self._check_member(member_id, instance_id, generation)
         if error is None and self.state is State.COMPLETING:
-            # It knows this generation, but not yet its part of it: it cannot own what it commits.
+            # The member knows this generation, but not its assignment in it: it cannot own the partition.
             error = Reason.REBALANCE_IN_PROGRESS
         if error is None:
             self._now_ms = now_ms
@@ -227,7 +228,7 @@ class Group:
         return error
 
     def delete(self) -> Reason | None:
-        """Make an empty group dead. Returns why it cannot be."""
+        """Make an empty group dead. Returns the error if it cannot be deleted."""
         if self.state is State.DEAD:
             return Reason.GROUP_ID_NOT_FOUND
         if self.state is not State.EMPTY:
@@ -238,11 +239,11 @@ class Group:
         return None
 
     def revive(self) -> None:
-        """Undo `delete`: it could not be stored, so it did not happen."""
+        """Undo `delete`: the deletion could not be stored, so it did not happen."""
         self.state = State.EMPTY
 
     def check_delete_offsets(self) -> Reason | None:
-        """Whether positions may be deleted at all; `is_subscribed` then decides per topic."""
+        """True if positions may be deleted at all; `is_subscribed` then decides per topic."""
         if self.state is State.DEAD:
             return Reason.GROUP_ID_NOT_FOUND
         if self.roster and self.protocol_type != CONSUMER_PROTOCOL:
@@ -250,12 +251,12 @@ class Group:
         return None
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read this topic, as far as their metadata tells; if it cannot be read, the safe answer is yes."""
+        """True if members read this topic according to their metadata; unreadable metadata also give True, the safe answer."""
         topics = self.subscribed_topics()
         return self.protocol_type == CONSUMER_PROTOCOL if topics is None else topic in topics
 
     def subscribed_topics(self) -> set[str] | None:
-        """The topics that the members of this generation subscribe to; None where it cannot be known."""
+        """The topics that the members of this generation subscribe to; None if unknown."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         return self.roster.subscribed_topics(self.protocol)
@@ -282,7 +283,7 @@ class Group:
         elif not config.session_timeout_ms_min <= event.session_timeout_ms <= config.session_timeout_ms_max:
             self._refuse(event, Reason.INVALID_SESSION_TIMEOUT)
         elif not self._has_room(event):
-            # A member that must go because the limit was lowered goes now; the others need not wait for it.
+            # A member above a lowered limit leaves now; the others need not wait for it.
             self._reply(event.token, JoinReply(error=Reason.GROUP_MAX_SIZE_REACHED))
             member = self.members.get(event.member_id)
             if member is not None:
@@ -315,17 +316,17 @@ class Group:
         same = member.protocols == without_repeats(event.protocols)
         leads = self.roster.leader == member.id
         if self.state is State.COMPLETING and same:
-            # Its client probably did not receive the answer to its join.
+            # The client probably did not receive the answer to its join.
             self._reply(event.token, self._joined(member))
         elif self.state is State.STABLE and same and not leads:
             self._reply(event.token, self._joined(member))
         else:
-            # A leader that joins again wants to assign anew, for reasons that no metadata shows: new partitions, for one.
+            # A leader that joins again wants a new assignment, for reasons outside the metadata, such as new partitions.
             self._update(member, event)
             self._prepare_or_complete()
 
     def _has_room(self, event: Join) -> bool:
-        """Whether the member may join as far as the group's size goes (KIP-389)."""
+        """True if the group's size allows the member to join (KIP-389)."""
         limit = self.config.members_max
         new = event.member_id == NO_MEMBER
         returns = new and event.instance_id in self.roster.static
@@ -334,16 +335,16 @@ class Group:
         if self.roster.metadata_bytes + grows > self.config.metadata_bytes_max:
             return False
         if returns:
-            return True  # it takes the place of its old self
+            return True  # it replaces its former self
         if new and len(self.pending) >= limit:
             return False
         if self.state is State.PREPARING:
-            # Who joins first stays: a group that was loaded too large sheds those that come last.
+            # The first to join stay: a group that was loaded above the limit drops the latest members.
             return (member is not None and member.join_token is not None) or self.roster.waiting_joins < limit
         return member is not None or len(self.roster) < limit
 
     def _supports(self, event: Join) -> bool:
-        """Whether one of its protocols is known to every member."""
+        """True if every member knows at least one of its protocols."""
         if self.state is State.EMPTY:
             return bool(event.protocol_type and event.protocols)
         return event.protocol_type == self.protocol_type and self.roster.all_know_one_of(event.protocols)
@@ -369,7 +370,7 @@ class Group:
         self._prepare_or_complete()
 
     def _update(self, member: Member, event: Join) -> None:
-        """Take over what a join of a known member says, and let it wait."""
+        """Update a known member from its join request, and let it wait."""
         self.roster.set_protocols(member, without_repeats(event.protocols))
         member.rebalance_timeout_ms = event.rebalance_timeout_ms
         member.session_timeout_ms = event.session_timeout_ms
@@ -377,7 +378,7 @@ class Group:
         self.roster.wait_join(member, event.token)
 
     def _replace_static(self, event: Join, old: Member) -> None:
-        """A static member came back under its instance id alone: it gets a new member id; whoever uses the old one is fenced."""
+        """A static member came back under its instance id alone: it gets a new member id, and the old id is fenced."""
         leader_before = self.roster.leader
         self._answer_waiting(old, Reason.FENCED_INSTANCE_ID)
         self._timers.cancel(old.id)
@@ -404,7 +405,7 @@ class Group:
             else:
                 self._prepare()
         elif self.state is State.COMPLETING:
-            # The leader may already assign to the old id.
+            # The leader may assign to the old id already.
             self._prepare()
         else:
             self._complete_if_all_joined()
@@ -413,7 +414,7 @@ class Group:
         self._reply(event.token, JoinReply(error=reason, member_id=event.member_id))
 
     def _joined(self, member: Member) -> JoinReply:
-        """The answer to a join in this generation."""
+        """The response to a join in this generation."""
         return JoinReply(
             member_id=member.id,
             generation=self.generation,
@@ -438,7 +439,7 @@ class Group:
             self._prepare()
 
     def _prepare(self) -> None:
-        """Begin a join phase: whoever waits in a sync is told to join again."""
+        """Begin a join phase: members that wait in a sync are told to join again."""
         if self.state is State.COMPLETING:
             self._hand_out(_NO_ASSIGNMENTS, Reason.REBALANCE_IN_PROGRESS)
         self._unsynced.clear()
@@ -467,7 +468,7 @@ class Group:
             self._complete()
 
     def _complete_if_all_joined(self) -> None:
-        """End the join phase if nobody is missing; the initial one ends by its timer alone."""
+        """End the join phase if no member is missing; only its timer ends the initial one."""
         if self.state is State.PREPARING and not self._initial and self._all_joined():
             self._complete()
 
@@ -479,7 +480,7 @@ class Group:
         for member in [m for m in self.roster if m.join_token is None and m.instance_id is None]:
             self._remove(member, Reason.UNKNOWN_MEMBER_ID)
         if self.roster and not self.roster.waiting_joins:
-            # Only static members are left and none came back: wait on until one does, or their sessions end.
+            # Only static members are left, and none has rejoined: wait until one does, or their sessions end.
             self._timers.set(_JOIN_PHASE, self._now_ms + max(self.roster.rebalance_timeout_ms, _ABSENT_MS))
             return
         self._timers.cancel(_JOIN_PHASE)
@@ -536,7 +537,7 @@ class Group:
         self._prepare()
 
     def _hand_out(self, assignments: Mapping[str, bytes], error: Reason | None) -> None:
-        """Give every member its assignment, and answer those that wait for it."""
+        """Give every member its assignment, and answer the waiting ones."""
         for member in self.roster:
             member.assignment = assignments.get(member.id, b"")
             if member.sync_token is not None:
@@ -566,7 +567,7 @@ class Group:
     def _stored(self, event: Stored) -> None:
         match self._tickets.pop(event.ticket, None):
             case _Assigned(generation, assignments):
-                # The group may have moved on: then its members know, and what was stored is of the past.
+                # The group may have moved on: its members know, and the stored assignment is obsolete.
                 if self.state is State.COMPLETING and generation == self.generation:
                     self._assigning = False
                     if event.error is None:
@@ -578,10 +579,10 @@ class Group:
             case _Replaced(member_id, can_skip_assignment, leader_before):
                 member = self.members.get(member_id)
                 if member is None or member.join_token is None or self.state is not State.STABLE:
-                    return  # gone, answered, or waiting for the next generation like everybody else
+                    return  # gone, answered, or waiting for the next generation like the others
                 self._start_session(member)
                 if event.error is not None:
-                    # Its new id may not survive us, so it does not get it; it will ask for another.
+                    # The new id may not survive a crash, so the member does not get it; it will request another one.
                     self._answer_join(member, JoinReply(error=event.error))
                     return
                 leads = self.roster.leader == member.id
@@ -590,8 +591,8 @@ class Group:
                     generation=self.generation,
                     protocol_type=self.protocol_type,
                     protocol_name=self.protocol,
-                    # A client that cannot be told to skip the assignment must not find out that it leads, or it would
-                    # assign, and nobody would be there to take it.
+                    # A client that cannot be told to skip the assignment must not learn that it leads: it would assign, and no
+                    # member would wait for its assignment.
                     leader=(self.roster.leader if can_skip_assignment else leader_before) or NO_MEMBER,
                     skip_assignment=leads and can_skip_assignment,
                     members=self._members_for_leader() if leads and can_skip_assignment else (),
@@ -672,10 +673,10 @@ class Group:
             error = Reason.ILLEGAL_GENERATION
         return error
 
-    # -- the small steps that keep the attributes' promises
+    # -- small steps that keep the attributes' promises
 
     def _remove(self, member: Member, reason: Reason) -> None:
-        """Take a member out; a request of it that waits is answered with `reason`."""
+        """Remove a member; its waiting request is answered with `reason`."""
         self._answer_waiting(member, reason)
         self.roster.remove(member)
         self._unsynced.discard(member.id)
@@ -702,7 +703,7 @@ class Group:
             self._reply(token, reply)
 
     def _answer_waiting(self, member: Member, reason: Reason) -> None:
-        # A fenced instance must know that it is the one that is meant; anybody else must not keep an id that is gone.
+        # A fenced instance must learn that it is meant; any other member must drop an id that is gone.
         member_id = member.id if reason is Reason.FENCED_INSTANCE_ID else NO_MEMBER
         self._answer_join(member, JoinReply(error=reason, member_id=member_id))
         self._answer_sync(member, SyncReply(error=reason))
@@ -713,14 +714,14 @@ class Group:
     # -- for tests
 
     def waiting_tokens(self) -> Iterable[object]:
-        """The tokens that are not answered yet."""
+        """The unanswered tokens."""
         for member in self.roster:
             for token in (member.join_token, member.sync_token):
                 if token is not None:
                     yield token
 
     def check_invariants(self) -> None:
-        """Raise AssertionError where the state contradicts the attributes' texts."""
+        """Raise AssertionError when the state contradicts the attributes' docs."""
         self.roster.check_invariants()
         members = self.members
         assert not self.pending & set(members)

@@ -1,4 +1,4 @@
-"""A member of a group, and what a group's members agree on."""
+"""A member of a group, and the protocol that its members choose."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Member:
         self.protocols = protocols
         self.assignment = assignment
         self.is_new = is_new
-        """It never got an answer to a join: its client may be gone, and even a waiting join does not keep it alive."""
+        """True until a join of it is answered: its client may be gone, so even a waiting join does not keep it alive."""
         self.join_token: object | None = None
         self.sync_token: object | None = None
 
     @classmethod
     def from_metadata(cls, row: MemberMetadata, protocol: str | None) -> Member:
-        """As it was stored: of its protocols only the chosen one is known."""
+        """A member from its stored form, which has only the chosen protocol."""
         return cls(
             row.member_id,
             instance_id=row.instance_id,
@@ -73,7 +73,7 @@ class Member:
         )
 
     def to_metadata(self, protocol: str | None, assignment: bytes) -> MemberMetadata:
-        """As it is stored with this protocol and assignment."""
+        """The stored form, with this protocol and assignment."""
         return MemberMetadata(
             member_id=self.id,
             instance_id=self.instance_id,
@@ -90,14 +90,14 @@ class Member:
         return sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it sent for this protocol; empty if it does not know it."""
+        """Its metadata for this protocol; empty if it does not know the protocol."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
         return b""
 
     def vote(self, candidates: Collection[str]) -> str | None:
-        """The candidate that it likes best."""
+        """The candidate that it prefers."""
         for name, _ in self.protocols:
             if name in candidates:
                 return name
@@ -105,7 +105,7 @@ class Member:
 
 
 def without_repeats(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
-    """The first entry of each name: a second one would count twice when the group looks for what all support."""
+    """The first entry of each name: a second one would count twice in the search for a common protocol."""
     first: dict[str, bytes] = {}
     for name, metadata in protocols:
         first.setdefault(name, metadata)
@@ -113,7 +113,8 @@ def without_repeats(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
 
 
 def elect_protocol(members: Collection[Member], support: Counter[str]) -> str | None:
-    """The protocol with the most votes among those that all members support; the earlier vote wins a draw. None: there is none."""
+    """The protocol with the most votes among those that all members support; the earlier vote wins a draw. None if there is
+    none."""
     candidates = {name for name, count in support.items() if count == len(members)}
     votes: Counter[str] = Counter()
     for member in members:
@@ -124,9 +125,9 @@ def elect_protocol(members: Collection[Member], support: Counter[str]) -> str | 
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """The topics in a consumer's subscription; None where it is not one.
+    """The topics in a consumer's subscription; None for other metadata.
 
-    Every version of it begins like the first: int16 version, then an array of strings.
+    Every version begins like the first: int16 version, then an array of strings.
     """
     try:
         (count,) = struct.unpack_from(">i", metadata, 2)

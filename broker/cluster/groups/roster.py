@@ -1,4 +1,5 @@
-"""Who is in a group: members, what they have in common, who leads, who waits. Keeps the books; decides and answers nothing."""
+"""The members of a group: their common protocols, their leader, their waiting requests. Keeps the books; decides and answers
+nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from broker.cluster.groups.member import Member, Protocols, elect_protocol, subs
 
 
 class Roster:
-    """The members of one group, in the order in which they came."""
+    """The members of one group, in the order in which they joined."""
 
     __slots__ = ("_support", "by_id", "leader", "metadata_bytes", "static", "waiting_joins")
 
@@ -19,13 +20,13 @@ class Roster:
         self.static: dict[str, str] = {}
         """All and only the static members: instance id to member id."""
         self.leader: str | None = None
-        """A member; None if and only if there are no members."""
+        """A member's id; None if and only if there are no members."""
         self.waiting_joins = 0
         """Members with a join token."""
         self.metadata_bytes = 0
-        """What the members sent as protocols, together."""
+        """Bytes of the members' protocols, together."""
         self._support: Counter[str] = Counter()
-        """How many members know each protocol; no zeros."""
+        """Number of members that know each protocol; no zeros."""
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -43,7 +44,7 @@ class Roster:
         self._count(member, 1)
 
     def remove(self, member: Member) -> None:
-        """Take a member out that does not wait any more. If it led, the one that came first leads now."""
+        """Remove a member that does not wait. If it led, the earliest member leads now."""
         del self.by_id[member.id]
         if member.instance_id is not None:
             del self.static[member.instance_id]
@@ -52,7 +53,8 @@ class Roster:
             self.leader = next(iter(self.by_id), None)
 
     def replace(self, old: Member, new: Member) -> None:
-        """Put a static member in its old self's place: the order of members decides who leads next and how votes are counted."""
+        """Put a static member in the place of its former self: the order of members decides the next leader and the order of
+        votes."""
         assert new.instance_id == old.instance_id and new.protocols == old.protocols
         members = [new if member is old else member for member in self.by_id.values()]
         self.by_id.clear()
@@ -73,19 +75,19 @@ class Roster:
         self.waiting_joins += 1
 
     def take_join_token(self, member: Member) -> object | None:
-        """The token of its waiting join, which does not wait any more; None if there was none."""
+        """The token of its waiting join, which stops waiting; None without one."""
         token, member.join_token = member.join_token, None
         if token is not None:
             self.waiting_joins -= 1
         return token
 
     def elect_joined_leader(self) -> None:
-        """Make sure that a member leads that waits in a join. There must be one."""
+        """Make a member the leader that waits in a join. There must be one."""
         if self.leader is None or self.by_id[self.leader].join_token is None:
             self.leader = next(member.id for member in self if member.join_token is not None)
 
     def elect_protocol(self) -> str | None:
-        """What all members know and most of them like best; None if there is no member."""
+        """The common protocol that most members prefer; None without members."""
         return elect_protocol(self.by_id.values(), self._support)
 
     def all_know_one_of(self, protocols: Iterable[tuple[str, bytes]]) -> bool:
@@ -94,11 +96,11 @@ class Roster:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member takes to rejoin. At least 1 ms: a timer that is due when it is set would fire for ever."""
+        """Longest time that a member needs to rejoin, in ms. At least 1: a timer that is due when it is set would fire for ever."""
         return max((1, *(member.rebalance_timeout_ms for member in self)))
 
     def subscribed_topics(self, protocol: str | None) -> set[str] | None:
-        """The topics that the members' metadata names, if it is a consumer's; None where somebody's cannot be read."""
+        """The topics that the members' metadata name, in a consumer group; None if one member's metadata are unreadable."""
         topics: set[str] = set()
         for member in self:
             its_topics = None if protocol is None else subscribed_topics(member.metadata(protocol))
@@ -108,7 +110,7 @@ class Roster:
         return topics
 
     def check_invariants(self) -> None:
-        """Raise AssertionError where the state contradicts the attributes' texts."""
+        """Raise AssertionError when the state contradicts the attributes' docs."""
         assert all(member.id == member_id for member_id, member in self.by_id.items())
         assert self.static == {m.instance_id: m.id for m in self if m.instance_id is not None}
         assert (self.leader in self.by_id) if self.by_id else self.leader is None

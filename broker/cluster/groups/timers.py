@@ -1,4 +1,4 @@
-"""Deadlines by key, for state machines that are told the time. No clock, no callbacks."""
+"""Deadlines by key, for state machines that receive the time. No clock, no callbacks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Timers(Generic[Key]):
-    """A set of keys with one deadline each, ms of any one clock.
+    """A set of keys with one deadline each, in ms of any one clock.
 
-    Putting a deadline off, which every heartbeat does, costs a dictionary write: the heap holds one entry per key that may be too
-    early, and is corrected when that entry comes up.
+    Postponing a deadline, which every heartbeat does, costs one dictionary write: the heap holds one entry per key, which may be
+    too early and is corrected when it comes up.
     """
 
     __slots__ = ("_deadlines", "_heap", "_queued", "_sequence")
@@ -22,9 +22,10 @@ class Timers(Generic[Key]):
         self._deadlines: dict[Key, int] = {}
         """All and only the keys that have a deadline."""
         self._heap: list[tuple[int, int, Key]] = []
-        """For each key that has a deadline at least one entry that is not later. The number keeps keys from being compared."""
+        """At least one entry for each key with a deadline, not later than the deadline. The number keeps keys from being
+        compared."""
         self._queued: dict[Key, int] = {}
-        """The earliest entry of the key in the heap."""
+        """The key's earliest entry in the heap."""
         self._sequence = 0
 
     def __len__(self) -> int:
@@ -34,18 +35,18 @@ class Timers(Generic[Key]):
         return key in self._deadlines
 
     def set(self, key: Key, deadline_ms: int) -> None:
-        """Give `key` a deadline in place of the one that it may have."""
+        """Set the deadline of `key`, in place of an earlier one."""
         self._deadlines[key] = deadline_ms
         queued = self._queued.get(key)
         if queued is None or deadline_ms < queued:
             self._push(key, deadline_ms)
 
     def cancel(self, key: Key) -> None:
-        """Take the deadline of `key` away; nothing happens if it has none."""
+        """Remove the deadline of `key`, if it has one."""
         self._deadlines.pop(key, None)
 
     def clear(self) -> None:
-        """Take every deadline away."""
+        """Remove all deadlines."""
         self._deadlines.clear()
         self._heap.clear()
         self._queued.clear()
@@ -67,7 +68,7 @@ class Timers(Generic[Key]):
         return None
 
     def pop_due(self, now_ms: int) -> Key | None:
-        """The key of the earliest deadline that is not after `now_ms`, whose deadline is thereby gone; None if there is none."""
+        """The key of the earliest deadline not after `now_ms`, and remove that deadline; None if there is none."""
         at = self.next_deadline_ms
         if at is None or at > now_ms:
             return None
