@@ -1,12 +1,13 @@
-"""How many brokers there are to be: reservations that end by themselves, and what the load asks for. Pure; time is an argument.
+"""The desired number of brokers: reservations that end by themselves, and the load's demand. Pure; time is an argument.
 
-    desired = max(minimum, the largest open reservation, what the load asks for)
+    desired = max(minimum, the largest open reservation, the load's demand)
 
-A reservation says how many brokers the cluster is to have at least: two of them do not add up, as whoever opened one counted on the
-cluster as a whole. It ends when its time-to-live passes without a renewal, on the leader's monotonic clock; a new leader gives each
-one full time-to-live, because it cannot know how much of it is left.
+A reservation states a minimum for the whole cluster, so two of them do not add up. It ends when its time-to-live passes without
+a renewal, on the leader's monotonic clock; a new leader gives each reservation one full time-to-live, because it does not know
+the remaining time.
 
-The load asks for more within seconds, and for less only after minutes: a broker too many costs little, one too few is felt at once.
+The load asks for more brokers within seconds, and for fewer only after minutes: a surplus broker costs little, a missing one is
+felt at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from broker.runtime.errors import InvalidError, Reason
 
 BROKERS_MAX = 64
-"""Of one reservation, and of what the load may ask for."""
+"""Largest number of brokers of one reservation, and of the load's demand."""
 RESERVATIONS_MAX = 1000
 TTL_MS_MIN = 1_000
 TTL_MS_MAX = 7 * 86_400_000
@@ -28,19 +29,19 @@ ID_CHARS_MAX = 100
 OWNER_CHARS_MAX = 200
 
 FULL_SHARE = 0.7
-"""More brokers are asked for when those there are would be above this pressure on average ..."""
+"""More brokers are requested when the average pressure of the existing ones would be above this ..."""
 ROOMY_SHARE = 0.5
-"""... fewer when those that stay would be below this."""
+"""... fewer when the pressure of the remaining ones would be below this."""
 UP_AFTER_MS = 3_000
 DOWN_AFTER_MS = 300_000
 RESERVED_DOWN_AFTER_MS = 20_000
-"""... the same, where a leader found no more brokers than reservations hold: they are there for those, as far as is known."""
+"""... the same, when a leader found no more brokers than reservations hold: they serve the reservations, as far as is known."""
 GAP_MS = 5_000
-"""Without a measurement for so long, nothing can be said to have lasted."""
+"""After this long without a measurement, no condition counts as lasting."""
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """Brokers asked for until a time. `renewals` grows with every renewal; a change of it starts the time-to-live again."""
+    """Brokers that are requested until a time. `renewals` grows with every renewal; a change of it restarts the time-to-live."""
 
     id: str
     owner: str
@@ -50,10 +51,10 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_reservation(reservation: Reservation, existing: Mapping[str, Reservation], brokers_max: int = BROKERS_MAX) -> None:
-    """Whether it may be opened, or take the place of the one with its id. Raises InvalidError that says the limit.
+    """Check that it may be opened, or replace the one with its id. Raises InvalidError that names the limit.
 
     Args:
-        brokers_max: the largest number that this cluster lets a reservation ask for.
+        brokers_max: the largest number that this cluster allows for a reservation.
     """
     _check_text("id", reservation.id, ID_CHARS_MAX, empty=False)
     _check_text("owner", reservation.owner, OWNER_CHARS_MAX, empty=True)
@@ -68,7 +69,7 @@ def check_reservation(reservation: Reservation, existing: Mapping[str, Reservati
 
 
 def check_ttl(ttl_ms: int) -> None:
-    """Raises InvalidError that says the limits."""
+    """Raises InvalidError that names the limits."""
     if not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
         raise _refused(
             f"a reservation's time-to-live is from {TTL_MS_MIN // 1000} s to {TTL_MS_MAX // 86_400_000} days", ttl_ms=ttl_ms
@@ -76,14 +77,16 @@ def check_ttl(ttl_ms: int) -> None:
 
 
 def opened(reservation: Reservation, existing: Mapping[str, Reservation], brokers_max: int = BROKERS_MAX) -> Reservation:
-    """What to store for a request to open: the same id again is a renewal, and may ask for other numbers. Raises InvalidError."""
+    """The reservation to store for a request to open: the same id again is a renewal, and may change the numbers. Raises
+    InvalidError."""
     check_reservation(reservation, existing, brokers_max)
     before = existing.get(reservation.id)
     return msgspec.structs.replace(reservation, renewals=0 if before is None else before.renewals + 1)
 
 
 def renewed(reservation_id: str, ttl_ms: int | None, existing: Mapping[str, Reservation]) -> Reservation:
-    """What to store for a renewal; None: with the time-to-live it has. Raises InvalidError: over or never opened."""
+    """The reservation to store for a renewal; None keeps its time-to-live. Raises InvalidError for one that is over or was never
+    opened."""
     before = existing.get(reservation_id)
     if before is None:
         raise unknown(reservation_id)
@@ -93,14 +96,14 @@ def renewed(reservation_id: str, ttl_ms: int | None, existing: Mapping[str, Rese
 
 
 def unknown(reservation_id: str) -> InvalidError:
-    """There is no such reservation."""
+    """The error for an unknown reservation."""
     shown = reservation_id[:ID_CHARS_MAX]
     return InvalidError(Reason.NOT_FOUND, f"there is no open reservation of this id: it ran out, or was released. id=`{shown}`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReservation:
-    """A reservation and the time that is left of it."""
+    """A reservation and its remaining time."""
 
     reservation: Reservation
     left_ms: int
@@ -108,20 +111,20 @@ class OpenReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """How many brokers there are to be. `reasons`: one sentence per claim, the one that decides first."""
+    """The desired number of brokers. `reasons`: one sentence per claim, the deciding one first."""
 
     brokers: int
     reasons: tuple[str, ...]
 
 
 class Deadlines:
-    """When reservations end. Lives as long as one leader leads."""
+    """The ends of reservations. Lives as long as one leader leads."""
 
     def __init__(self) -> None:
         self._until_ms: dict[str, tuple[Reservation, int]] = {}
 
     def observe(self, reservations: Mapping[str, Reservation], now_ms: int) -> None:
-        """Take note of what is stored: what is new, or was renewed, has all its time from now."""
+        """Note the stored reservations: new and renewed ones have their full time from now."""
         self._until_ms = {
             key: known
             if (known := self._until_ms.get(key)) is not None and known[0] == reservation
@@ -130,15 +133,15 @@ class Deadlines:
         }
 
     def expired(self, now_ms: int) -> list[str]:
-        """Ids whose time is over, in order: to be released."""
+        """Ids of expired reservations, in order: the leader releases them."""
         return sorted(key for key, (_, until_ms) in self._until_ms.items() if until_ms <= now_ms)
 
     def next_ms(self) -> int | None:
-        """When the next one ends; None: there is none."""
+        """Time of the next expiry; None without reservations."""
         return min((until_ms for _, until_ms in self._until_ms.values()), default=None)
 
     def open(self, now_ms: int) -> list[OpenReservation]:
-        """Those that still hold, by id."""
+        """The open reservations, by id."""
         return [
             OpenReservation(reservation=reservation, left_ms=until_ms - now_ms)
             for _, (reservation, until_ms) in sorted(self._until_ms.items())
@@ -147,20 +150,21 @@ class Deadlines:
 
 
 class LoadDemand:
-    """Brokers that the load asks for, from the pressures of those that serve.
+    """The number of brokers that the load asks for, from the pressures of the serving ones.
 
     Args:
-        brokers: how many there are when this leader begins. It knows nothing of the load yet, and keeps them for `DOWN_AFTER_MS`.
+        brokers: number at this leader's beginning. It has measured no load yet, and keeps them for `DOWN_AFTER_MS`.
         now_ms: monotonic.
-        brokers_max: more are never asked for.
-        reserved: brokers that reservations hold when this leader begins. As many are kept for `RESERVED_DOWN_AFTER_MS` only.
+        brokers_max: bound of the demand.
+        reserved: brokers that reservations hold at this leader's beginning. That many are kept for `RESERVED_DOWN_AFTER_MS`
+            only.
     """
 
     def __init__(self, brokers: int, now_ms: int, brokers_max: int = BROKERS_MAX, *, reserved: int = 0) -> None:
         self._brokers_max = brokers_max
         self.brokers = min(max(brokers, 1), brokers_max)
         self.pressure = 0.0
-        """Sum of all brokers, as last measured."""
+        """Sum of all pressures, as last measured."""
         self._at_ms = now_ms
         self._more_since_ms: int | None = None
         self._more = 0
@@ -170,14 +174,14 @@ class LoadDemand:
 
     @property
     def reason(self) -> str:
-        """Why there are to be so many, for people."""
+        """The reason for the number, for people."""
         used = f"{self.pressure:.2f} of a broker in use"
         if self.brokers > _brokers_for(self.pressure, ROOMY_SHARE):
             return f"{_brokers(self.brokers)} are kept until the load has been low for a while: {used}"
         return f"the load asks for {_brokers(self.brokers)}: {used}"
 
     def observe(self, pressures: Iterable[float], now_ms: int) -> None:
-        """Take the pressures of all live brokers, about once a second."""
+        """Note the pressures of all live brokers, about once a second."""
         self.pressure = sum(pressures)
         if now_ms - self._at_ms > GAP_MS:
             self._more_since_ms = self._fewer_since_ms = None
@@ -185,7 +189,7 @@ class LoadDemand:
         more = min(_brokers_for(self.pressure, FULL_SHARE), self._brokers_max)
         fewer = min(_brokers_for(self.pressure, ROOMY_SHARE), self._brokers_max)
         if more > self.brokers:
-            # The least of these seconds: what was asked for all the time.
+            # The minimum of these seconds: the demand that lasted all the time.
             self._more = more if self._more_since_ms is None else min(self._more, more)
             self._more_since_ms = now_ms if self._more_since_ms is None else self._more_since_ms
             if now_ms - self._more_since_ms >= UP_AFTER_MS:
@@ -193,7 +197,7 @@ class LoadDemand:
         else:
             self._more_since_ms = None
         if fewer < self.brokers:
-            # The most of these minutes.
+            # The maximum of these minutes.
             self._fewer = fewer if self._fewer_since_ms is None else max(self._fewer, fewer)
             self._fewer_since_ms = now_ms if self._fewer_since_ms is None else self._fewer_since_ms
             if now_ms - self._fewer_since_ms >= DOWN_AFTER_MS:
@@ -205,11 +209,11 @@ class LoadDemand:
 def desired_brokers(
     minimum: int, reservations: Sequence[OpenReservation], demand: LoadDemand, brokers_max: int = BROKERS_MAX
 ) -> Desired:
-    """The number for fleets to follow, with its reasons.
+    """The number for fleets, with its reasons.
 
     Args:
-        minimum: what the fleet always keeps; 0 or more.
-        brokers_max: the largest number there is to be, also where a reservation from before this limit says more.
+        minimum: number that the fleet always keeps; 0 or more.
+        brokers_max: bound of the number, also for a reservation from before this limit.
     """
     claims = [(minimum, 0, f"the minimum is {_brokers(minimum)}")]
     for one in reservations:
@@ -231,8 +235,8 @@ def desired_brokers(
 
 
 def _brokers_for(pressure: float, share: float) -> int:
-    """At least one: a cluster that nobody uses is still to answer, unless its fleet says otherwise."""
-    # A hair below: 0.7 on one broker is one broker, whatever floats make of the quotient.
+    """At least one: an unused cluster must still answer, unless its fleet says otherwise."""
+    # Slightly less: 0.7 on one broker is one broker, whatever the floats make of the quotient.
     return max(1, math.ceil(min(pressure / share, BROKERS_MAX + 1) - 1e-9))
 
 

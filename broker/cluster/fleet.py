@@ -6,9 +6,9 @@ Theory of operation. A fleet has *slots*, numbered from 0; a slot is one broker 
                           |                    |
                           +------- ended ------+--> waiting --its pause is over: Start--> starting
 
-The lowest slots stay, as clients know the first addresses. A slot that drains counts for nothing any more: when more brokers are
-asked for meanwhile, another slot is begun and nobody waits for the drain. Pauses double while a broker dies again and again; after
-one that served they are shorter than the time that it served, for its clients wait.
+The lowest slots stay, because clients know the first addresses. A draining slot no longer counts: when more brokers are
+requested meanwhile, another slot is started at once. Pauses double while a broker dies again and again; after a broker that served they are
+shorter than the time that it served, because its clients wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SERVED_PARTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Run a broker in this slot. `again`: one ran here before and died."""
+    """Run a broker in this slot. `again`: an earlier one died here."""
 
     slot: int
     again: bool = False
@@ -38,7 +38,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Have the broker of this slot hand over what it leads, and end."""
+    """Let the broker of this slot hand over its segments, and end."""
 
     slot: int
 
@@ -48,7 +48,7 @@ Action: TypeAlias = Start | Drain
 
 @dataclass(slots=True)
 class Slot:
-    """`since_ms`: of its phase. `failures`: how often it died since it last was stable. `retry_ms`: when the pause is over."""
+    """`since_ms`: start of its phase. `failures`: number of deaths since it was last stable. `retry_ms`: end of the pause."""
 
     phase: Phase
     since_ms: int
@@ -57,11 +57,11 @@ class Slot:
 
 
 class Fleet:
-    """See the module's text.
+    """See the module's docstring.
 
     Args:
-        brokers_min: never fewer, whatever is asked for, until `stop`.
-        brokers_max: never more.
+        brokers_min: minimum, whatever is requested, until `stop`.
+        brokers_max: maximum.
     """
 
     def __init__(self, brokers_min: int, brokers_max: int) -> None:
@@ -70,11 +70,11 @@ class Fleet:
         self._wanted = brokers_min
         self._stopping = False
         self.slots: dict[int, Slot] = {}
-        """All and only those that run, or are to run again."""
+        """All and only the slots that run, or will run again."""
 
     @property
     def wanted(self) -> int:
-        """How many are to run."""
+        """Number of brokers that are to run."""
         return self._wanted
 
     @property
@@ -83,21 +83,21 @@ class Fleet:
         return sorted(number for number, slot in self.slots.items() if slot.phase == "serving")
 
     def want(self, brokers: int) -> None:
-        """So many are asked for."""
+        """Set the requested number."""
         self._wanted = min(max(brokers, self._min), self._max)
 
     def stop(self) -> None:
-        """None is to run any more: all hand over to one that goes last."""
+        """No broker is to run any more: all hand over to one, which ends last."""
         self._stopping = True
 
     def served(self, number: int, now_ms: int) -> None:
-        """A broker that was started serves."""
+        """A started broker serves now."""
         slot = self.slots[number]
         if slot.phase == "starting":
             slot.phase, slot.since_ms = "serving", now_ms
 
     def ended(self, number: int, now_ms: int) -> int | None:
-        """A broker's process is gone. Returns the pause before it starts again, in ms; None: it was to go."""
+        """A broker's process has ended. Returns the pause before it starts again, in ms; None: it was to leave."""
         slot = self.slots[number]
         if slot.phase == "draining":
             del self.slots[number]
@@ -113,10 +113,10 @@ class Fleet:
         return pause_ms
 
     def decide(self, now_ms: int) -> list[Action]:
-        """What to do now. Each action is told once, and is taken as begun."""
+        """The actions for now. Each action is returned once, and counts as begun."""
         staying = sorted(number for number, slot in self.slots.items() if slot.phase != "draining")
         if self._stopping:
-            # Two that drain at once have nobody to hand over to, and would wait for one another.
+            # Two brokers that drain at once could only hand over to each other, and would wait for one another.
             last = self.serving[:1]
             actions = self._drain([number for number in staying if number not in last], now_ms)
             return actions or (self._drain(last, now_ms) if len(self.slots) == 1 else [])
@@ -146,5 +146,5 @@ class Fleet:
         return actions
 
     def next_ms(self) -> int | None:
-        """When `decide` has something to do without news: the end of the next pause."""
+        """Time at which `decide` has new actions without any event: the end of the next pause."""
         return min((slot.retry_ms for slot in self.slots.values() if slot.phase == "waiting"), default=None)

@@ -2,16 +2,16 @@
 
 Theory of operation::
 
-    open      every lead of the topic has skipped the window's offsets; readers stop at it, writers go on behind it
+    open      every lead of the topic has skipped the window's offsets; readers stop at it, writers continue behind it
       -> filled     the files of all partitions were committed in one edit; readers read them
-      -> released   given up, by hand or because nobody renewed it; readers step over it
+      -> released   given up, by hand or because no client renewed it; readers step over it
 
-A window is decided by the lead of its partition, in memory, before the gate is in the manifest (`PartitionLog.hold`); the commit
-that opens the gate is refused where a partition has another lead by then, and that lead is asked again. What the first one had kept
-free stays empty for ever, and nobody knows it as a gate. From the commit on no lead begins before the window's end, so that offsets
-never go back. A window at the front of a topic needs no lead: nobody can write there (`history.room`).
+The lead of a partition chooses its window in memory, before the gate is in the manifest (`PartitionLog.hold`). The commit that
+opens the gate is refused when a partition has another lead by then, and that lead is asked. The offsets that the first lead had
+kept free stay empty for ever, and belong to no gate. From the commit on, no lead begins before the window's end, so offsets
+never go back. A window at the front of a topic needs no lead: no client can write there (`history.room`).
 
-The same id can be opened again once it was released; the older one is then listed under `<id>~<number>`.
+The same id can be opened again after its release; the older gate is then listed as `<id>~<number>`.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _GATE_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}", re.ASCII)
 TTL_MS_MIN = 1000
 TTL_MS_MAX = 7 * 24 * 3600 * 1000
 OPEN_GATES_MAX = 64
-"""Of one topic."""
+"""Open gates of one topic."""
 GATES_MAX = 10_000
-"""Of one topic that are remembered; beyond it the oldest ones without readable files are forgotten."""
+"""Remembered gates of one topic; above it, the oldest ones without readable files are dropped."""
 ROWS_MAX = 1 << 48
-"""Of one window."""
+"""Offsets of one window."""
 OFFSET_MAX = 1 << 62
 FILES_MAX = 200_000
-"""Of one gate."""
+"""Files of one gate."""
 TIMESTAMP_MS_MAX = 1 << 53
 
 Place = Literal["now", "front", "end"]
 State = Literal["open", "filled", "released"]
 FRONT_EPOCH = 0
-"""The leader epoch of what stands in front of everything."""
+"""The leader epoch of records in front of everything."""
 
 
 class GateWindow(msgspec.Struct, frozen=True, array_like=True):
-    """Offsets [base_offset, end_offset) of one partition, and the leader epoch that its records have."""
+    """Offsets [base_offset, end_offset) of one partition, and the leader epoch of their records."""
 
     partition: int
     base_offset: int
@@ -87,16 +87,16 @@ class ParquetExtent(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def data_bytes(self) -> int:
-        """What it counts for in sizes: as it is stored."""
+        """Its size for statistics: the stored size."""
         return self.size_bytes
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A gate. `windows`: one for each partition that the topic had, by number. `renewals` counts what starts `ttl_ms` again.
-    `definition` and `owner` are what its opener said: what is to fill it, and who opened it.
+    """A gate. `windows`: one for each partition that the topic had, by number. `renewals` counts the restarts of `ttl_ms`.
+    `definition` and `owner` are the opener's: the expected content, and the opener's name.
 
-    `extents`: by partition and offset, without those that nobody can read any more. `digest`, `rows`, `size_bytes`, `files` are of
-    the files that filled it.
+    `extents`: by partition and offset, without unreadable ones. `digest`, `rows`, `size_bytes`, `files` describe the files that
+    filled it.
     """
 
     id: str
@@ -119,17 +119,17 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is not a key in the cluster's own store."""
+    """True when a path is not a key in the cluster's own store."""
     return "://" in path
 
 
 def data_prefix(topic_id: uuid.UUID) -> str:
-    """Where the files of a topic's gates stand in the store."""
+    """The prefix of the files of a topic's gates."""
     return f"topics/{topic_id.hex}/data/"
 
 
 def topic_of(key: str) -> uuid.UUID | None:
-    """Whose file an object is; None where it is nobody's."""
+    """The topic to which an object belongs; None for any other object."""
     parts = key.split("/", 3)
     if len(parts) < 3 or parts[0] != "topics" or len(parts[1]) != 32:
         return None
@@ -140,13 +140,13 @@ def topic_of(key: str) -> uuid.UUID | None:
 
 
 def gate_of(key: str, ids: Iterable[str]) -> str | None:
-    """Which of these gates a file was made for, by its name."""
+    """The gate, of these, for which a file was written, by its name."""
     name = key.rsplit("/", 1)[-1]
     return next((gate_id for gate_id in ids if name.startswith(f"{gate_id}-")), None)
 
 
 def check_gate_id(gate_id: str) -> None:
-    """Raises InvalidError(INVALID_REQUEST) for what cannot name a gate."""
+    """Raises InvalidError(INVALID_REQUEST) for an illegal id of a gate."""
     if _GATE_ID.fullmatch(gate_id) is None:
         raise InvalidError(
             Reason.INVALID_REQUEST,
@@ -164,7 +164,7 @@ def check_ttl(ttl_ms: int) -> None:
 
 
 def check_words(definition: str, owner: str) -> None:
-    """Raises InvalidError(INVALID_REQUEST) where what an opener says is too long to be kept."""
+    """Raises InvalidError(INVALID_REQUEST) when the opener's texts are too long."""
     for name, text, most in (("definition", definition, DEFINITION_CHARS_MAX), ("owner", owner, OWNER_CHARS_MAX)):
         if len(text) > most:
             raise InvalidError(Reason.INVALID_REQUEST, f"a gate's {name} is too long. characters=`{len(text)}` max=`{most}`")
@@ -186,13 +186,13 @@ def check_rows(topic: Topic, rows: Sequence[int], partitions: int) -> None:
 
 
 def digest_of(extents: Iterable[ParquetExtent]) -> str:
-    """Of files, whatever their order; of what their references say, their offsets counted from the beginning of the window."""
+    """Digest of files, independent of their order; of their references, with offsets counted from the beginning of the window."""
     rows = sorted((one.partition, one.base_offset, one.end_offset, one.path, one.size_bytes, one.footer_crc32c) for one in extents)
     return hashlib.sha256(repr(rows).encode()).hexdigest()[:32]
 
 
 def moved(extents: Iterable[ParquetExtent], windows: Mapping[int, GateWindow]) -> list[ParquetExtent]:
-    """Extents whose offsets counted from 0, in their windows; with the windows' epochs."""
+    """Extents with offsets from 0, moved into their windows, with the windows' epochs."""
     return [
         msgspec.structs.replace(
             one,
@@ -208,7 +208,7 @@ def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mappi
     """The extents by partition and offset, if they can fill these windows.
 
     Raises:
-        InvalidError(INVALID_REFERENCE): one lies outside its window, two overlap, or numbers make no sense.
+        InvalidError(INVALID_REFERENCE): one lies outside its window, two overlap, or a number is impossible.
     """
     if len(extents) > FILES_MAX:
         raise InvalidError(

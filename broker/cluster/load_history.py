@@ -1,12 +1,12 @@
-"""What the leader remembers of the traffic: averages per partition and broker, and when each segment's writers last had to wait.
+"""The leader's memory of traffic: averages per partition and broker, and the time of each segment's last pause for writers.
 
-Averages are exponential in time, twice over: `FAST` follows a burst within seconds, `SLOW` is what placement is evened out by. They
-belong to partitions: the successors of a segment take over what is known of their partitions, so that a split forgets nothing.
+There are two exponential averages: `FAST` follows a burst within seconds, `SLOW` is the basis of placement. They belong to
+partitions: the successors of a segment inherit the averages of their partitions, so a split loses nothing.
 
-Everything is measured in one unit, the *cost*: bytes/s in, plus bytes/s out, plus requests/s, each worth `Targets.request_bytes`.
-A *share* is a cost as a part of what one broker is to serve; a broker's *pressure* is its share or its CPU, whichever is more.
-Where CPU says more than the bytes do, the broker's segments are thought to be that much dearer (at most `DEARNESS_MAX` times); what
-is left over is the broker's own.
+Everything is measured in one unit, the *cost*: bytes/s in, plus bytes/s out, plus requests/s, each worth
+`Targets.request_bytes`. A *share* is a cost as a part of one broker's capacity; a broker's *pressure* is the larger of its share
+and its CPU. When CPU exceeds the share, the broker's segments count as that much dearer (at most `DEARNESS_MAX` times); the rest
+is the broker's own.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ MIB = 1 << 20
 FAST = 0
 SLOW = 1
 HALF_LIVES_MS = (2_000, 8_000)
-"""Of the two averages: after this long without traffic half of it is left."""
+"""Half-lives of the two averages: after this long without traffic, half of an average is left."""
 DEARNESS_MAX = 4.0
 GAP_MS = 5_000
-"""Without a report for so long nothing can be said to have lasted."""
+"""After this long without a report, no condition counts as lasting."""
 CPU_SETTLES_MS = 2_000
-"""So long after its segments changed, a broker's CPU average begins anew: what it used before says nothing."""
+"""After a change of its segments, a broker's CPU average starts anew when this time has passed: earlier values do not apply."""
 FORGET_MS = 60_000
-"""A segment that is neither open nor reported is forgotten after this long."""
+"""A segment that is neither open nor reported is dropped after this long."""
 TRACE_COST = 1.0
 """An average below this (bytes/s) is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What the leader wants of the cluster. Shares are parts of one broker, costs bytes/s; see the module's text."""
+    """The leader's targets. Shares are parts of one broker, costs bytes/s; see the module's docstring."""
 
     broker_bytes_per_s: float = 100.0 * MIB
     """Cost that one broker is to serve: the share 1."""
     request_bytes: float = 16_384.0
-    """Cost of a request beside its bytes."""
+    """Cost of a request, beside its bytes."""
     partition_bytes_per_s: float = 1024.0
-    """Cost of a partition without traffic: so that idle ones are spread too."""
+    """Cost of a partition without traffic, so that idle partitions are spread too."""
 
     split_share: float = 0.25
     """A segment above this is split ..."""
@@ -56,31 +56,31 @@ class Targets:
     busy_share: float = 0.3
     """... and the busier one is above this."""
     gain_share_min: float = 0.1
-    """By how much a move or split must bring two brokers closer together."""
+    """Amount by which a move or split must bring two brokers closer together."""
     quiet_share: float = 0.05
     """Neighbours whose sum is below this, or below the average segment, are merged ..."""
     merge_after_ms: int = 60_000
     """... when it lasts this long."""
 
     cooldown_ms: int = 10_000
-    """After its writers had to wait a segment is left alone for so long (but for drains); doubled when it happens again soon ..."""
+    """A segment whose writers waited rests for this long (except for drains); doubled when it happens again soon ..."""
     cooldown_ms_max: int = 600_000
     """... up to this."""
     warm_up_ms: int = 5_000
-    """A new leader only watches for so long."""
+    """A new leader only watches for this long."""
     welcome_settle_ms: int = 1_000
-    """An empty broker gets its part so long after the last one joined: those that come together are served together."""
+    """An empty broker gets its part this long after the last one joined: brokers that join together are served together."""
     orders_max: int = 8
-    """Segments that one plan splits, merges or moves, but for drains."""
+    """Segments that one plan splits, merges or moves, except for drains."""
 
     @property
     def merge_share_max(self) -> float:
-        """Two that are merged stay far below what would be split again."""
+        """Two merged segments stay far below the limit for a split."""
         return 0.4 * self.split_share
 
 
 class Average:
-    """Both averages of one partition's traffic, as of `at_ms`."""
+    """Both averages of one partition's traffic, at `at_ms`."""
 
     __slots__ = ("at_ms", "bytes_in", "bytes_out", "costs", "requests")
 
@@ -90,12 +90,12 @@ class Average:
         self.bytes_in = self.bytes_out = self.requests = 0.0
 
     def set(self, load: PartitionLoad, cost: float) -> None:
-        """Begin with what is measured first."""
+        """Start with the first measurement."""
         self.costs = [cost, cost]
         self.bytes_in, self.bytes_out, self.requests = load.bytes_in_per_s, load.bytes_out_per_s, load.requests_per_s
 
     def add(self, load: PartitionLoad, cost: float, window_ms: int, now_ms: int) -> None:
-        """What was measured in the `window_ms` up to now; before it, since `at_ms`, there was nothing."""
+        """Add the measurement of the last `window_ms`; there was no traffic between `at_ms` and that window."""
         for which, half_life_ms in enumerate(HALF_LIVES_MS):
             kept = _kept(now_ms - self.at_ms, half_life_ms)
             self.costs[which] = self.costs[which] * kept + cost * (1 - _kept(window_ms, half_life_ms))
@@ -117,9 +117,9 @@ class Average:
 
 @dataclass(slots=True)
 class SegmentHistory:
-    """An open segment, or one that was open a moment ago.
+    """A segment that is open, or was open a moment ago.
 
-    `cooldown_ms` counts from `born_ms`; 0: its writers never had to wait for it. `replaced`: its successors are known.
+    `cooldown_ms` counts from `born_ms`; 0: its writers never waited for it. `replaced`: its successors are known.
     """
 
     info: SegmentInfo
@@ -137,7 +137,7 @@ class SegmentHistory:
 
 @dataclass(slots=True)
 class BrokerHistory:
-    """A live member. `changed_ms`: when it last gained or lost a segment; None: not since this leader leads."""
+    """A live member. `changed_ms`: time of its last gain or loss of a segment; None: not under this leader."""
 
     joined_ms: int
     cpu: list[float]
@@ -154,24 +154,24 @@ class LoadHistory:
         self.targets = targets
         self.now_ms = 0
         self.started_ms: int | None = None
-        """Of the first report; None: there was none."""
+        """Time of the first report; None before it."""
         self.gap = False
-        """Whether the last report came so late that nothing can be said to have lasted."""
+        """True if the last report came so late that no condition counts as lasting."""
         self.segments: dict[int, SegmentHistory] = {}
         """By segment id."""
         self.brokers: dict[str, BrokerHistory] = {}
         """All and only the brokers of the last report, by incarnation."""
         self._by_topic: dict[uuid.UUID, dict[int, SegmentHistory]] = {}
         self._unknown: dict[int, tuple[SegmentLoad, int, int]] = {}
-        """Reports of segments that were not learned yet: (load, window, time)."""
+        """Reports of segments that are still unknown: (load, window, time)."""
         self._learned = False
         self._pruned_ms = 0
 
     def observe(self, brokers: Sequence[BrokerLoad], now_ms: int) -> None:
-        """Take a report of all live brokers about the time since the last one."""
+        """Add a report of all live brokers about the time since the previous one."""
         if self.started_ms is None:
             self.started_ms, self.now_ms = now_ms, now_ms - 1000
-            # A new leader places what was lost before it is told the time.
+            # A new leader places lost segments before it receives the time.
             for segment in self.segments.values():
                 segment.born_ms = segment.seen_ms = now_ms
         window_ms = max(now_ms - self.now_ms, 1)
@@ -219,11 +219,11 @@ class LoadHistory:
         history.seen_ms = now_ms
 
     def cost(self, load: PartitionLoad) -> float:
-        """Bytes/s that a load amounts to."""
+        """Cost of a load, in bytes/s."""
         return load.bytes_in_per_s + load.bytes_out_per_s + load.requests_per_s * self.targets.request_bytes
 
     def learn(self, segments: Mapping[int, SegmentInfo]) -> None:
-        """Take note of segments that were opened since, and of what they took over."""
+        """Note the segments that were opened since, and their predecessors."""
         now_ms = self.now_ms
         for segment_id, info in segments.items():
             history = self.segments.get(segment_id)
@@ -257,7 +257,7 @@ class LoadHistory:
         ]
         before.sort(key=lambda history: history.info.leader_epoch)
         targets = self.targets
-        # A segment that begins at offset 0 everywhere is a new topic's: nobody had to wait for it.
+        # A segment that begins at offset 0 everywhere belongs to a new topic: no writer waited for it.
         cooldown_ms = targets.cooldown_ms if before or any(info.base_offsets) or info.origins else 0
         history = SegmentHistory(info=info, born_ms=now_ms, cooldown_ms=cooldown_ms, seen_ms=now_ms)
         for predecessor in before:
@@ -283,17 +283,17 @@ class LoadHistory:
     # -- answers
 
     def partition_cost(self, history: SegmentHistory, partition: int, which: int) -> float:
-        """With what a partition costs that has no traffic."""
+        """Cost of a partition, including the part without traffic."""
         average = history.averages.get(partition)
         return self.targets.partition_bytes_per_s + (0.0 if average is None else average.cost(which, self.now_ms))
 
     def segment_cost(self, history: SegmentHistory, which: int) -> float:
-        """The same of all its partitions."""
+        """Cost of all partitions of a segment."""
         traffic = sum(average.cost(which, self.now_ms) for average in history.averages.values())
         return len(history.info.partitions) * self.targets.partition_bytes_per_s + traffic
 
     def range_cost(self, topic_id: uuid.UUID, first: int, end: int, which: int) -> float | None:
-        """What is known of partitions, whoever led them last; None where nothing is."""
+        """The averages of partitions, independent of their lead; None without any."""
         found: dict[int, Average] = {}
         known = False
         for history in self._by_topic.get(topic_id, {}).values():
@@ -305,13 +305,13 @@ class LoadHistory:
         return (end - first) * self.targets.partition_bytes_per_s + sum(one.cost(which, self.now_ms) for one in found.values())
 
     def live(self, segments: Mapping[int, SegmentInfo]) -> Iterable[SegmentHistory]:
-        """Segments that weigh on a broker: the open ones, and those that an order is just taking away."""
+        """Segments that count for a broker: the open ones, and those that an order is taking away."""
         for segment_id, history in self.segments.items():
             if segment_id in segments or (not history.replaced and self.now_ms - history.seen_ms < GAP_MS):
                 yield history
 
     def load(self, history: SegmentHistory) -> PartitionLoad:
-        """Of a segment as a whole, for people."""
+        """Traffic of a whole segment, for people."""
         loads = [average.load(self.now_ms) for average in history.averages.values()]
         return PartitionLoad(
             bytes_in_per_s=sum(load.bytes_in_per_s for load in loads),

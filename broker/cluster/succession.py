@@ -1,7 +1,7 @@
 """Which partitions have no lead, and the segments that are to open there. No I/O.
 
-The leader asks before every commit, so that what a commit leaves without a lead gets one in the same commit: new topics and
-partitions, and the successors of sealed segments. What a leader that died left behind is found by the next one in the same way.
+The leader asks before every commit, so that partitions without a lead get one in the same commit: new topics and partitions, and
+the successors of sealed segments. The next leader finds the partitions that a dead leader left behind in the same way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from broker.cluster.segments import SegmentInfo, Successor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Neighbouring partitions without a lead, and where their next segment begins. `is_new`: of a topic that is being created."""
+    """Neighbouring partitions without a lead, and the start of their next segment. `is_new`: they belong to a topic that is
+    being created."""
 
     topic_id: uuid.UUID
     first_partition: int
@@ -41,7 +42,7 @@ class Gap:
 
 
 class _Row:
-    """The partitions of one topic: whether they have a lead, else where the next one begins."""
+    """The partitions of one topic: whether they have a lead, else the start of the next segment."""
 
     __slots__ = ("bases", "covered", "is_new", "origins", "room")
 
@@ -61,16 +62,16 @@ class _Row:
     def seal(self, first_partition: int, ends: Sequence[int], producers_key: str | None) -> None:
         for partition, end in enumerate(ends, first_partition):
             self.covered[partition] = False
-            self.bases[partition] = end  # what gates keep free behind it, the next lead knows from the manifest
+            self.bases[partition] = end  # the next lead knows from the manifest which offsets gates keep free behind it
             self.origins[partition] = producers_key
 
 
 def find_gaps(manifest: Manifest, edits: Iterable[Edit], *, everywhere: bool = False) -> list[Gap]:
-    """What would have no lead after these edits.
+    """The partitions without a lead after these edits.
 
     Args:
         edits: not applied yet.
-        everywhere: look at all topics, not only at those that the edits are about.
+        everywhere: examine all topics, not only those of the edits.
     """
     edits = list(edits)
     rows: dict[uuid.UUID, _Row] = {}
@@ -144,7 +145,7 @@ def open_successors(manifest: Manifest, edits: Iterable[Edit], gaps: Iterable[Ga
 
 
 def lead_everything(incarnation_id: str) -> Callable[[Manifest, list[Edit]], list[Edit]]:
-    """How commits of a broker that is alone are completed: it leads whatever has no lead, until it seals itself."""
+    """Completes the commits of a single broker: it leads every partition without a lead, until it seals itself."""
 
     def complete(manifest: Manifest, edits: list[Edit]) -> list[Edit]:
         if any(isinstance(edit, SealIncarnation) and edit.incarnation_id == incarnation_id for edit in edits):
