@@ -7,12 +7,12 @@
     stream   = topic id (16 bytes), partition (uint32)
     index    = for each stream its `BatchIndex` section
 
-A *group* is what one commit wrote: the batches that waited at that moment. On a store with append a chunk grows group by group,
-and its index goes to an object of its own when it is sealed; where objects are written whole, a chunk has one group and carries its
-index behind it.
+A *group* is the output of one commit: the batches that waited at that moment. On a store with append a chunk grows group by
+group, and its index goes to an object of its own when the chunk is sealed. Where objects are written whole, a chunk has one
+group and carries its index behind it.
 
-All numbers here are little-endian but for the batches, which are Kafka's. The group header has a CRC over itself and the stream
-keys; every batch has Kafka's own. A group counts only if it is whole: nobody was told of one that is not.
+All numbers here are little-endian, except in the batches, which are Kafka's. The group header has a CRC over itself and the
+stream keys; every batch has Kafka's own. A group counts only if it is whole: no client received an ack for any other.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def chunk_header(incarnation: bytes, number: int, created_ms: int, flags: int, r
 
     Args:
         incarnation: 16 bytes.
-        room_bytes: length that its file had, durably, before this was written. Until the chunk is complete, and cut behind its last
-            group, the file is not shorter. 0: nothing is said.
+        room_bytes: durable length of its file before this write. Until the chunk is complete and cut behind its last group, the
+            file is not shorter. 0: unknown.
     """
     return _CHUNK.pack(_CHUNK_MAGIC, FORMAT_VERSION, flags, incarnation, number, created_ms, room_bytes)
 
@@ -90,17 +90,17 @@ class Frame:
 
 
 class ChunkScan:
-    """Reads the groups of an unsealed chunk, from bytes, up to the last whole one.
+    """Reads the groups of an unsealed chunk from bytes, up to the last whole one.
 
     Attributes after the iteration:
         end: position behind the last whole group.
-        sequence_next: the sequence that the next group has.
-        damage: None, or what stands behind `end` that was begun and is not whole.
+        sequence_next: sequence of the next group.
+        damage: None, or the description of a group behind `end` that was begun and is not whole.
 
     Raises:
-        CorruptError: while it is iterated: the chunk is another's; or it is damaged and whole groups follow, though every group was
-            durable before the next one was begun; or its file ends within a group, and was longer. The medium lost acked data then,
-            which must not pass for a torn end.
+        CorruptError: during the iteration: the chunk belongs to another incarnation; or it is damaged and whole groups follow,
+            though every group was durable before the next one was begun; or its file ends within a group, and was longer. The
+            medium then lost acked data, which must not pass for a torn end.
     """
 
     def __init__(self, data: bytes | memoryview, incarnation: bytes, number: int, sequence: int) -> None:
@@ -115,7 +115,7 @@ class ChunkScan:
 
     @staticmethod
     def first_sequence(data: bytes | memoryview) -> int:
-        """The sequence that the first group of a chunk states, or 0 where there is none: where a scan may begin in mid-WAL."""
+        """The sequence in the first group of a chunk, or 0 without a group: a scan may begin in the middle of a WAL."""
         if len(data) < CHUNK_HEADER_BYTES + GROUP_HEADER_BYTES:
             return 0
         sequence: int = _GROUP.unpack_from(data, CHUNK_HEADER_BYTES)[3]
@@ -126,7 +126,7 @@ class ChunkScan:
         if len(data) < CHUNK_HEADER_BYTES:
             return
         if not any(data[:CHUNK_HEADER_BYTES]):
-            # Without the header nobody knows whether they were durable: without syncs, a machine that dies leaves the like.
+            # Without the header it is unknown whether groups were durable: without syncs, a machine that dies leaves such a file.
             if (later := self._find_group(0, 0)) is not None:
                 self.damage = f"chunk header is missing, and a group follows. next=`{later}`"
             return
@@ -187,7 +187,7 @@ class ChunkScan:
         return frames
 
     def _check_rest(self, position: int, start: int) -> None:
-        """There is no whole group at `position`: may there be one from `start` on?"""
+        """There is no whole group at `position`: True if there may be one from `start` on."""
         later = self._find_group(start, self.sequence_next + 1)
         if later is None:
             return
@@ -200,7 +200,7 @@ class ChunkScan:
             )
 
     def _find_group(self, start: int, sequence_min: int) -> int | None:
-        """Where the header of a group of this incarnation stands, from `start` on."""
+        """The position of a group header of this incarnation, from `start` on."""
         data = self._bytes
         at = data.find(self._incarnation, start + _GROUP_INCARNATION_AT)
         while at >= 0:
@@ -213,7 +213,7 @@ class ChunkScan:
         return None
 
     def _is_torn(self, version: int, flags: int) -> bool:
-        """Whether the chunk's header is the beginning of the right one, and then zeros."""
+        """True if the chunk's header is the beginning of the right one, followed by zeros."""
         right = _CHUNK.pack(_CHUNK_MAGIC, version, flags, self._incarnation, self._number, 0, 0)
         return right.startswith(bytes(self._data[:CHUNK_HEADER_BYTES]).rstrip(b"\0"))
 

@@ -1,9 +1,9 @@
-"""Where the records of batches begin, which only the length of each record before tells.
+"""Finds the beginnings of records in batches, which only the length of each preceding record tells.
 
-That chain is followed at many places at once. A batch is cut into *lanes*; the first record of a lane is guessed from what stands
-around it, and all lanes are followed in lock-step, one record of each with a few calls of numpy. A lane that ends exactly where the
-next one begins proves that guess, if its own beginning is right, and the first lane of a batch begins with the batch: a wrong
-guess is always found out. Then, and where records are so few or so large that it would not pay, the chain is followed in Python.
+The chain is followed at many places at once. A batch is cut into *lanes*; the first record of a lane is guessed from the bytes
+around it, and all lanes are followed in lock-step, one record of each with a few calls of numpy. A lane that ends exactly where
+the next one begins proves that guess, if its own beginning is right, and the first lane of a batch begins with the batch: a
+wrong guess is always detected. Then, and when records are too few or too large to pay, the chain is followed in Python.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from broker.log.column_schema import Int64s
 Pairs: TypeAlias = npt.NDArray[np.uint16]
 
 ROWS_MIN = 1000
-"""Fewer are followed in Python: so many steps cost as much as numpy's calls do, however little they have to do."""
+"""Fewer records are followed in Python: this many steps cost as much as numpy's fixed costs."""
 LANES = 256
-"""In a group of batches, about. With more, to guess where they begin takes longer than lock-step saves."""
+"""Target number of lanes in a group of batches. With more, guessing their beginnings takes longer than lock-step saves."""
 LANE_ROWS_MIN = 16
 WINDOW_RECORDS = 2
-"""A lane's first record is looked for in as many bytes as so many records have on the average."""
+"""A lane's first record is searched in as many bytes as this number of records has on average."""
 WINDOW_BYTES_MAX = 8 << 10
 CANDIDATES_MAX = 64
-"""For each lane on the average: values that are full of zeros would make guessing dear."""
+"""Bound of guesses per lane, on average: values full of zeros would make guessing expensive."""
 STEP_ROWS_MIN = 40
-"""One step of all lanes takes as long as so many records in Python: where it does not do more of them, it is not taken."""
+"""One step of all lanes takes as long as this many records in Python; with fewer records per step, Python is used."""
 TRIES = 2
-"""Without the lanes that were guessed wrong, it is tried again."""
+"""After a failure, the chain is tried again without the wrongly guessed lanes."""
 STEPS = 8
-"""Records of each lane between two looks at whether all lanes are done."""
+"""Records of each lane between two checks whether all lanes are done."""
 
 RECORD_BYTES_MIN = 7
 _TIME_BYTES_MAX = 9
@@ -49,8 +49,8 @@ def _tables() -> tuple[Int64s, Int64s, Int64s]:
 
 
 _VALUES, _WIDTHS, _ADVANCE = _tables()
-"""By the two bytes at a position, little-endian: the zigzag varint there; its width, 0 where it has more bytes; and how far the
-next record is if this is a record's length, 0 where it cannot be one or is a longer one."""
+"""By the two bytes at a position, little-endian: the zigzag varint there; its width, 0 if it has more bytes; and the distance to
+the next record if this is a record's length, 0 if it cannot be one or is longer."""
 
 _NEXT = [((byte & 0x7F) >> 1) + 2 for byte in range(256)]
 """Behind a record whose length has two bytes, without the second byte's part of it."""
@@ -62,16 +62,15 @@ def _pairs_of(data: bytes) -> Pairs:
 
 
 def find_records(data: bytes, firsts: Int64s, ends: Int64s, counts: Int64s) -> Int64s | None:
-    """Where each record of some batches begins.
+    """The beginning of each record of some batches.
 
     Args:
-        data: has all batches in it.
-        firsts, ends: where the records of each batch begin and end, in ascending order.
-        counts: how many records each of them has, at least one.
+        data: contains all batches.
+        firsts, ends: the beginning and end of each batch's records, in ascending order.
+        counts: number of records of each batch, at least one.
 
-    Returns:
-        Shape (sum of `counts`,), or None where a record is cut off. What it says is true if records are what they should be; if
-        each ends where the next one begins is for the caller to see.
+    Returns: Shape (sum of `counts`,), or None when a record is cut off. The result is right for well-formed records; the caller
+        checks that each record ends where the next one begins.
     """
     rows = int(counts.sum())
     if rows >= ROWS_MIN:
@@ -90,7 +89,7 @@ def find_records(data: bytes, firsts: Int64s, ends: Int64s, counts: Int64s) -> I
 
 
 def _in_lanes(data: bytes, firsts: Int64s, ends: Int64s, counts: Int64s) -> Int64s | None:
-    """The same, or None where that is not as simple."""
+    """The same by lanes, or None when the lanes do not work out."""
     pairs = _pairs_of(data)
     lanes = np.sort(np.concatenate([firsts, _guess(data, pairs, firsts, ends, int(counts.sum()))]))
     for _ in range(TRIES):
@@ -112,7 +111,8 @@ def _in_lanes(data: bytes, firsts: Int64s, ends: Int64s, counts: Int64s) -> Int6
 
 
 def _lock_step(pairs: Pairs, lanes: Int64s, targets: Int64s, steps_max: int) -> Int64s | None:
-    """Where each lane comes by, to its target and beyond or to where it is stuck: shape (lanes, steps). None: it takes too long."""
+    """The positions that each lane passes, up to its target and beyond, or until it is stuck: shape (lanes, steps). None: it
+    takes too long."""
     if len(lanes) < STEP_ROWS_MIN:
         return None
     last = len(pairs) - 1
@@ -126,7 +126,7 @@ def _lock_step(pairs: Pairs, lanes: Int64s, targets: Int64s, steps_max: int) -> 
 
 
 def _guess(data: bytes, pairs: Pairs, firsts: Int64s, ends: Int64s, rows: int) -> Int64s:
-    """Some places in the middle of batches where a record seems to begin, each once."""
+    """Candidate positions of records in the middle of batches, each once."""
     sizes = ends - firsts
     average = int(sizes.sum()) // rows
     lane_bytes = max(int(sizes.sum()) // LANES, average * LANE_ROWS_MIN)
@@ -151,14 +151,14 @@ def _guess(data: bytes, pairs: Pairs, firsts: Int64s, ends: Int64s, rows: int) -
     lane, starts, following = lane[fine], starts[fine], following[fine]
     fine = octets[following + _WIDTHS[pairs[following]]] == 0
     lane, starts, following = lane[fine], starts[fine], following[fine]
-    # Chance lands on a true record once in a hundred times, but hardly on one with the next offset.
+    # One random position in a hundred looks like a record, but hardly one has the next offset too.
     fine = _offset_deltas(pairs, octets, starts) + 1 == _offset_deltas(pairs, octets, following)
     _, first_of_lane = np.unique(lane[fine], return_index=True)
     return np.unique(starts[fine][first_of_lane])
 
 
 def _offset_deltas(pairs: Pairs, octets: npt.NDArray[np.uint8], starts: Int64s) -> Int64s:
-    """The third field of what may be records, as far as it has two bytes."""
+    """The third field of candidate records, if it has at most two bytes."""
     last = len(pairs) - 1
     at = np.minimum(starts + _WIDTHS[pairs[starts]] + 1, last)
     for _ in range(_TIME_BYTES_MAX - 1):
@@ -171,7 +171,7 @@ def _offset_deltas(pairs: Pairs, octets: npt.NDArray[np.uint8], starts: Int64s) 
 
 
 def _walk(data: bytes, position: int, count: int) -> list[int]:
-    """Where each of `count` records begins, the first one at `position`; where one is cut off, fewer."""
+    """The beginnings of `count` records, the first one at `position`; fewer when one is cut off."""
     advance = _NEXT
     starts: list[int] = []
     note = starts.append
@@ -181,7 +181,7 @@ def _walk(data: bytes, position: int, count: int) -> list[int]:
             first = data[position]
             second = data[position + 1]
             if first > 0x7F and second < 0x80:
-                # The usual case, in as few steps of the interpreter as can be.
+                # The usual case, in as few interpreter steps as possible.
                 position += advance[first] + (second << 6)
             elif first < 0x80:
                 position += (first >> 1) + 1

@@ -32,7 +32,7 @@ _29, _32, _33 = np.uint64(29), np.uint64(32), np.uint64(33)
 _F1, _F2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 _BLOCK_WORDS = 1 << 15
-"""Words that are summed in one go: what fits the cache of a core."""
+"""Words that are summed together: they fit the cache of a core."""
 
 
 def checksum(rows: pa.RecordBatch | pa.Table) -> int:

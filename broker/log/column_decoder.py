@@ -1,11 +1,11 @@
 """RecordBatch v2 to columns, with no Python per row.
 
-First it is found out where each record begins (column_chain.py). Then all records are parsed together, field by field: a byte or
-two are gathered at each record's position; where a varint is longer, eight, and it is taken out of that word. Keys and values leave
-as binary views into the batches, which one cast copies together.
+The first step finds the beginning of each record (column_chain.py). Then all records are parsed together, field by field: a byte
+or two are gathered at each record's position, or eight for a longer varint, which is extracted from that word. Keys and values
+leave as binary views into the batches, which one cast copies together.
 
-What does not look as expected anywhere (a varint of nine bytes, lengths that contradict each other) sends the batches to
-`records.iter_records`, which is the judge of what is corrupt.
+Batches with anything unexpected (a varint of nine bytes, lengths that contradict each other) go to `records.iter_records`, which
+decides whether they are corrupt.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from broker.runtime.errors import InvalidError, Reason
 Uint64s: TypeAlias = npt.NDArray[np.uint64]
 
 GROUP_BYTES = 4 << 20
-"""Bytes that are put together and taken apart in one go, but for a single larger batch: within reach of a core's caches."""
+"""Bytes that are joined and parsed together, except for a single larger batch: within a core's caches."""
 IN_PLACE_BYTES = 16 << 20
-"""The same of what is taken apart where it stands: numpy's own costs are shared by more rows."""
+"""The same for bytes that are parsed in place: more rows share numpy's fixed costs."""
 POSITION_MAX = (1 << 31) - 1
-"""As far as a binary view can refer."""
+"""Largest position that a binary view can hold."""
 
 _WORD_BYTES = 8
 _IN_PLACE_BYTES = 12
@@ -58,12 +58,12 @@ class _Batch(NamedTuple):
     whole: memoryview
     records: Buffer
     within: bytes | None
-    """Where the records stand, at `position`; None: they were compressed, or stand in something else than bytes."""
+    """The records, at `position`; None for compressed records, and for buffers other than bytes."""
     position: int
 
 
 class _UnusualError(Exception):
-    """Something that the fast path does not do, or that nobody may do."""
+    """Raised for input that the fast path does not handle, or that is corrupt."""
 
 
 def decode_batches(
@@ -110,7 +110,7 @@ def decode_batches(
         return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
     columns = parts[0] if len(parts) == 1 else [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]
     try:
-        # Up to here keys and values are views: this is the one copy of them.
+        # Up to here keys and values are views: this is their only copy.
         return pa.RecordBatch.from_arrays(
             [column.cast(field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
         )
@@ -119,10 +119,10 @@ def decode_batches(
 
 
 def timestamp_types(batches: Buffer, offsets: Int64s) -> npt.NDArray[np.int32]:
-    """What the times of decoded records are, as Kafka's clients number it: 0 CreateTime, 1 LogAppendTime.
+    """The timestamp types of decoded records, numbered as in Kafka's clients: 0 CreateTime, 1 LogAppendTime.
 
     Args:
-        batches: whole batches, back to back, that have the records.
+        batches: whole batches, back to back, with these records.
         offsets: the records' offsets, each in one of the batches.
     """
     headers = [unpack_header(whole) for whole in split(memoryview(batches))]
@@ -187,7 +187,7 @@ class _Group:
         sizes = np.array([len(batch.records) for batch in group], np.int64)
         within = group[0].within
         if within is not None and all(batch.within is within for batch in group) and len(within) <= POSITION_MAX:
-            # They are read where they stand; else they are put together first.
+            # They are read in place, or joined first.
             self._data = within
             self._batch_starts = np.array([batch.position for batch in group], np.int64)
             self._batch_ends = self._batch_starts + sizes
@@ -195,7 +195,7 @@ class _Group:
             self._data = b"".join([*(batch.records for batch in group), bytes(_WORD_BYTES)])
             self._batch_ends = np.cumsum(sizes)
             self._batch_starts = self._batch_ends - sizes
-        # Eight bytes from every position; gathering from it is what makes the rest fast.
+        # Eight bytes from every position; gathering from this array makes the rest fast.
         self._last_word = len(self._data) - _WORD_BYTES
         self._words: Uint64s = np.ndarray((self._last_word + 1,), "<u8", self._data, 0, (1,))
         self._octets = np.frombuffer(self._data, np.uint8)
@@ -219,7 +219,7 @@ class _Group:
         first_rows = np.cumsum(self._counts) - self._counts
         size, body = self._varint(starts)
         ends = body + size
-        # Record by record the chain is right if each ends where the next begins, and the last of a batch at the batch's end.
+        # The chain is right if each record ends where the next begins, and the last of a batch at the batch's end.
         following = np.empty_like(starts)
         following[:-1] = starts[1:]
         following[first_rows + self._counts - 1] = self._batch_ends
@@ -275,17 +275,17 @@ class _Group:
         return times
 
     def _gather(self, positions: Int64s) -> Uint64s:
-        """Eight bytes from each position on; 0 where there are none any more."""
+        """Eight bytes from each position on; 0 behind the end."""
         words = self._words[np.minimum(positions, self._last_word)]
         beyond = np.flatnonzero(positions > self._last_word)
         if len(beyond):
-            # (A shift by 64 or more gives 0 in numpy.) What lies behind the end is found out later: a record's end is checked.
+            # (A shift by 64 or more gives 0 in numpy.) A position behind the end is detected later: a record's end is checked.
             words[beyond] >>= (positions[beyond] - self._last_word).view(np.uint64) << np.uint64(3)
         return words
 
     def _varint(self, positions: Int64s) -> tuple[Int64s, Int64s]:
         """The zigzag varints at some positions, and the positions behind them."""
-        # (What lies behind the end is found out later: a record's end is checked.)
+        # (A position behind the end is detected later: a record's end is checked.)
         first = self._octets.take(positions, mode="clip")
         more = first >= 0x80
         if not more.any():
@@ -300,7 +300,7 @@ class _Group:
         return (zigzag >> 1) ^ -(zigzag & 1), behind
 
     def _long_varint(self, positions: Int64s) -> tuple[Int64s, Int64s]:
-        """The same, where some have more than two bytes."""
+        """The same, when some have more than two bytes."""
         words = self._gather(positions)
         stops = ~words & _HIGH_BITS
         lowest = stops & (~stops + _ONE)

@@ -1,9 +1,9 @@
 """Rows of columns to RecordBatch v2, with no Python per row.
 
-A record is a handful of varints between the bytes of its key and its value (records.py has the layout). Arrow's *binary view*
-is (length, up to 12 bytes in place) or (length, buffer, position), so a record is a few views: the varints in place, the key and
-the value by reference. numpy computes the views, and one cast from binary view to binary copies everything together, each byte
-once, into what is already the batches with room for their 61-byte headers.
+A record is a handful of varints between the bytes of its key and its value (records.py has the layout). Arrow's *binary view* is
+(length, up to 12 bytes in place) or (length, buffer, position), so a record is a few views: the varints in place, the key and
+the value by reference. numpy computes the views, and one cast from binary view to binary copies each byte once, into batches
+with room for their 61-byte headers.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Views: TypeAlias = npt.NDArray[np.uint64]
 
 BATCH_BYTES_MAX = 1 << 20
 BATCH_ROWS_MAX = 1 << 13
-"""So that the number of a row in its batch is a varint of two bytes; more rows would save nothing."""
+"""Rows of a batch whose number is a varint of two bytes; more rows would save nothing."""
 GROUP_ROWS = 32 << 10
-"""Rows that are laid out in one go: as many as keep numpy busy and its arrays within the cache of a core."""
+"""Rows that are laid out together: enough to keep numpy busy, few enough that its arrays fit a core's cache."""
 RECORD_BYTES_MAX = 1 << 30
-"""A record's own bytes at the most. Arrow's positions are 31 bits."""
+"""Bound of a record's own bytes. Arrow's positions have 31 bits."""
 
 _IN_PLACE_BYTES = 12
 _IN_PLACE = np.dtype({"names": ["size", "low", "high"], "formats": ["<u4", "<u8", "<u4"], "offsets": [0, 4, 12]})
 _REFERENCE = np.dtype([("size", "<u8"), ("buffer", "<u4"), ("position", "<u4")])
-"""The two kinds of binary views. A reference has the first bytes of its value behind a size of four; nobody looks at them here."""
+"""The two kinds of binary views. A reference has the first bytes of its value behind a size of four; this code never reads them."""
 _THREE = np.uint64(3)
 _ALL_BITS = (1 << 64) - 1
 _64 = np.uint64(64)
@@ -57,16 +57,15 @@ def encode_batches(
     Args:
         rows: columns as in `column_schema.SCHEMA`.
         base_offset: of the first row. A column `offset` must agree with it.
-        compression: a codec, its number or its name. A batch that does not shrink is left uncompressed.
-        batch_bytes_max: of one batch before compression, header included. A row that is larger is a batch of its own.
+        compression: a codec, its number or its name. A batch that does not shrink stays uncompressed.
+        batch_bytes_max: of one batch before compression, header included. A larger row is a batch of its own.
         batch_rows_max: rows of one batch.
 
-    Returns:
-        One buffer per batch, each made when it is asked for. Who lets go of one before asking for the next has all of them made in
-        the same memory, which a core's cache holds: faster by a fifth.
+    Returns: One buffer per batch, each made on request. A caller that releases one before it requests the next gets all of them
+        in the same memory, which a core's cache holds: a fifth faster.
 
     Raises:
-        InvalidError: see `take_apart`; INVALID_RECORD where `offset` is not consecutive; MESSAGE_TOO_LARGE above 1 GiB.
+        InvalidError: see `take_apart`; INVALID_RECORD when `offset` is not consecutive; MESSAGE_TOO_LARGE above 1 GiB.
     """
     codec = Codec.named(compression) if isinstance(compression, str) else Codec(compression)
     assert batch_bytes_max > 0 and batch_rows_max > 0, "a batch has room for one row"
@@ -91,7 +90,7 @@ def _check_offsets(offsets: Int64s, base_offset: int) -> None:
 
 
 class Sources:
-    """The buffers that views refer to, and the views of arrays that have their bytes there."""
+    """The buffers to which views refer, and the views of arrays with bytes in them."""
 
     def __init__(self) -> None:
         self.buffers: list[pa.Buffer] = []
@@ -102,7 +101,7 @@ class Sources:
         short = np.flatnonzero(sizes <= _IN_PLACE_BYTES)
         if len(short) * 4 > len(sizes):
             return self._cast(array, sizes)
-        # Arrow would put the first bytes of each value into its view: a look at all of the memory that nobody needs.
+        # Arrow would put the first bytes of each value into its view: a pass over all of the memory for bytes that nothing reads.
         data = array.buffers()[2]
         if data is not None:
             self.buffers.append(data)
@@ -122,7 +121,7 @@ class Sources:
         self.buffers += [buffer for buffer in data if buffer is not None]
         made = np.empty_like(found)
         low, high = made[:, 0], made[:, 1]
-        # What stands in the view of a null is nobody's business; here it must be empty.
+        # The view of a null is undefined; here it must be empty.
         present = (sizes >= 0).view(np.uint8)
         np.multiply(found[:, 0], present, out=low)
         np.multiply(found[:, 1], present, out=high)
@@ -137,7 +136,7 @@ class Sources:
         return np.array([[len(data), len(self.buffers) - 1]], np.uint64)
 
     def join(self, views: Views) -> ArrowArray:
-        """One binary array whose data are the bytes of all views, one behind the other."""
+        """One binary array with the bytes of all views, one behind the other."""
         array = pa.Array.from_buffers(pa.binary_view(), len(views), [None, to_arrow(views), *self.buffers], 0)
         return array.cast(pa.binary())
 
@@ -154,7 +153,7 @@ class _Field:
 
     @property
     def bytes(self) -> Int64s:
-        """The lengths, where null is nothing."""
+        """The lengths, 0 for null."""
         return self.lengths if self.shortest >= 0 else np.maximum(self.lengths, 0)
 
     def varint(self, start: int, end: int) -> _Varint:
@@ -163,12 +162,12 @@ class _Field:
 
 
 class _Records:
-    """What is known of all rows before they are laid out: the sizes of their parts, and the views of their bytes."""
+    """The facts about all rows before they are laid out: the sizes of their parts, and the views of their bytes."""
 
     def __init__(self, columns: Columns) -> None:
         self.timestamps = columns.timestamps
         self.sources = Sources()
-        # The first one's views are taken as they are.
+        # The views of the first one are used unchanged.
         self.value = _Field(columns.value, self.sources)
         self.key = _Field(columns.key, self.sources)
         self.payload = self.key.bytes + self.value.bytes
@@ -181,13 +180,13 @@ class _Records:
             self.header_views = self.sources.views(blobs, self.header_lengths)
             self.payload = self.payload + self.header_lengths
         self.room = self.sources.view(bytes(HEADER_BYTES))
-        """Where a batch's header will be."""
+        """The place of a batch's header."""
         largest = int(self.payload.max())
         if largest > RECORD_BYTES_MAX:
             raise InvalidError(Reason.MESSAGE_TOO_LARGE, f"a record is too large. bytes=`{largest}` max=`{RECORD_BYTES_MAX}`")
 
     def bytes_max(self) -> Int64s:
-        """At most how many bytes each row takes in an uncompressed batch."""
+        """Upper bound of each row's bytes in an uncompressed batch."""
         span = int(self.timestamps.max()) - int(self.timestamps.min())
         overhead = 2 + 5 + _width(2 * span) + _width(2 * len(self.timestamps))
         overhead += _width(2 * max(self.key.longest, 0)) + _width(2 * max(self.value.longest, 0))
@@ -197,7 +196,7 @@ class _Records:
 
 
 def header_bytes(headers: ArrowArray) -> tuple[Int64s, ArrowArray]:
-    """How many headers each row has, and their bytes as they stand in a record behind the count."""
+    """Each row's number of headers, and their bytes as they stand in a record behind the count."""
     counts: Int64s = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     items = headers.flatten()
     if items.null_count or items.field(0).null_count:
@@ -235,7 +234,7 @@ def _split(sizes: Int64s, bytes_max: int, rows_max: int) -> list[int]:
 
 
 def _groups(bounds: list[int]) -> Iterator[list[int]]:
-    """Runs of whole batches that are laid out in one go; each a list of bounds."""
+    """Runs of whole batches that are laid out together; each a list of bounds."""
     first = 0
     for index in range(1, len(bounds)):
         if index == len(bounds) - 1 or bounds[index + 1] - bounds[first] > GROUP_ROWS:
@@ -255,8 +254,8 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
     flat = laid.view(np.complex128)[:, 0]
     position = 0
     bare = record.header_counts is None
-    # Each record brings the empty header list of the one before it, so that it needs no view of its own. The first of a batch does
-    # not, and the last of a batch is given one.
+    # Each record includes the empty header list of the record before it, so that the list needs no view of its own. The first
+    # record of a batch includes none, and the last one gets its own.
     closing = np.array([1 if bare else 0, 0], np.uint64)
     marks = np.empty(len(counts) + 1, np.int64)
     for number, (first, count) in enumerate(zip((firsts - start).tolist(), counts.tolist(), strict=True)):
@@ -274,7 +273,7 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
     base_times = timestamps[firsts - start].tolist()
     max_times = np.maximum.reduceat(timestamps, firsts - start).tolist()
     for number, (first, count) in enumerate(zip(firsts.tolist(), counts.tolist(), strict=True)):
-        # No name for what was made: see `encode_batches`.
+        # The result gets no local name: see `encode_batches`.
         yield _make_batch(
             record.sources.join(laid[marks[number] : marks[number + 1]]),
             codec, base_offset + first, leader_epoch, count, base_times[number], max_times[number],
@@ -284,7 +283,7 @@ def _encode_group(record: _Records, bounds: list[int], base_offset: int, leader_
 def _make_batch(
     joined: ArrowArray, codec: Codec, base_offset: int, leader_epoch: int, count: int, base_time: int, max_time: int
 ) -> memoryview:
-    """The records, which have room for a header before them, with that header, and compressed if it makes them smaller."""
+    """The records with their header in the room before them, compressed if that makes them smaller."""
     data = joined.buffers()[2]
     assert data is not None
     batch = from_arrow(data, np.uint8).data
@@ -381,7 +380,7 @@ class _Varint:
             return
         words = zigzag
         for index in range(1, self.width_max):
-            # What lies above the byte before makes room for that byte's highest bit: a number plus itself is one bit further up.
+            # The bits above the byte before make room for that byte's highest bit: adding a number to itself shifts it by one bit.
             words = words + (words & np.uint64(-1 << 8 * index - 1 & _ALL_BITS))
         if low >= 0 and _width(2 * low) == self.width_max:
             words |= np.uint64(0x80808080808080 & (1 << 8 * (self.width_max - 1)) - 1)
@@ -398,7 +397,7 @@ class _Varint:
 
     @property
     def is_constant(self) -> bool:
-        """Whether there is one word for all rows, and it is known how wide it is."""
+        """True when one word serves all rows and its width is known."""
         return len(self.words) == 1 and isinstance(self.widths, int)
 
 
@@ -417,7 +416,8 @@ def _numbers_before(word: int, width: int) -> _Varint:
 
 
 def _numbered(counts: Int64s, key: _Varint) -> list[_Varint]:
-    """0, 1, ... of each of some batches, one behind the other, and the key's length of each row; in one where all have the same."""
+    """0, 1, ... of each of some batches, one behind the other, and the key's length of each row; in one word where all are
+    equal."""
     largest = int(counts.max())
     if largest > BATCH_ROWS_MAX:
         return [_Varint(np.concatenate([np.arange(count, dtype=np.int64) for count in counts.tolist()])), key]
@@ -448,7 +448,7 @@ class _Entries:
 
     @property
     def _varies(self) -> bool:
-        """Whether rows differ in what was added since the last view."""
+        """True when rows differ in the part that was added since the last view."""
         return not isinstance(self._size, int) or any(words is not None and len(words) > 1 for words in (self._low, self._high))
 
     @property
@@ -461,7 +461,7 @@ class _Entries:
         self._size = self._size + 1
 
     def add(self, varint: _Varint) -> None:
-        """One varint per row. Its words are these entries' from now on."""
+        """Append one varint per row. This object owns its words from now on."""
         self._make_room(varint.width_max)
         crosses = _IN_PLACE_BYTES - self._room > 8
         words = varint.words

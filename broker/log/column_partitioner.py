@@ -22,7 +22,7 @@ def partitions_for_keys(keys: ArrowArray, partitions: int) -> Int64s:
 
 
 def murmur2_of(keys: ArrowArray) -> npt.NDArray[np.uint32]:
-    """`partitioner.murmur2` of each key; anything where it is null."""
+    """`partitioner.murmur2` of each key; undefined for null."""
     sizes = np.maximum(lengths(keys), 0)
     if not len(sizes):
         return np.zeros(0, np.uint32)
@@ -49,7 +49,7 @@ def murmur2_of(keys: ArrowArray) -> npt.NDArray[np.uint32]:
 
 
 def split_by_partition(rows: pa.Table, numbers: Int64s) -> list[tuple[int, pa.Table]]:
-    """The rows of each partition that has some, in the order of the table."""
+    """The rows of each non-empty partition, in the order of the table."""
     order = np.argsort(numbers, kind="stable")
     sorted_numbers = numbers[order]
     cuts = [0, *(np.flatnonzero(np.diff(sorted_numbers)) + 1).tolist(), len(numbers)]

@@ -1,6 +1,6 @@
-"""The columns of history: what a Parquet extent holds, and how any table of that shape is taken apart for numpy.
+"""The columns of history: the content of a Parquet extent, and the conversion of any table of that shape to numpy.
 
-pyarrow and numpy are imported here, at the top: nothing on the way to a broker's first answer may import this module.
+pyarrow and numpy are imported at the top: no module on the way to a broker's first answer may import this one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.runtime.errors import InvalidError, Reason
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 ArrowArray: TypeAlias = Any
-"""A pyarrow array; its stubs know less of the kinds of arrays than they forbid."""
+"""A pyarrow array; the stubs know fewer kinds of arrays than they forbid."""
 _Number = TypeVar("_Number", bound=np.generic)
 
 HEADERS_TYPE: Any = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
@@ -30,19 +30,20 @@ _FIELDS: list[Any] = [
     pa.field("headers", HEADERS_TYPE),
 ]
 SCHEMA = pa.schema(_FIELDS)
-"""What readers give. Writers may leave out `offset` (then: base offset + row number) and `headers`, and give time in any unit."""
+"""The columns that readers return. Writers may omit `offset` (then: base offset + row number) and `headers`, and give time in
+any unit."""
 
 TIMESTAMP_MS_MAX = 1 << 54
-"""Times beyond this, 570,000 years off, are refused: their deltas would not fit the eight bytes that the codec works with."""
+"""Times beyond this, 570,000 years away, are refused: their deltas would not fit the eight bytes of the codec."""
 
 _PER_MS = {"us": 1_000, "ns": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of some rows, each in one piece: times in ms, `key` and `value` as binary, `headers` None where no row has one.
+    """The columns of some rows, each in one piece: times in ms, `key` and `value` as binary, `headers` None when no row has any.
 
-    All arrays have the same length and no offset of their own that a reader of their buffers would have to know.
+    All arrays have the same length, and no offset of their own that a reader of their buffers would need.
     """
 
     timestamps: Int64s
@@ -57,7 +58,7 @@ class Columns:
 
 @lru_cache(maxsize=64)
 def check_columns(schema: pa.Schema) -> None:
-    """Raise InvalidError(INVALID_RECORD) where a file or table of this schema cannot be history; the message names the column."""
+    """Raise InvalidError(INVALID_RECORD) when a file or table of this schema cannot be history; the message names the column."""
     for name in ("timestamp", "key", "value"):
         if schema.get_field_index(name) < 0:
             raise _bad(f"there is no column `{name}`", schema)
@@ -145,7 +146,7 @@ def timestamps_ms(column: ArrowArray) -> Int64s:
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
     values: Int64s = column.view(pa.int64()).to_numpy(zero_copy_only=False)
     if unit in _PER_MS:
-        # Floor, as Kafka's clients and Spark have it: what is before 1970 goes to the millisecond that it lies in.
+        # Floor, as in Kafka's clients and Spark: a time before 1970 belongs to the millisecond that contains it.
         values = values // _PER_MS[unit]
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     limit = TIMESTAMP_MS_MAX if unit != "s" else TIMESTAMP_MS_MAX // 1000

@@ -1,7 +1,7 @@
-"""History as columns: rows of a table to batches and back, and the sum that tells whether two copies hold the same rows.
+"""History as columns: rows of a table to batches and back, and the sum that shows whether two copies hold the same rows.
 
-This is the door to `column_schema.py`, `column_encoder.py`, `column_decoder.py` and `column_checksum.py`. It imports numpy and
-pyarrow: import it where it is used, not at the top of a module on the way to a broker's first answer.
+This module is the entry to `column_schema.py`, `column_encoder.py`, `column_decoder.py` and `column_checksum.py`. It imports
+numpy and pyarrow: import it inside functions, not at the top of a module on the way to a broker's first answer.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _I64 = struct.Struct(">q")
 _OFFSET_HEAD_OLD = struct.Struct(">hq")
 _OFFSET_HEAD = struct.Struct(">hqi")
 _OFFSET_PLAIN = struct.Struct(">hqiBqBBB16s")
-"""A whole value of the current version, without text and with a topic id: what nearly all of them are."""
+"""A whole value of the current version, without text and with a topic id: the form of nearly all of them."""
 
 
 class OffsetKey(NamedTuple):
@@ -47,9 +47,10 @@ class OffsetKey(NamedTuple):
 
 
 class OffsetValue(NamedTuple):
-    """A committed position. Times are ms since the epoch; -1 where there is none.
+    """A committed position. Times are ms since the epoch; -1 for none.
 
-    `topic_id` is the topic that was meant when it was committed: a topic that was deleted and made again under its name is another.
+    `topic_id` identifies the topic at the time of the commit: a topic that was deleted and created again under its name is
+    another one.
     """
 
     offset: int
@@ -62,7 +63,7 @@ class OffsetValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberMetadata:
-    """A member as it is stored. `subscription`: what it sent for the chosen protocol; `assignment`: what its leader gave it."""
+    """A stored member. `subscription`: its metadata for the chosen protocol; `assignment`: the leader's assignment."""
 
     member_id: str
     instance_id: str | None
@@ -76,7 +77,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadata:
-    """A group as it is stored: stable if it has members, else empty. `state_ms`: when it became so, ms since the epoch, or -1."""
+    """A stored group: stable if it has members, else empty. `state_ms`: start of that state, ms since the epoch, or -1."""
 
     protocol_type: str | None
     generation: int
@@ -91,7 +92,7 @@ def encode_offset_key(key: OffsetKey) -> bytes:
 
 
 def offset_key_prefix(group: str, topic: str) -> bytes:
-    """What the keys of a group in a topic begin with; `encode_partition` is the rest."""
+    """The common beginning of a group's keys in a topic; `encode_partition` makes the rest."""
     return b"\x00\x01" + _string(group) + _string(topic)
 
 
@@ -103,7 +104,7 @@ def encode_group_key(group: str) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | str | None:
-    """What a record is about: a position, a group (its id), or None for a kind that is not ours. Raises CorruptError."""
+    """The subject of a record: a position, a group (its id), or None for an unknown kind. Raises CorruptError."""
     reader = _Reader(data)
     kind = reader.int16()
     key: OffsetKey | str
@@ -214,7 +215,7 @@ def decode_group_value(data: bytes) -> GroupMetadata:
 
 
 class _Reader:
-    """A position in a key or value. Every method raises CorruptError where the bytes end too early."""
+    """A cursor in a key or value. Every method raises CorruptError when the bytes end too early."""
 
     __slots__ = ("_data", "_flexible", "_position")
 
@@ -277,7 +278,7 @@ class _Reader:
         return self.take(self.uvarint() - 1 if self._flexible else self.int32())
 
     def count(self) -> int:
-        """Items of an array. Each takes at least one byte, which bounds what a garbled count can cost."""
+        """Items of an array. Each takes at least one byte, which bounds the cost of a garbled count."""
         count = self.uvarint() - 1 if self._flexible else self.int32()
         if not 0 <= count <= len(self._data) - self._position:
             raise _corrupt("states more items than it has bytes for", count)
@@ -297,7 +298,7 @@ class _Reader:
 
 
 def _string(text: str) -> bytes:
-    """Strings come from Kafka requests, whose own limit is the same."""
+    """Strings come from Kafka requests, which have the same limit."""
     data = text.encode()
     assert len(data) <= _STRING_BYTES_MAX, len(data)
     return _I16.pack(len(data)) + data

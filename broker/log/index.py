@@ -1,7 +1,7 @@
-"""Where the batches of one partition stand in the store: packed arrays, never one object per batch.
+"""The places of one partition's batches in the store: packed arrays, never one object per batch.
 
-`BatchIndex` has one row per batch: 24 bytes, invisible to the garbage collector. It is in memory for the chunks that are still
-open; for sealed chunks it is read from the chunk's index section on demand, and only the chunk's extent stays in memory.
+`BatchIndex` has one row per batch: 24 bytes, invisible to the garbage collector. It is in memory for open chunks; for sealed
+chunks it is read from the chunk's index section on demand, and only the chunk's extent stays in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BatchIndex:
         self.positions = array("I")
         self.sizes = array("I")
         self.adders = (self.offsets.append, self.timestamps.append, self.positions.append, self.sizes.append)
-        """What adds a row, column by column, in the order of `add`: for whoever adds many."""
+        """The methods that append to each column, in the order of `add`: for callers that add many rows."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -39,7 +39,7 @@ class BatchIndex:
         self.sizes.append(size_bytes)
 
     def find(self, offset: int, first: int = 0) -> int:
-        """The row of the batch that contains `offset`: the last one whose base is not greater."""
+        """The row of the batch with `offset`: the last one whose base is not greater."""
         return max(bisect_right(self.offsets, offset, first) - 1, first)
 
     def find_timestamp(self, timestamp_ms: int, first: int = 0) -> int | None:
@@ -75,12 +75,12 @@ class BatchIndex:
         return index
 
     def fits(self, size_bytes: int) -> bool:
-        """Whether these can be rows of a chunk of that size: ascending offsets, batches that stand in it behind each other."""
+        """True if these can be rows of a chunk of that size: ascending offsets, batches inside it, one behind the other."""
         if not self.offsets or self.positions[-1] + self.sizes[-1] > size_bytes:
             return False
         return all(map(lt, self.offsets, self.offsets[1:])) and all(map(lt, self.positions, self.positions[1:]))
 
     def drop(self, rows: int) -> None:
-        """Forget the first `rows` rows."""
+        """Drop the first `rows` rows."""
         for column in (self.offsets, self.timestamps, self.positions, self.sizes):
             del column[:rows]

@@ -1,7 +1,7 @@
-"""Which partition a key belongs to: `murmur2(key) % partitions`, bit for bit as Kafka's Java client does it.
+"""The partition of a key: `murmur2(key) % partitions`, bit for bit as Kafka's Java client computes it.
 
-Whoever writes a key (Kafka clients, ours, Spark) must come to the same partition, or the order of that key is lost.
-Source: org.apache.kafka.common.utils.Utils.murmur2 and BuiltInPartitioner.partitionForKey.
+Every writer of a key (Kafka clients, ours, Spark) must compute the same partition, or the order of that key is lost. Source:
+org.apache.kafka.common.utils.Utils.murmur2 and BuiltInPartitioner.partitionForKey.
 """
 
 from __future__ import annotations

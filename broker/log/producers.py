@@ -1,4 +1,4 @@
-"""Idempotent producers of one partition: which sequences came, so that a retry never duplicates (KIP-98, KIP-360).
+"""Idempotent producers of one partition: the sequences that arrived, so that a retry never duplicates (KIP-98, KIP-360).
 
 Theory of operation, per producer id::
 
@@ -6,16 +6,16 @@ Theory of operation, per producer id::
     epoch higher than known         -> sequence must be 0; the window starts anew
     same batch as one in the window -> duplicate: answered with its first offset, nothing is written
     sequence == last + 1            -> accepted (2147483647 is followed by 0)
-    producer not known              -> sequence must be 0: what it sent before is on its way to a lead that was replaced;
-                                       any sequence of one that may have expired (KIP-360)
+    unknown producer                -> sequence must be 0: its earlier batches are on their way to a replaced lead;
+                                       any sequence if its state may have expired (KIP-360)
     anything else                   -> OUT_OF_ORDER_SEQUENCE
 
 A client may have 5 requests in flight. The window has 10 batches: the 5 that may still be on their way to the store, and the 5
-durable ones before them, which are what a checkpoint keeps.
+durable ones before them, which a checkpoint keeps.
 
-Clients that come for one batch each, and never again, are many. So producers are kept as the bytes that a checkpoint has of them,
-43 for one batch, except the few that wrote lately; and of more than `PRODUCERS_MAX` those that were silent the longest are
-forgotten, as if they had expired.
+Many clients write one batch and never return. So producers are kept as the bytes of their checkpoint, 43 for one batch, except
+the few that wrote recently. Above `PRODUCERS_MAX`, the producers that have been silent the longest are dropped as if they had
+expired.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from broker.runtime.errors import CorruptError, InvalidError, Reason
 WINDOW_BATCHES = 10
 SEQUENCE_COUNT = 1 << 31
 PRODUCERS_MAX = 20_000
-"""Producers of one partition: up to 7 MB. To be forgotten while one of its batches may still be sent again, for two minutes with
-clients' defaults, a producer would have to be overtaken by 150 new ones a second, in its partition alone."""
+"""Producers of one partition: up to 7 MB. A producer is dropped while one of its batches may still be repeated (two minutes with
+clients' defaults) only if 150 new ones a second overtake it in its partition."""
 ACTIVE_MAX = 256
 """Producers of one partition that are kept as objects, up to 2 KB each, for quick judgement."""
 FORGOTTEN_AT_ONCE = PRODUCERS_MAX // 16
-"""To find who was silent the longest takes a look at all of them."""
+"""Finding the longest-silent producer takes a pass over all of them."""
 
 _COUNT = struct.Struct("<Iq")
 _HEAD = struct.Struct("<qhqB")
@@ -83,16 +83,16 @@ class ProducerState:
 
     def __init__(self) -> None:
         self._active: dict[int, _Producer] = {}
-        """Up to `ACTIVE_MAX` that wrote lately, and none of `_packed`."""
+        """Up to `ACTIVE_MAX` that wrote recently, and none of `_packed`."""
         self._packed: dict[int, bytes] = {}
         self._end_offset = 0
         """Every base offset in `_packed` is below it."""
         self._forgotten_id_max = -1
-        """The greatest id that was ever forgotten: ids grow, so one above it never was known if it is not."""
+        """The greatest id that was ever dropped: ids grow, so a greater unknown id is new."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing: no producer ever wrote."""
+        """True if no producer ever wrote."""
         return not self._active and not self._packed and self._forgotten_id_max < 0
 
     def check(self, producer_id: int, epoch: int, sequence: int, count: int) -> tuple[int, int] | None:
@@ -138,7 +138,7 @@ class ProducerState:
         )
 
     def record(self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, now_ms: int) -> None:
-        """Remember a batch that was appended."""
+        """Record an appended batch."""
         producer = self._active.get(producer_id) or self._unpack(producer_id)
         if producer is None or producer.epoch != epoch:
             producer = self._activate(producer_id, _Producer(epoch, now_ms))
@@ -149,7 +149,7 @@ class ProducerState:
         window.append((sequence, (sequence + count - 1) % SEQUENCE_COUNT, base_offset, now_ms))
 
     def expire(self, before_ms: int) -> None:
-        """Forget producers that wrote nothing since `before_ms`."""
+        """Drop producers that have not written since `before_ms`."""
         self._pack()
         self._forget([producer_id for producer_id in self._packed if self._seen_ms(producer_id) < before_ms])
 
@@ -160,7 +160,7 @@ class ProducerState:
             yield ProducerInfo(producer_id, epoch, _last(packed)[1], seen_ms)
 
     def encode(self, before_offset: int) -> bytes:
-        """The state as bytes for a checkpoint: only of batches below `before_offset`, the end of what is durable.
+        """The state as bytes for a checkpoint: only batches below `before_offset`, the end of the durable ones.
 
         A batch that is not durable may vanish with this process, and must then not count as a duplicate when it is sent again.
         """
@@ -203,7 +203,7 @@ class ProducerState:
         return None if packed is None else self._activate(producer_id, _Producer.unpack(packed))
 
     def _pack(self) -> None:
-        """Pack all; those that go on writing are unpacked again."""
+        """Pack all; active producers are unpacked again."""
         for producer_id, producer in self._active.items():
             self._packed[producer_id] = producer.pack(producer_id)
             self._end_offset = max(self._end_offset, producer.window[-1][2] + 1)
@@ -228,7 +228,7 @@ def _last(packed: bytes) -> tuple[int, int, int, int]:
 
 
 def _before(packed: bytes, before_offset: int) -> bytes:
-    """A producer with the batches of its window below an offset; empty: none is."""
+    """A producer with the batches of its window below an offset; empty without any."""
     if _last(packed)[2] < before_offset:
         return packed
     producer = _Producer.unpack(packed)

@@ -1,7 +1,7 @@
 """The records inside a RecordBatch v2: build a batch, read its records. No I/O.
 
-The broker never needs this to move data; its clients do, and so does the offsets topic, whose records the broker itself writes.
-Layout: https://kafka.apache.org/documentation/#record. All numbers are zigzag varints but `attributes` (one unused byte)::
+The broker never needs this to move data. Clients do, and so does the offsets topic, whose records the broker writes. Layout:
+https://kafka.apache.org/documentation/#record. All numbers are zigzag varints except `attributes` (one unused byte)::
 
     length, attributes, timestamp delta, offset delta, key length (-1 null), key, value length (-1 null), value,
     header count, then per header: key length, key (UTF-8), value length (-1 null), value
@@ -32,10 +32,10 @@ from broker.runtime.errors import InvalidError, Reason
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
-"""Default bound on the records of one batch once they are decompressed: a hostile batch must not take a reader's memory."""
+"""Default bound of one batch's records after decompression, in bytes: a hostile batch must not exhaust a reader's memory."""
 
 RECORD_OVERHEAD_BYTES_MAX = 36
-"""A record's own bytes beside its key, value and headers: attributes, five varints of at most 5 bytes, the timestamp's of 10."""
+"""A record's bytes besides its key, value and headers: attributes, five varints of at most 5 bytes, the timestamp's of 10."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC = struct.Struct(">I")
@@ -110,7 +110,7 @@ def encode_batch(
 
 
 def is_header_name(name: str) -> bool:
-    """Whether it can be written: UTF-8, or bytes that are not, as they are read."""
+    """True if the name can be written: UTF-8, or the form in which other bytes are read."""
     try:
         name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -119,7 +119,7 @@ def is_header_name(name: str) -> bool:
 
 
 def encoded_bytes_max(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """At most how many bytes a record adds to an uncompressed batch."""
+    """Upper bound of a record's bytes in an uncompressed batch."""
     size = RECORD_OVERHEAD_BYTES_MAX + len(key or b"") + len(value or b"")
     for name, content in headers:
         size += 10 + 4 * len(name) + len(content or b"")
@@ -143,7 +143,7 @@ def iter_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BY
         raise InvalidError(Reason.UNSUPPORTED_COMPRESSION, f"record batch has an unknown codec. codec=`{attributes & CODEC_MASK}`")
     if attributes & CONTROL:
         return
-    # `bytes`: slices of it are the keys and values themselves, and indexing it is cheaper than indexing a view.
+    # `bytes`: its slices are the keys and values themselves, and indexing it is cheaper than indexing a view.
     data = bytes(decompress(Codec(attributes & CODEC_MASK), view[HEADER_BYTES:], decompressed_bytes_max))
     base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
     append_time = header.max_timestamp if attributes & LOG_APPEND_TIME else None
@@ -185,7 +185,7 @@ def iter_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BY
 
 
 def _read_headers(data: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:
-    # Each header takes two bytes or more: a hostile count is refused before anything is made for it.
+    # Each header takes two bytes or more: a hostile count is refused before any allocation.
     if not 0 <= count <= (end - position) // 2:
         raise _corrupt("has a header count that does not fit", count)
     headers: list[tuple[str, bytes | None]] = []
