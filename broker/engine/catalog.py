@@ -1,8 +1,8 @@
-"""The manifest as the engine sees it: a copy that is kept current, and a way to change it.
+"""The manifest for the engine: a current copy, and a way to change it.
 
-Any broker changes the manifest through its `Catalog`. The leader's is `LocalCatalog`, which writes the journal in the store; those
-of other brokers (control/) send their edits to it. Whoever wrote the journal last leads: one that loses a race for a version knows
-that it was replaced.
+Any broker changes the manifest through its `Catalog`. The leader's is `LocalCatalog`, which writes the journal in the store;
+other brokers' catalogs (control/) send their edits to it. The last writer of the journal leads: a broker that loses a race for a
+version has been replaced.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from broker.store.journal import Journal
 
 COMMIT_PAUSE_S = 0.2
 COMMIT_TRIES = 50
-"""About ten seconds of a store that says no; then the caller gets the store's answer."""
+"""Bound of retries against a failing store: about ten seconds; then the caller receives the store's error."""
 
 RECENT_BYTES_MAX = 4 << 20
-"""Commits that are remembered, for brokers that were away for a moment: a snapshot may be much larger."""
+"""Remembered commits, for brokers that were away for a moment; a snapshot may be much larger."""
 
 Applied: TypeAlias = Callable[[Sequence[Edit]], None]
-"""Told of edits that the manifest has just taken in."""
+"""Called with edits that the manifest has just applied."""
 Complete: TypeAlias = Callable[[Manifest, list[Edit]], list[Edit]]
-"""From edits that are about to be committed to those that belong into the same commit."""
+"""From edits that are about to be committed to the edits that belong into the same commit."""
 
 
 class DeposedError(FencedError):
-    """Another broker wrote the journal: this one does not lead any more. Nothing of the commit was done."""
+    """Another broker wrote the journal: this one does not lead any more. The commit had no effect."""
 
 
 class Catalog(Protocol):
-    """`manifest` is this broker's copy: a state that the cluster was in, and the newest that this broker knows."""
+    """`manifest` is this broker's copy: a past or present state of the cluster, and the newest that this broker knows."""
 
     @property
     def manifest(self) -> Manifest: ...
@@ -47,31 +47,33 @@ class Catalog(Protocol):
     async def commit(self, *edits: Edit) -> None:
         """Make edits durable, then visible here, all at once or not at all.
 
-        A caller that is cancelled (its client went away) does not cancel the commit.
+        The cancellation of a caller (its client went away) does not cancel the commit.
 
         Raises:
             FencedError: this broker was replaced and must stop.
             InvalidError: the edits do not fit the state; nothing was changed.
-            RetryError: the store or the leader does not answer. The edits may or may not be in.
+            RetryError: the store or the leader does not answer. The edits may or may not be in effect.
         """
 
     async def settle(self) -> None:
-        """Wait for the commits that are under way, also for one that gave up. Then `manifest` is what the next edit will change.
+        """Wait for the commits under way, including one whose caller gave up. Afterwards the next edit changes `manifest` as it
+        is.
 
-        Raises as `commit`.
+        Raises the errors of `commit`.
         """
 
 
 class LocalCatalog:
-    """The leader's: all that the store holds, after every commit that returned.
+    """The leader's catalog: it covers everything in the store, after every commit that returned.
 
     Args:
-        incarnation_id: on whose behalf `commit` works.
+        incarnation_id: the broker for which `commit` works.
         applied: called with every commit's edits once `manifest` has them.
-        complete: what a commit needs besides its edits.
-        fail: told of an error after which no commit can ever succeed (fenced, store gone, store damaged), whoever asked for it.
-        follow: given the edits that `manifest` has just taken, in order. They may be of a commit whose caller has gone, or was told
-            that the store does not answer: what must agree with the manifest is changed here, not behind `commit`.
+        complete: adds the edits that a commit needs besides its own.
+        fail: called with an error after which no commit can ever succeed (fenced, store gone, store damaged), for any caller.
+        follow: called with the edits that `manifest` has just applied, in order. Their caller may be gone, or may have received
+            an error of the
+            store: state that must agree with the manifest is changed here, not behind `commit`.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class LocalCatalog:
         self._fail = fail
         self._manifest = Manifest()
         self._recent: deque[bytes] = deque()
-        """The newest commits, as they stand in the journal; the last one made `version`."""
+        """The newest commits, in the journal's form; the last one made `version`."""
         self._recent_bytes = 0
         self._retired = False
 
@@ -100,14 +102,14 @@ class LocalCatalog:
         return self._manifest
 
     def retire(self) -> None:
-        """This writer was replaced, and `manifest` is somebody else's now: nothing more is applied to it, whatever is under way.
+        """This writer was replaced, and `manifest` belongs to the next leader's view now: apply nothing more to it.
 
-        A commit that was in time all the same is told by the next leader.
+        The next leader reports a commit that was in time after all.
         """
         self._retired = True
 
     def since(self, version: int) -> list[tuple[int, bytes]] | None:
-        """The commits after a version, each with the version that it made, in order; None where they are not remembered."""
+        """The commits after a version, each with the version that it made, in order; None when they are no longer remembered."""
         count = self.version - version
         if not 0 <= count <= len(self._recent):
             return None
@@ -121,7 +123,7 @@ class LocalCatalog:
 
     @property
     def version(self) -> int:
-        """Of `manifest`."""
+        """The version of `manifest`."""
         return self._journal.version
 
     async def load(self) -> None:
@@ -140,7 +142,7 @@ class LocalCatalog:
         await self.commit_for(self._incarnation_id, edits)
 
     async def commit_for(self, incarnation_id: str, edits: Sequence[Edit]) -> None:
-        """`commit` on behalf of another broker. Errors about the edits are its errors, not this broker's."""
+        """`commit` for another broker. Errors about the edits are its errors, not this broker's."""
         await self._uncancelled(self._commit(incarnation_id, lambda _: edits))
 
     async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
@@ -148,15 +150,16 @@ class LocalCatalog:
         await self._uncancelled(self._commit(self._incarnation_id, make))
 
     async def settle(self) -> None:
-        """Wait for the commits that are under way, also for one that gave up. Then `manifest` is what the next edit will change.
+        """Wait for the commits under way, including one whose caller gave up. Afterwards the next edit changes `manifest` as it
+        is.
 
-        Raises as `commit`.
+        Raises the errors of `commit`.
         """
         await self._uncancelled(self._commit(self._incarnation_id, lambda _: ()))
 
     @staticmethod
     async def _uncancelled(committing: Coroutine[object, object, None]) -> None:
-        # Half of a commit would block all that follow.
+        # Half of a commit would block all later ones.
         await outlast(asyncio.create_task(committing, name="commit"))
 
     async def _commit(self, incarnation_id: str, make: Callable[[Manifest], Sequence[Edit]]) -> None:
@@ -164,7 +167,7 @@ class LocalCatalog:
             self._check_retired()
             try:
                 if (data := self._journal.in_doubt) is not None:
-                    # An earlier commit gave up on a store that did not answer. Only when it is decided can there be another one.
+                    # An earlier commit gave up on a store that did not answer. It must be decided before another one starts.
                     await self._append(data)
                     self._check_retired()
                     self._remember(data)
@@ -198,7 +201,7 @@ class LocalCatalog:
             raise DeposedError(Reason.FENCED, "this broker does not lead the cluster any more")
 
     def _is_done(self, edits: Sequence[Edit]) -> bool:
-        """Whether this is a commit that was sent again, because its answer was lost."""
+        """True for a commit that was sent again because its answer was lost."""
         for edit in edits:
             if isinstance(edit, Committed):
                 return self._manifest.commits.get(edit.incarnation_id, -1) >= edit.number
@@ -229,5 +232,5 @@ class LocalCatalog:
         try:
             await self._journal.snapshot(self._manifest.encode())
         except HeadgateError:
-            # The edits are durable: a snapshot only makes the next start faster, and the next commit tries again.
+            # The edits are durable. A snapshot only makes the next start faster, and the next commit tries it again.
             return

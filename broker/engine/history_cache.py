@@ -1,9 +1,9 @@
-"""Row groups as batches, in memory: which are kept. No I/O.
+"""Decides which row groups stay in memory as batches. No I/O.
 
-A reader takes a row group in several steps. One that is dropped in between is encoded again for the next step, and where many
-partitions are read at a time, each reader would drop what the next one needs, again and again. So what was read to its end goes
-first, then what nobody came back to, then what was made ahead, and what is being read only where nothing else is left. What is made
-ahead takes nobody's place.
+A reader takes a row group in several steps. A group that is dropped in between is encoded again for the next step; with many
+partitions at a time, each reader would drop the group that the next one needs, again and again. So the cache first drops groups
+that were read to their end, then groups to which no reader returned, then groups that were made ahead, and groups under reading
+only when nothing else is left. Groups that are made ahead replace nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 IN_USE_S = 10.0
-"""A reader that has not come again for so long has gone, or has enough to do."""
+"""Time after which a reader that has not returned counts as gone, or as busy."""
 
 
 class EncodedGroup:
@@ -28,7 +28,7 @@ class EncodedGroup:
         self.end = end
         self.size_bytes = sum(len(batch) for batch in batches)
         self.used_s = 0.0
-        """When somebody came for it last."""
+        """Time of the last request for it."""
 
     def find(self, offset: int) -> int:
         """The number of the batch that contains an offset."""
@@ -39,27 +39,27 @@ class HistoryCache:
     """Row groups under any keys. `now_s` is of one clock that never goes back.
 
     Args:
-        bytes_max: of all that is kept.
+        bytes_max: bound of all groups.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.size_bytes = 0
         self.dropped_in_use = 0
-        """Row groups that were dropped while they were read, or not kept because they are larger than all of the cache."""
-        # Each with what goes first at its beginning.
+        """Row groups that were dropped under reading, or not kept because they are larger than the whole cache."""
+        # Each with the next candidate for dropping at its beginning.
         self._ahead: OrderedDict[Hashable, EncodedGroup] = OrderedDict()
-        """Nobody has come for these yet."""
+        """No reader has requested these yet."""
         self._read: OrderedDict[Hashable, EncodedGroup] = OrderedDict()
         self._finished: OrderedDict[Hashable, EncodedGroup] = OrderedDict()
-        """Whoever came last has read them to the end."""
+        """The last reader has read these to the end."""
         self._finished_bytes = 0
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._read or key in self._ahead or key in self._finished
 
     def get(self, key: Hashable, now_s: float) -> EncodedGroup | None:
-        """What is kept under a key, for somebody who reads it now."""
+        """The group under a key, for a reader that reads it now."""
         group = self._read.pop(key, None) or self._ahead.pop(key, None)
         if group is None and (group := self._finished.pop(key, None)) is not None:
             self._finished_bytes -= group.size_bytes
@@ -69,21 +69,21 @@ class HistoryCache:
         return group
 
     def finish(self, key: Hashable) -> None:
-        """Somebody has read it to its end."""
+        """A reader has read the group to its end."""
         group = self._read.pop(key, None)
         if group is not None:
             self._finished[key] = group
             self._finished_bytes += group.size_bytes
 
     def has_room(self, size_bytes: int, now_s: float) -> bool:
-        """Whether so much can be made ahead."""
+        """True if this many bytes can be made ahead."""
         room = self.bytes_max - self.size_bytes + self._finished_bytes
         if self._is_left(now_s):
             room += next(iter(self._read.values())).size_bytes
         return size_bytes <= room
 
     def put(self, key: Hashable, group: EncodedGroup, now_s: float) -> None:
-        """Keep a row group, and drop others for it. One larger than all of the cache is not kept."""
+        """Keep a row group, and drop others for it. A group larger than the whole cache is not kept."""
         assert key not in self, "it is not kept yet"
         if group.size_bytes > self.bytes_max:
             self.dropped_in_use += 1
@@ -105,7 +105,7 @@ class HistoryCache:
         return group
 
     def _is_left(self, now_s: float) -> bool:
-        """Whether there is a row group to which nobody came back."""
+        """True if there is a row group to which no reader returned."""
         return bool(self._read) and now_s - next(iter(self._read.values())).used_s >= IN_USE_S
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Offsets by timestamp. The index says which batch; only that batch is opened, on a cold path."""
+"""Offsets by timestamp. The index names the batch; only that batch is opened, on a cold path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.log.records import Record, iter_records
 
 
 async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first readable record at or after `timestamp_ms`, in offset order; None where there is none."""
+    """(timestamp, offset) of the first readable record at or after `timestamp_ms`, in offset order; None without one."""
     offset = partition.log_start
     while offset < partition.high_watermark:
         begin, end, _ = partition.reach(offset, skip=True)
@@ -33,7 +33,7 @@ async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestam
         if found is None or found >= located.end:
             offset = located.end_offset
             continue
-        # Both before the store is read: rows of an open chunk may leave memory meanwhile.
+        # Both are read before the store: rows of an open chunk may leave memory meanwhile.
         base_offset = max(located.index.offsets[found], offset, partition.log_start)
         next_offset = located.index.offsets[found + 1] if found + 1 < located.end else located.end_offset
         for record in await _records(reader, partition, base_offset):
@@ -44,7 +44,7 @@ async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestam
 
 
 async def max_timestamp(reader: Reader, partition: PartitionLog) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record with the greatest timestamp; None where nothing is readable."""
+    """(timestamp, offset) of the first record with the greatest timestamp; None when no record is readable."""
     start = partition.log_start
     file = reader.file_at(partition, start) if start < partition.high_watermark else None
     if file is not None:
@@ -56,7 +56,7 @@ async def max_timestamp(reader: Reader, partition: PartitionLog) -> tuple[int, i
     if located is None or start >= partition.high_watermark:
         return None
     index, first, end_offset = located.index, located.first, located.end_offset
-    # The first batch may begin below the log's start: what the index says of it may be true of a record that is gone.
+    # The first batch may begin below the log's start: its index row may describe a deleted record.
     cut = index.offsets[first] < start
     known = _greatest_behind(partition, end_offset)
     seen = index.timestamps[first + cut : located.end]

@@ -1,4 +1,4 @@
-"""An index that was lost is made again: it says nothing that its chunk does not say."""
+"""Rebuilds a lost index: it contains nothing that its chunk does not contain."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ YIELD_ROWS = 1000
 
 
 async def rebuild_index(store: Store, incarnation_id: str, chunk: Chunk) -> None:
-    """Put the index of a listed chunk again, from the groups of the chunk. Only for one that is not inline.
+    """Write the index of a listed chunk again, from the groups of the chunk. Only for one that is not inline.
 
     Raises:
-        InvalidError: NOT_FOUND: the chunk is gone, too. CorruptError: it does not have what the manifest says. RetryError.
+        InvalidError: NOT_FOUND: the chunk is gone, too. CorruptError: the chunk differs from the manifest. RetryError.
     """
     assert not chunk.index_inline
     data = await store.get_range(keys.chunk_object(incarnation_id, chunk), 0, chunk.size_bytes)

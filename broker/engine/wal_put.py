@@ -1,11 +1,12 @@
 """The WAL of one incarnation on a store without append (S3): one object per group, put if absent.
 
-Chunk *n* is committed by `put_if_absent(wal/<incarnation>/<n>)`: the put is the commit, and it is the fence. Whoever wants to fence
-this incarnation puts an object of its own at the first number that is free; the put of that number then loses, here, and nothing
-from it on is ever acked, though later numbers may have been stored. Several puts are in flight; acks keep the order of the numbers.
+Chunk *n* is committed by `put_if_absent(wal/<incarnation>/<n>)`: the put is the commit, and it is the fence. To fence this
+incarnation, another broker puts an object of its own at the first free number. The put of that number then loses here, and
+nothing from it on is ever acked, although later numbers may have been stored. Several puts are in flight; acks keep the order of
+the numbers.
 
-A group is cut when `flush_bytes` wait, or `flush_interval_ms` after its first batch came: a PUT costs money and tens of
-milliseconds, so here a timer pays. A put that fails is repeated until it succeeds or the WAL is closed.
+A group is cut when `flush_bytes` wait, or `flush_interval_ms` after its first batch: a PUT costs money and tens of milliseconds,
+so a timer pays here. A failed put is repeated until it succeeds or the WAL is closed.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ RETRY_MS_MAX = 2000
 
 
 class PutWal:
-    """See the module's text. Lives on the loop.
+    """See the module's docstring. Lives on the loop.
 
     Args:
-        puts_max: how many puts are in flight at once; what comes meanwhile waits for the next group.
+        puts_max: bound of puts in flight; batches that arrive meanwhile wait for the next group.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class PutWal:
         self._stored: dict[int, tuple[list[Pending], int, int, int, dict[PartitionLog, tuple[int, int]]]] = {}
         self._next_ack = 0
         self._failing: dict[int, tuple[RetryError, float]] = {}
-        """Puts that failed and are tried again: why, and since when."""
+        """Failed puts that are being repeated: the error, and its first time."""
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -83,7 +84,7 @@ class PutWal:
         return self._acks.durable
 
     def start(self) -> None:
-        """Nothing to start: puts begin with the first batch."""
+        """Do nothing: puts begin with the first batch."""
 
     def append(self, pending: Pending) -> None:
         """Put a batch behind all others. Its bytes must not change until it is durable."""
@@ -200,7 +201,7 @@ class PutWal:
             self._idle.set()
 
     def _note_stall(self) -> None:
-        """Nothing becomes durable as long as the put fails that is to be acked next, whatever becomes of those behind it."""
+        """No record becomes durable while the put that is next in order fails, whatever the result of later puts."""
         self.stalled, self.stalled_since = self._failing.get(self._next_ack, (None, 0.0))
 
     def _fail(self, error: HeadgateError) -> None:
@@ -210,10 +211,10 @@ class PutWal:
         self._idle.set()
 
     async def roll(self, *, cut: bool = False) -> None:
-        """Nothing to do: every group is a chunk."""
+        """Do nothing: every group is a chunk."""
 
     async def close(self) -> None:
-        """Write what waits and stop. Whatever the store refuses now was never acked."""
+        """Write the waiting batches and stop. A batch that the store refuses now was never acked."""
         self._closing = True
         if self._acks.error is None:
             self._due = True

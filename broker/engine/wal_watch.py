@@ -1,8 +1,8 @@
-"""Whether records become durable, looked at from outside of the WAL.
+"""Watches from outside whether records become durable.
 
-A store that refuses raises an error, and the WAL says so by itself (`Wal.stalled`). One that hangs raises nothing, or much later: a
-disk that is frozen, a request that is repeated for half a minute. Clients, /readyz and the leader are to hear of that as well, and
-whoever operates it finds one line in the log when it begins, and one when it is over.
+A store that refuses raises an error, and the WAL reports it (`Wal.stalled`). A store that hangs raises nothing, or much later: a
+frozen disk, a request that is repeated for half a minute. Clients, /readyz and the leader need to know that too, and the log
+gets one line at the beginning and one at the end.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ log = get_logger("wal")
 
 LOOK_S = 1.0
 LOOKS = 5
-"""A WAL is silent when so many looks in a row found records that wait, and none that became durable. Looks and not seconds: in a
-process that was stopped for a while, nothing had the time to become durable."""
+"""A WAL is silent after this many checks in a row that found waiting records, and none that became durable. Checks, not seconds:
+in a process that was stopped for a while, no record had the time to become durable."""
 
 
 class WalWatch:
-    """Looks at a WAL every `LOOK_S`, and sets its `stalled` while it is silent. Lives on the loop."""
+    """Checks a WAL every `LOOK_S`, and sets its `stalled` while it is silent. Lives on the loop."""
 
     def __init__(self, wal: Wal, loop: asyncio.AbstractEventLoop) -> None:
         self._wal = wal
         self._loop = loop
         self._durable = wal.durable_batches
         self._looks = 0
-        """In a row, in which records waited and none became durable."""
+        """Checks in a row with waiting records of which none became durable."""
         self._silence: HeadgateError | None = None
-        """What this one has set, to be taken back by nobody else."""
+        """The error that this watch has set, and that only this watch may clear."""
         self._said_s: float | None = None
-        """Since when the log says that records wait; None: it does not."""
+        """Time since when the log says that records wait; None: it does not."""
         self._timer = loop.call_later(LOOK_S, self._on_timer)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._timer.cancel()
 
     def _on_timer(self) -> None:
@@ -45,7 +45,7 @@ class WalWatch:
         self.look()
 
     def look(self) -> None:
-        """One look."""
+        """One check."""
         wal = self._wal
         durable = wal.durable_batches
         is_silent = durable == self._durable and wal.appended_batches > durable

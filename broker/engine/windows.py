@@ -1,12 +1,12 @@
-"""Windows of one partition on its lead: where readers wait, and what they step over.
+"""Windows of one partition on its lead: the places at which readers wait, and those that they step over.
 
 A window is a range of offsets without live records: a gate's, or one that was kept free for a gate that never came. `held` and
-`open`: history may come, so whoever reads up to it waits there; `filled`: what stands in it is in `PartitionLog.sealed`;
-`released`: readers step over it.
+`open`: history may come, so readers wait there; `filled`: its records are in `PartitionLog.sealed`; `released`: readers step
+over it.
 
-Whoever stands exactly before a window when it opens is either at the end of the log, waiting for live records, or on its way
-through the log. Offsets do not tell; what a reader did before does. One that had come to the end, or had asked for it, is let
-*past* the window, for as long as it does not go back; every other reader waits.
+A reader directly before a window at its opening is either at the end of the log, waiting for live records, or on its way through
+the log. The offset does not tell; the reader's earlier requests do. A reader that had come to the end, or had asked for it,
+passes the window until it goes back; every other reader waits.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Literal
 
 State = Literal["held", "open", "filled", "released"]
 AT_END_S_MAX = 10.0
-"""A reader that came to the end of the log so long ago still counts as being there."""
+"""Time after which a reader that came to the end of the log no longer counts as being there."""
 READERS_MAX = 4096
-"""Readers of one partition that are remembered; more of them are forgotten, the oldest first."""
+"""Remembered readers of one partition; above it, the oldest are dropped."""
 NOBODY = 0
-"""The reader of which nothing is known."""
+"""A reader without history."""
 new_reader = count(1).__next__
-"""A number for a connection or subscription that reads."""
+"""The number of a connection or subscription that reads."""
 
 
 class Window:
-    """One window. `term`: of the leader for whom it is held; `gate_id` "": it is nobody's."""
+    """One window. `term`: of the leader for which it is held; `gate_id` "": it belongs to no gate."""
 
     __slots__ = ("base_offset", "end_offset", "gate_id", "past", "state", "term")
 
@@ -38,7 +38,7 @@ class Window:
         self.state = state
         self.term = term
         self.past: dict[int, int] = {}
-        """Readers that are let past it while nothing is in it yet, and how far they had come: below that they went back."""
+        """Readers that pass it while it is empty, with their largest offset: a request below that means that they went back."""
 
     @property
     def waits(self) -> bool:
@@ -59,7 +59,7 @@ class Windows:
 
     @property
     def end(self) -> int:
-        """Behind the last one; 0 where there is none."""
+        """The end of the last one; 0 without windows."""
         return self.rows[-1].end_offset if self.rows else 0
 
     def add(self, window: Window) -> None:
@@ -84,7 +84,7 @@ class Windows:
         return next((one for one in self.rows if one.waits), None)
 
     def without(self, base_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """The parts of a range of offsets that lie in no window, by offset."""
+        """The parts of a range of offsets outside all windows, by offset."""
         parts: list[tuple[int, int]] = []
         at = max(bisect_right(self._bases, base_offset) - 1, 0)
         for window in self.rows[at:]:
@@ -98,7 +98,7 @@ class Windows:
         return parts
 
     def drop_below(self, offset: int) -> None:
-        """Forget windows that end at or below `offset`."""
+        """Drop windows that end at or below `offset`."""
         count = 0
         while count < len(self.rows) and self.rows[count].end_offset <= offset:
             count += 1
@@ -106,7 +106,7 @@ class Windows:
 
 
 class Readers:
-    """Who is at the end of a partition's log."""
+    """The readers at the end of a partition's log."""
 
     __slots__ = ("_asked", "_at_end")
 
@@ -115,14 +115,14 @@ class Readers:
         self._asked: dict[int, int] = {}
 
     def at_end(self, reader: int, offset: int, now_s: float) -> None:
-        """A reader that asked for what is from `offset` on has everything that there is."""
+        """A reader that asked for records from `offset` on has all existing ones."""
         self._at_end.pop(reader, None)
         self._at_end[reader] = now_s, offset
         if len(self._at_end) > READERS_MAX:
             del self._at_end[next(iter(self._at_end))]
 
     def asked_end(self, reader: int, offset: int) -> None:
-        """A reader asked where the end is, and was told."""
+        """A reader asked for the end, and received it."""
         self._asked.pop(reader, None)
         self._asked[reader] = offset
         if len(self._asked) > READERS_MAX:
@@ -134,11 +134,13 @@ class Readers:
         self._at_end.pop(reader, None)
 
     def standing(self, end_offset: int, base_offset: int, now_s: float, *, is_empty: bool) -> dict[int, int]:
-        """Readers that wait for live records where a window is about to open, and how far they have come.
+        """Readers that wait for live records at the place of a new window, and their offsets.
 
         Args:
-            end_offset: what may be read ends here. base_offset: the window's; what is between the two is on its way to the store.
-            is_empty: the log never had a record: its end is its beginning, and only who asked for the end means the end.
+            end_offset: end of the readable records. base_offset: the window's; records between the two are on their way to the
+                store.
+            is_empty: the log never had a record: its end is its beginning, and only readers that asked for the end are at the
+                end.
         """
         found = {reader: told for reader, told in self._asked.items() if end_offset <= told <= base_offset}
         if not is_empty:

@@ -1,29 +1,30 @@
 """The store: the one seam for durable I/O.
 
 A store holds immutable-or-replaced *objects* under string *keys* (``a/b/c``: no leading slash, no empty, ``.`` or ``..`` parts,
-bytes of ``[A-Za-z0-9._=-]`` and ``/``, lengths as in keys.py). A key is never the directory of another, as ``a`` of ``a/b``:
-memory and directories refuse that with InvalidError, S3 cannot tell. What every implementation guarantees:
+bytes of ``[A-Za-z0-9._=-]`` and ``/``, lengths as in keys.py). A key is never the directory of another, such as ``a`` of
+``a/b``: memory and directories refuse that with InvalidError, S3 cannot tell. Every implementation guarantees:
 
 - **put_if_absent is the only coordination primitive.** Of any number of concurrent calls for one key, in any number of
-  processes, at most one returns True, and after it returned True every `get` anywhere returns exactly its bytes until
-  `delete`. False means that the key exists. An error means *unknown*: the object may or may not be there.
-- A returned `put` or `put_if_absent` is **durable**: it survives the loss of the process and, as far as the medium can tell,
-  of the machine.
+  processes, at most one returns True, and after it returned True every `get` anywhere returns exactly its bytes until `delete`.
+  False means that the key exists. An error
+  means *unknown*: the object may or may not be there.
+- A returned `put` or `put_if_absent` is **durable**: it survives the loss of the process and, as far as the medium can tell, of
+  the machine.
 - Read after write, for `get`, `get_range` and `list` alike. No partial object is ever visible.
-- `list` returns keys in byte order. `delete` of what is not there is not an error.
+- `list` returns keys in byte order. `delete` of a missing object is not an error.
 
-What it does not guarantee:
+It does not guarantee:
 
 - renames, appends, conditional replacement, or times that agree between machines;
-- that an operation which raised `RetryError` or was cancelled had no effect, nor that it will not have it *later*: a request that
-  timed out may still be under way. `put_if_absent` is safe against that; a key that is written by `put` should therefore get one
-  content only, or contents of which any may come last;
+- that an operation which raised `RetryError` or was cancelled had no effect, or will have none *later*: a request that timed out
+  may still be under way. `put_if_absent` is safe against that. A key that is written by `put` should therefore get one content
+  only, or contents of which any may come last;
 - that `data` is no longer read after a cancelled call: keep it unchanged until `close`;
 - that a `delete` survives the loss of the machine: the object may be there again;
-- that a listing which takes several requests shows one instant. A key that was there throughout is in it.
+- that a listing of several requests shows one instant. It contains every key that existed throughout.
 
-Errors: `InvalidError(NOT_FOUND)` from `get`/`get_range`, `InvalidError(INVALID_REQUEST)` for what cannot be a key, prefix or range;
-`RetryError(STORE_UNAVAILABLE | STORE_FULL)` when trying again may help; `FatalError(STORE_MISCONFIGURED)` when it will not (no such
+Errors: `InvalidError(NOT_FOUND)` from `get`/`get_range`, `InvalidError(INVALID_REQUEST)` for an illegal key, prefix or range;
+`RetryError(STORE_UNAVAILABLE | STORE_FULL)` when a retry may help; `FatalError(STORE_MISCONFIGURED)` when it will not (no such
 bucket, no permission, vanished directory); `ClosedError` after `close`.
 """
 
@@ -46,16 +47,16 @@ class ObjectInfo:
 
 
 class Store(Protocol):
-    """Objects under keys. See the module's text for what is guaranteed."""
+    """Objects under keys. The module's docstring has the guarantees."""
 
     @property
     def url(self) -> str:
-        """Where it is, as a user would write it; without credentials."""
+        """The store's address in the user's form, without credentials."""
         ...
 
     @property
     def appender(self) -> Appender | None:
-        """The optional append capability, or None where objects can only be written whole (S3)."""
+        """The optional append capability, or None when objects can only be written whole (S3)."""
         ...
 
     async def put_if_absent(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
@@ -79,19 +80,19 @@ class Store(Protocol):
         ...
 
     async def delete(self, key: str) -> None:
-        """Remove an object; removing what is not there is fine."""
+        """Remove an object; removing a missing one is fine."""
         ...
 
     async def close(self) -> None:
-        """Give back threads and sockets. The store must not be used afterwards."""
+        """Close threads and sockets. The store must not be used afterwards."""
         ...
 
 
 class Readable(Protocol):
-    """Objects that are only read: somebody else's, or a store's."""
+    """Objects that are only read: of a foreign place, or of a store."""
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """As `Store.get_range`."""
+        """See `Store.get_range`."""
         ...
 
     async def close(self) -> None: ...
@@ -102,9 +103,9 @@ class Files(Protocol):
     """The optional capability of stores whose objects are files."""
 
     async def open_file(self, key: str) -> int | None:
-        """A descriptor of an object, for another process to read from; None where there is no file. Whoever asked closes it.
+        """A descriptor of an object, for another process to read from; None without a file. The caller closes it.
 
-        Raises as `Store.get_range`.
+        Raises the errors of `Store.get_range`.
         """
         ...
 
@@ -122,7 +123,7 @@ class Appender(Protocol):
         ...
 
     def exists(self, key: str) -> bool:
-        """Whether an object stands under `key`: the fence check, after every write."""
+        """True if an object exists under `key`: the fence check, after every write."""
         ...
 
 
@@ -135,10 +136,10 @@ class AppendFile(Protocol):
         ...
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write all of `buffers`, one behind the other, at `position`; durable on return as `wal.fsync` has it.
+        """Write all of `buffers`, one behind the other, at `position`; durable at return according to `wal.fsync`.
 
-        Where `alignment_bytes` > 1 there is exactly one buffer. After an error the same call may be repeated; the bytes of the
-        range are undefined until one succeeds. Raises RetryError, FatalError.
+        When `alignment_bytes` > 1 there is exactly one buffer. After an error the same call may be repeated; the bytes of the
+        range are undefined until one call succeeds. Raises RetryError, FatalError.
         """
         ...
 

@@ -2,20 +2,21 @@
 
 Theory of operation::
 
-    <prefix>/edit/<version>        what led from version - 1 to version; 20 digits, from 1
+    <prefix>/edit/<version>        the change from version - 1 to version; 20 digits, from 1
     <prefix>/snapshot/<version>    the whole state at a version
 
 The state at version v is any snapshot at p <= v and the edits p+1 ... v. A writer appends by creating the edit behind the newest
-one it knows: of any number of writers one wins, the others get LostRaceError, and load again if they may go on at all.
+one it knows: of any number of writers one wins. The others get LostRaceError, and load again if they may continue at all.
 
-*Ours or another's.* Every edit carries a name that only one call of one writer has, so that two writers who write the same bytes
-are still told apart. When `put_if_absent` fails without saying what it did, the edit may or may not be there; the same call made
-again finds out by that name.
+*Own or foreign.* Every edit carries a name that only one call of one writer has, so two writers with the same bytes can still be
+told apart. When `put_if_absent` fails without a clear result, the edit may or may not be there; the same call, made again, finds
+out by that name.
 
-*What deleting does.* An edit that was deleted can be created once more, by a writer that slept since before; it must not believe
-that it won. Therefore an edit is deleted only when two snapshots at or above it exist, and of the snapshots at least the newest two
-are kept. So whoever finds two snapshots above v knows nothing about v + 1 any more, and whoever finds fewer knows that nothing
-above v was ever deleted. Both who appended v + 1 and who loaded the edits above v look, after the fact; no clock is involved.
+*Deletion.* A deleted edit can be created once more, by a writer that slept since before; it must not believe that it won.
+Therefore an edit is deleted only when two snapshots at or above it exist, and at least the newest two snapshots are kept. A
+process that finds two snapshots above v therefore knows nothing about v + 1 any more, and a process that finds fewer knows that
+nothing above v was ever deleted. Both the writer that appended v + 1 and the reader that loaded the edits above v check this
+afterwards; no clock is involved.
 
 An object is one line of ASCII, for a person with `cat`, then the data::
 
@@ -37,14 +38,14 @@ from broker.store.interface import Store
 from broker.store.keys import check_key, number_of, numbered
 
 FORMAT_VERSION = 1
-"""Of the line above the data. A newer one is refused."""
+"""Format of the line above the data. A newer one is refused."""
 SNAPSHOT_BYTES_MIN = 64 << 10
 """A snapshot is not worth its put before the edits since the last one have this size together."""
 SNAPSHOT_EDITS_MAX = 1000
-"""Edits that a load reads at the most, each with a request of its own: about two seconds on S3."""
+"""Bound of edits that a load reads, each with a request of its own: about two seconds on S3."""
 PARALLEL_REQUESTS_MAX = 16
 LOAD_TRIES = 10
-"""A load begins again when two snapshots were made while it ran; ten times in a row means a writer gone wild."""
+"""A load starts again when two snapshots were made while it ran; ten times in a row means a writer out of control."""
 
 _LISTING_KEYS = 1000
 _T = TypeVar("_T")
@@ -71,13 +72,13 @@ class _Pending:
 
 
 class Journal:
-    """One process's view of a journal. Its calls are not to overlap, except that `snapshot` may run beside `append`.
+    """One process's view of a journal. Its calls must not overlap, except that `snapshot` may run beside `append`.
 
     Args:
         prefix: of its keys, without a slash at the end.
-        snapshots_kept: how many snapshots stay when older ones are deleted; at least 2. With them stay all edits that lead from
-            the oldest of them to the present.
-        writer: a name without spaces that no other writer of this journal ever has; by default random.
+        snapshots_kept: number of snapshots that stay when older ones are deleted; at least 2. All edits from the oldest of them
+            to the present stay too.
+        writer: a name without spaces, unique among all writers of this journal; by default random.
     """
 
     def __init__(self, store: Store, prefix: str, *, snapshots_kept: int = 2, writer: str | None = None) -> None:
@@ -91,7 +92,7 @@ class Journal:
         assert self._writer and not set(self._writer) & set(" \n"), self._writer
         self._appended = 0
         self._pending: _Pending | None = None
-        """An append of which it is not known whether it happened."""
+        """An append whose result is unknown."""
         self.version = 0
         """The newest version that this process knows; 0 is the empty journal."""
         self._snapshot_bytes = 0
@@ -100,18 +101,18 @@ class Journal:
 
     @property
     def in_doubt(self) -> bytes | None:
-        """The data of an append that raised RetryError or was cancelled; the next append must be of the same data."""
+        """The data of an append that raised RetryError or was cancelled; the next append must have the same data."""
         return None if self._pending is None else self._pending.data
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether a snapshot now costs no more than the edits before it did, so that all writing stays within twice their bytes."""
+        """True if a snapshot now costs no more than the edits before it did, so that all writing stays within twice their bytes."""
         if len(self._edits_bytes) >= SNAPSHOT_EDITS_MAX:
             return True
         return sum(self._edits_bytes) > max(SNAPSHOT_BYTES_MIN, self._snapshot_bytes)
 
     async def load(self) -> Loaded:
-        """Read the newest version; `append` goes on from it.
+        """Read the newest version; `append` continues from it.
 
         Raises:
             CorruptError: an edit or a snapshot is damaged or missing. The message names it.
@@ -132,9 +133,10 @@ class Journal:
         """Write the next version, durably, and return its number.
 
         Raises:
-            LostRaceError: another writer wrote this version; or so many versions were written meanwhile that nobody can tell any
-                more who wrote this one. Load before anything else.
-            RetryError: not known whether it was written, as after a cancellation. Call again with the same data, or load.
+            LostRaceError: another writer wrote this version; or so many versions were written meanwhile that its writer can no
+                longer be determined. Load before anything else.
+            RetryError: it is unknown whether the version was written, as after a cancellation. Call again with the same data, or
+                load.
         """
         pending = self._pending
         if pending is None:
@@ -150,7 +152,7 @@ class Journal:
             except InvalidError as error:
                 if error.reason is not Reason.NOT_FOUND:
                     raise
-                name = ""  # it was there, and was deleted as an old one is
+                name = ""  # it was there, and was deleted with other old edits
             if name != pending.name:
                 self._pending = None
                 raise LostRaceError(Reason.FENCED, f"another writer wrote this version. key=`{key}`")
@@ -163,12 +165,12 @@ class Journal:
         return pending.version
 
     async def snapshot(self, data: bytes) -> int:
-        """Write the whole state of the version that is current when this is called, and return it. Then delete what is old.
+        """Write the whole state of the version that is current at the call, and return it. Then delete old objects.
 
-        Whoever is at the same version has the same state, so it does not matter whose snapshot it is.
+        All processes at one version have the same state, so it does not matter which one writes the snapshot.
 
         Raises:
-            RetryError: it may or may not be there, or old objects remain; the next snapshot does what this one did not.
+            RetryError: the snapshot may or may not be there, or old objects remain; the next snapshot completes the work.
         """
         version = self.version
         covered = len(self._edits_bytes)
@@ -180,7 +182,7 @@ class Journal:
         return version
 
     async def _load(self) -> Loaded | None:
-        """One attempt; None if it has to begin again."""
+        """One attempt; None if it has to start again."""
         snapshots = await self._versions(self._snapshots)
         base = snapshots[-1] if snapshots else 0
         try:
@@ -205,7 +207,8 @@ class Journal:
         return Loaded(base + len(edits), snapshot, edits)
 
     async def _prove(self, version: int) -> None:
-        """An edit below the newest was not listed. It may be there: a listing is no single instant. Else raises CorruptError."""
+        """An edit below the newest was not listed. It may exist, because a listing is no single instant. Otherwise raises
+        CorruptError."""
         try:
             await self._get_edit(version)
         except InvalidError as error:
@@ -219,9 +222,9 @@ class Journal:
         return _decode("edit", key, version, await self._store.get(key))[1]
 
     async def _is_forgotten(self, version: int) -> bool:
-        """Whether the edit of `version` may have been deleted already: two snapshots stand at it or above.
+        """True if the edit of `version` may have been deleted already: two snapshots exist at it or above.
 
-        Once that is so it stays so. A listing of so few keys is one instant (one page of S3, one getdents(2) of a directory).
+        Once true, this stays true. A listing of so few keys is one instant (one page of S3, one getdents(2) of a directory).
         """
         above = await self._store.list(self._snapshots, self._snapshot_key(version - 1), 2)
         return len(above) == 2
@@ -233,7 +236,7 @@ class Journal:
         oldest = snapshots[-self._snapshots_kept]
         edits = await self._versions(self._edits, up_to=oldest)
         await _gather(lambda version: self._store.delete(self._edit_key(version)), edits)
-        # Snapshots last: an old one without its edits is still right, edits that nobody can begin to read are rubbish.
+        # Snapshots last: an old one without its edits is still right; edits without a snapshot to start from are rubbish.
         old = snapshots[: -self._snapshots_kept]
         await _gather(lambda version: self._store.delete(self._snapshot_key(version)), old)
 

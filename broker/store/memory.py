@@ -1,8 +1,8 @@
-"""A store in memory, for tests: stricter than S3 and than a file system, so that what works on it works on both.
+"""A store in memory, for tests: stricter than S3 and than a file system, so that code that works on it works on both.
 
-It copies what comes in and what goes out, refuses what any other store refuses, gives other tasks a turn at every call (whoever
-counts on two calls being one step finds out here), and knows when it was closed. With `alignment_bytes` its append files refuse
-what O_DIRECT refuses. Several stores over one `MemoryObjects` are several processes over one directory.
+It copies its inputs and outputs, refuses all input that any other store refuses, gives other tasks a turn at every call (which
+exposes code that relies on two calls being one step), and knows when it was closed. With `alignment_bytes` its append files
+refuse all that O_DIRECT refuses. Several stores over one `MemoryObjects` are several processes over one directory.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class MemoryObjects:
 
 
 class MemoryStore:
-    """See the module's text.
+    """See the module's docstring.
 
     Args:
-        objects: the medium, shared with other stores; by default one of its own.
-        append: whether it has an `appender`, as a directory has and S3 has not.
+        objects: the medium, shared with other stores; by default its own.
+        append: True gives it an `appender`, which a directory has and S3 has not.
         alignment_bytes: of its append files.
     """
 

@@ -9,7 +9,7 @@ from broker.store.memory import MemoryStore
 
 
 class NullStore(MemoryStore):
-    """A MemoryStore whose append files drop what they are given."""
+    """A MemoryStore whose append files drop all bytes."""
 
     @property
     def url(self) -> str:
@@ -34,10 +34,10 @@ class _NullAppendFile:
         return 1
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Everything is as durable as it will ever be."""
+        """Do nothing: nothing here is durable."""
 
     def truncate(self, size_bytes: int) -> None:
-        """Nothing to cut."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""

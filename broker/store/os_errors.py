@@ -1,4 +1,4 @@
-"""What an operating system's error means to the caller of a store: one table for all file operations."""
+"""The meaning of an operating system's error for the caller of a store: one table for all file operations."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NoReturn
 
 from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
 
-# The disk is full for now: whoever frees space heals it. EFBIG is a full disk too, seen from a process with a file size limit.
+# The disk is full for now: freeing space cures it. EFBIG is a full disk too, for a process with a file size limit.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
-# An operator must act, and the process must not go on as if nothing had happened:
-#   EROFS   the kernel turns a disk read-only when it fails; it stays so until somebody remounts it.
-#   EACCES  and EPERM: permissions do not change by waiting; EPERM is also link(2) on a file system without hard links.
-#   ENOTDIR ELOOP: something that is no directory, or a symlink, stands where the store's own directory stood.
+# An operator must act, and the process must not continue as if nothing had happened:
+#   EROFS   the kernel makes a failing disk read-only; it stays so until an operator remounts it.
+#   EACCES  and EPERM: waiting does not change permissions; EPERM is also link(2) on a file system without hard links.
+#   ENOTDIR ELOOP: the path of the store's directory is not a directory, or a symlink.
 #   EXDEV   another file system is mounted inside the store: link(2) and rename(2) cannot reach it.
-#   EINVAL, EOPNOTSUPP, ENOSYS: the file system lacks an operation that the store cannot do without.
+#   EINVAL, EOPNOTSUPP, ENOSYS: the file system lacks an operation that the store needs.
 _MISCONFIGURED = {
     errno.EROFS: "the disk is read-only",
     errno.EACCES: "permission is denied",
@@ -32,11 +32,11 @@ _MISCONFIGURED = {
 def store_error(error: OSError, what: str, where: str) -> HeadgateError:
     """The product's error for an OSError.
 
-    Everything that is not known to stay wrong may heal (EIO of a network disk, ESTALE, EMFILE, ENOMEM) and is a RetryError: the
-    caller's own deadline bounds how long that is believed.
+    All other errors may heal (EIO of a network disk, ESTALE, EMFILE, ENOMEM) and become RetryError; the caller's own deadline
+    bounds the retries.
 
     Args:
-        what: what was being done, as the beginning of a sentence.
+        what: the failed action, as the beginning of a sentence.
         where: the path or key.
     """
     code = error.errno if error.errno is not None else 0

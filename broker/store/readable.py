@@ -1,4 +1,4 @@
-"""A directory of somebody else, from which objects are read. Nothing is ever written there."""
+"""A foreign directory, from which objects are read. Nothing is ever written there."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class ReadableDirectory:
-    """Files below `root`, which may itself be a symbolic link; below it none is followed.
+    """Files below `root`, which may itself be a symbolic link; below it no link is followed.
 
-    Raises FatalError(STORE_MISCONFIGURED) where it is no directory.
+    Raises FatalError(STORE_MISCONFIGURED) when it is not a directory.
     """
 
     def __init__(self, root: str) -> None:
@@ -28,18 +28,18 @@ class ReadableDirectory:
             raise FatalError(Reason.STORE_MISCONFIGURED, f"this is not a directory on the broker's machine. path=`{self._root}`")
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """As `Store.get_range`."""
+        """See `Store.get_range`."""
         check_key(key)
         check_range(start, length)
         return await asyncio.get_running_loop().run_in_executor(None, self._read, key, start, length)
 
     async def open_file(self, key: str) -> int:
-        """As `Files.open_file`."""
+        """See `Files.open_file`."""
         check_key(key)
         return await asyncio.get_running_loop().run_in_executor(None, self._open, key)
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is held open."""
 
     def _read(self, key: str, start: int, length: int) -> bytes:
         descriptor = self._open(key)
@@ -67,7 +67,7 @@ class ReadableDirectory:
                 raise not_found(key)
             return found
         except OSError as error:
-            # ELOOP: a symbolic link. As for a directory in the place of a file, there is no such object.
+            # ELOOP is a symbolic link. It counts as a missing object, like a directory in the place of a file.
             if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError) or error.errno == errno.ELOOP:
                 raise not_found(key) from error
             raise_store_error(error, "reading", key)

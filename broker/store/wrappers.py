@@ -1,4 +1,4 @@
-"""What a store gets by being wrapped: patience and counters. A wrapper is a Store itself; the appender passes through as it is."""
+"""Wrappers of a store: retries and counters. A wrapper is a Store itself; the appender passes through unchanged."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from broker.store.keys import views
 RETRY_PAUSE_S_MIN = 0.05
 RETRY_PAUSE_S_MAX = 2.0
 RETRY_DEADLINE_S = 20.0
-"""Shorter than what clients wait (30 s), so that they hear the store's own reason."""
+"""Shorter than clients' time-outs (30 s), so that they receive the store's own reason."""
 
 _T = TypeVar("_T")
 
 
 class RetryingStore:
-    """Repeats what failed with RetryError, with growing random pauses, until a deadline; then raises the last error.
+    """Repeats calls that failed with RetryError, with growing random pauses, until a deadline; then raises the last error.
 
-    `put_if_absent` that failed and then finds the key taken reads the object: if its bytes are ours, the failed call had created
-    it, and the answer is True. Who lets several writers contend for a key therefore gives each of them other bytes.
+    When `put_if_absent` fails and then finds the key taken, the wrapper reads the object: if its bytes are ours, the failed call
+    had created it, and the answer is True. Writers that contend for a key must therefore write different bytes.
 
     Args:
         sleep: waits for some seconds.
@@ -101,7 +101,7 @@ class RetryingStore:
 
     async def pause(self, failed: int, until_s: float) -> bool:
         """Wait after the `failed`-th failure (from 1). False: the deadline `until_s` would pass."""
-        # Full jitter, from nothing to all of it: whoever failed together does not come back together.
+        # Full jitter, from nothing to all of it: callers that failed together do not return together.
         ceiling = min(self._pause_s_max, self._pause_s_min * 2.0 ** min(failed - 1, 30))
         pause_s = self._random() * ceiling
         if self._clock.monotonic() + pause_s >= until_s:
@@ -135,7 +135,7 @@ class _Attempts:
 
 @dataclass(slots=True)
 class OperationCounts:
-    """Of one operation, since the start. `seconds` is the sum of all calls' times, with those that failed."""
+    """Counters of one operation since the start. `seconds` is the sum of all calls' times, including failed calls."""
 
     calls: int = 0
     errors: int = 0
@@ -198,7 +198,7 @@ class MeteredStore:
         return data
 
     async def open_file(self, key: str) -> int | None:
-        """See Files. What is read from it is not counted here."""
+        """See Files. Reads from it are not counted here."""
         if not isinstance(self._store, Files):
             return None
         return await self._count("open_file", self._store.open_file(key))
