@@ -17,8 +17,6 @@ from broker.runtime import config
 from broker.runtime.config import Settings
 from broker.runtime.errors import InvalidError, Reason
 
-README = Path(__file__).parents[2] / "README.md"
-
 
 def test_defaults_are_valid() -> None:
     assert Settings.load([], {}) == Settings()
@@ -136,10 +134,6 @@ def test_every_setting_says_what_it_is_and_in_which_unit(item: object) -> None:
     assert len(about.metadata["documentation"]) > 10
     assert (about.metadata["kind"] == "duration") == about.name.endswith("_ms")
     assert (about.metadata["kind"] == "size") == ("_bytes" in about.name)
-
-
-def test_the_readme_documents_every_setting() -> None:
-    assert config.markdown_table() in README.read_text(encoding="utf-8"), "paste config.markdown_table() into README.md"
 
 
 def test_help_documents_every_setting() -> None:
