@@ -34,7 +34,7 @@ up: $(STAMP) ## run a local broker until Ctrl-C; the store is ./headgate-data
 	@$(BIN)/headgate up $(UP_FLAGS)
 
 demo: $(STAMP) ## a flood of real flights: Dagster, Spark, brokers 1 to 3 to 1, live traffic throughout (DEMO_FLAGS=--keep)
-	@$(BIN)/python -m assets.demo $(DEMO_FLAGS)
+	@$(BIN)/python -m headgate.assets.demo $(DEMO_FLAGS)
 
 ui: $(STAMP) ## Dagster's web page and daemon for your floods, until Ctrl-C; its state is ./.dagster
 	@mkdir -p .dagster && { test -f .dagster/dagster.yaml || cp assets/deploy/dagster.yaml .dagster/; }
@@ -50,7 +50,7 @@ chaos: $(STAMP) ## rounds of faults for a cluster, judged by `headgate verify`: 
 	@$(BIN)/python -m tests.chaos $(CHAOS_FLAGS)
 
 simulate: $(STAMP) ## 1,000 lives of a simulated cluster, each from a seed that can be run again
-	@$(BIN)/python -m broker.testing.simulate $(SIMULATE_FLAGS)
+	@$(BIN)/python -m headgate.broker.testing.simulate $(SIMULATE_FLAGS)
 
 lint: $(STAMP) ## ruff, mypy --strict, and the import contracts
 	@$(BIN)/ruff check

@@ -12,7 +12,7 @@
     )
     defs = flood_definitions([flood])
 
-`assets.floods.parse` makes the same from ten lines of YAML.
+`headgate.assets.floods.parse` makes the same from ten lines of YAML.
 """
 
 # Dagster reads annotations at run time, so they are not postponed here.
@@ -24,18 +24,18 @@ from typing import Any
 
 import dagster as dg
 
-from assets.floods.model import Flood, Partitions
-from assets.floods.plan import Plan, covered, deviation
-from assets.floods.windows import KEY_FORMATS, Occurrence, newest_key, occurrences
-from assets.lease import LEASES
-from assets.metadata import against_always_on, members_table, partition_metadata, plan_metadata, short_keys, table
-from assets.owners import FLOOD_TAG, HOLD_UNTIL_TAG, OCCURRENCE_TAG, occurrence_id
-from assets.plot import markdown
-from assets.progress import throttled
-from assets.recorder import RECORDERS, broker_seconds, peak
-from assets.resources import ClusterResource, FleetResource, SparkResource
-from assets.sensors import BROKERS, cluster_sensors
-from assets.steps import (
+from headgate.assets.floods.model import Flood, Partitions
+from headgate.assets.floods.plan import Plan, covered, deviation
+from headgate.assets.floods.windows import KEY_FORMATS, Occurrence, newest_key, occurrences
+from headgate.assets.lease import LEASES
+from headgate.assets.metadata import against_always_on, members_table, partition_metadata, plan_metadata, short_keys, table
+from headgate.assets.owners import FLOOD_TAG, HOLD_UNTIL_TAG, OCCURRENCE_TAG, occurrence_id
+from headgate.assets.plot import markdown
+from headgate.assets.progress import throttled
+from headgate.assets.recorder import RECORDERS, broker_seconds, peak
+from headgate.assets.resources import ClusterResource, FleetResource, SparkResource
+from headgate.assets.sensors import BROKERS, cluster_sensors
+from headgate.assets.steps import (
     Run,
     artifacts,
     changed_since,

@@ -14,11 +14,11 @@ from pathlib import Path
 import dagster as dg
 from pydantic import ValidationError
 
-from assets.build import flood_definitions
-from assets.floods.model import Flood
-from assets.floods.parse import parse_all
-from assets.resources import ClusterResource, FleetResource, SparkResource
-from broker.runtime.errors import InvalidError, Reason
+from headgate.assets.build import flood_definitions
+from headgate.assets.floods.model import Flood
+from headgate.assets.floods.parse import parse_all
+from headgate.assets.resources import ClusterResource, FleetResource, SparkResource
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 DEFAULT_FILE = Path(__file__).with_name("floods.yaml")
 _FLEET = {

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.errors import HeadgateError
 
 BEATS_PER_TTL = 3
 """Renewals in one time-to-live: one or two may be lost."""

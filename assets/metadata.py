@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.floods.plan import Plan
-from assets.resources import ClusterResource
+from headgate.assets.floods.plan import Plan
+from headgate.assets.resources import ClusterResource
 
 if TYPE_CHECKING:
-    from pipelines.certificate import Certificate
+    from headgate.pipelines.certificate import Certificate
 
 
 def partition_metadata(certificate: Certificate) -> dict[str, Any]:

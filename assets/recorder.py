@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.errors import HeadgateError
 
 if TYPE_CHECKING:
-    from broker.client.control import ClusterView, DesiredBrokers
+    from headgate.broker.client.control import ClusterView, DesiredBrokers
 
 INTERVAL_S = 1.0
 SAMPLES_MAX = 100_000

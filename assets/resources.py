@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import dagster as dg
 from pydantic import Field
 
-from assets.loop import call
+from headgate.assets.loop import call
 
 if TYPE_CHECKING:
-    from assets.fleets.interface import Fleet
-    from assets.floods.model import Flood
-    from assets.floods.windows import Window
-    from broker.client import Gate, TopicDescription
-    from broker.client.control import ClusterView, DesiredBrokers, Reservation
-    from pipelines.certificate import Certificate
-    from pipelines.progress import Progress
+    from headgate.assets.fleets.interface import Fleet
+    from headgate.assets.floods.model import Flood
+    from headgate.assets.floods.windows import Window
+    from headgate.broker.client import Gate, TopicDescription
+    from headgate.broker.client.control import ClusterView, DesiredBrokers, Reservation
+    from headgate.pipelines.certificate import Certificate
+    from headgate.pipelines.progress import Progress
 
     Backfiller: TypeAlias = Callable[[Window, Callable[[Progress], None]], Certificate]
 
@@ -75,8 +75,8 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def topic(self, name: str) -> TopicDescription | None:
         """A topic, or None if it does not exist."""
-        from broker.client import Admin
-        from broker.runtime.errors import InvalidError, Reason
+        from headgate.broker.client import Admin
+        from headgate.broker.runtime.errors import InvalidError, Reason
 
         async def work() -> TopicDescription | None:
             async with Admin(self.address, timeout_ms=CALL_MS) as admin:
@@ -91,8 +91,8 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def create_topic(self, name: str, partitions: int | None, config: Mapping[str, str]) -> None:
         """Create a topic, unless another client just did."""
-        from broker.client import Admin
-        from broker.runtime.errors import InvalidError, Reason
+        from headgate.broker.client import Admin
+        from headgate.broker.runtime.errors import InvalidError, Reason
 
         async def work() -> None:
             async with Admin(self.address, timeout_ms=CALL_MS) as admin:
@@ -106,7 +106,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def lags(self, topic: str) -> dict[str, tuple[int, int]]:
         """The lag and the position of each consumer group with positions in the topic."""
-        from broker.client import GroupAdmin
+        from headgate.broker.client import GroupAdmin
 
         async def work() -> dict[str, tuple[int, int]]:
             async with GroupAdmin(self.address, timeout_ms=CALL_MS) as admin:
@@ -124,8 +124,8 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def gates(self, topic: str) -> dict[str, Gate]:
         """A topic's gates by id; empty if the topic does not exist."""
-        from broker.client.gates import GateAdmin
-        from broker.runtime.errors import InvalidError, Reason
+        from headgate.broker.client.gates import GateAdmin
+        from headgate.broker.runtime.errors import InvalidError, Reason
 
         async def work() -> dict[str, Gate]:
             async with GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
@@ -140,8 +140,8 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def release_gate(self, topic: str, gate_id: str) -> bool:
         """Release a gate. Returns True if it was open; a filled or unknown gate is no error."""
-        from broker.client.gates import GateAdmin
-        from broker.runtime.errors import InvalidError
+        from headgate.broker.client.gates import GateAdmin
+        from headgate.broker.runtime.errors import InvalidError
 
         async def work() -> bool:
             async with GateAdmin(self.address, timeout_ms=CALL_MS) as admin:
@@ -154,7 +154,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return call(work())
 
     def _control(self, work: Callable[[Any], Coroutine[Any, Any, _T]]) -> _T:
-        from broker.client.control import Control
+        from headgate.broker.client.control import Control
 
         async def run() -> _T:
             async with Control(self.address, timeout_ms=CALL_MS) as control:
@@ -179,7 +179,7 @@ class SparkResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         Yields a function that loads one partition and returns its certificate. A partition that is in the topic already adds
         nothing. Both raise HeadgateError for errors of the source, the topic, or Spark.
         """
-        from assets import spark
+        from headgate.assets import spark
 
         say(f"Spark starts. master={self.master}")
         started = spark.start(self.master, self.driver_memory, self.conf)
@@ -212,7 +212,7 @@ class FleetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def fleet(self, cluster: ClusterResource) -> Fleet:
         """The fleet. Raises FatalError when it is not configured."""
         if self.kind == "kubernetes":
-            from assets.fleets.kubernetes import KubernetesFleet
+            from headgate.assets.fleets.kubernetes import KubernetesFleet
 
             return KubernetesFleet(
                 namespace=self.namespace,
@@ -222,11 +222,11 @@ class FleetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
                 maximum=self.maximum,
             )
         if self.kind == "ecs":
-            from assets.fleets.ecs import EcsFleet
+            from headgate.assets.fleets.ecs import EcsFleet
 
             return EcsFleet(
                 cluster=self.namespace, service=self.workload, region=self.region, minimum=self.minimum, maximum=self.maximum
             )
-        from assets.fleets.local import LocalFleet
+        from headgate.assets.fleets.local import LocalFleet
 
         return LocalFleet(cluster.desired)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster import DagsterInstance
 
-from assets.floods.model import Flood
-from assets.floods.windows import gates_of, keys_between
-from assets.owners import FLOOD_TAG, Owner
-from assets.resources import ClusterResource, FleetResource
-from broker.runtime.errors import HeadgateError
+from headgate.assets.floods.model import Flood
+from headgate.assets.floods.windows import gates_of, keys_between
+from headgate.assets.owners import FLOOD_TAG, Owner
+from headgate.assets.resources import ClusterResource, FleetResource
+from headgate.broker.runtime.errors import HeadgateError
 
 if TYPE_CHECKING:
-    from broker.client.control import Reservation
+    from headgate.broker.client.control import Reservation
 
 RELEASE_EVERY_S = 5
 _AT_WORK = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]

@@ -10,23 +10,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from assets.floods.model import Flood
-from assets.floods.windows import Window, gate_id, predicate, source_path
-from assets.lease import Heartbeat
-from assets.loop import call
-from assets.progress import throttled
-from broker.client.gates import GateAdmin, GateState, Place
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from pipelines.backfill import Backfill, run
-from pipelines.certificate import Certificate
-from pipelines.plan import Rows, count, load, records
-from pipelines.progress import Progress
-from pipelines.session import session
+from headgate.assets.floods.model import Flood
+from headgate.assets.floods.windows import Window, gate_id, predicate, source_path
+from headgate.assets.lease import Heartbeat
+from headgate.assets.loop import call
+from headgate.assets.progress import throttled
+from headgate.broker.client.gates import GateAdmin, GateState, Place
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.pipelines.backfill import Backfill, run
+from headgate.pipelines.certificate import Certificate
+from headgate.pipelines.plan import Rows, count, load, records
+from headgate.pipelines.progress import Progress
+from headgate.pipelines.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.client import Gate
+    from headgate.broker.client import Gate
 
 CALL_MS = 60_000
 

@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.floods.model import ROOM, ROOM_OFFSETS, Flood
-from assets.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, forecast, too_late
-from assets.floods.spread import Part, next_merge, next_split
-from assets.floods.windows import Window, deadline_at, gate_id, gates_of, source_path, windows
-from assets.lease import LEASES
-from assets.metadata import short_keys
-from assets.owners import HOLD_UNTIL_TAG, Owner
-from assets.progress import SAY_S
-from assets.recorder import RECORDERS
-from assets.resources import ClusterResource, FleetResource
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.assets.floods.model import ROOM, ROOM_OFFSETS, Flood
+from headgate.assets.floods.plan import SAID_MAX, PartitionSize, PastRun, Plan, forecast, too_late
+from headgate.assets.floods.spread import Part, next_merge, next_split
+from headgate.assets.floods.windows import Window, deadline_at, gate_id, gates_of, source_path, windows
+from headgate.assets.lease import LEASES
+from headgate.assets.metadata import short_keys
+from headgate.assets.owners import HOLD_UNTIL_TAG, Owner
+from headgate.assets.progress import SAY_S
+from headgate.assets.recorder import RECORDERS
+from headgate.assets.resources import ClusterResource, FleetResource
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 if TYPE_CHECKING:
-    from broker.client import Gate
+    from headgate.broker.client import Gate
 
 POLL_S = 0.5
 LEAVE_WAIT_S = 90.0
@@ -82,7 +82,7 @@ class Run:
 
     def loaded_otherwise(self, loaded: Sequence[tuple[Window, Gate]]) -> list[str]:
         """Messages about partitions that were loaded under another definition of the flood."""
-        from assets.spark import job_of
+        from headgate.assets.spark import job_of
 
         found: dict[str, list[str]] = {}
         for span, gate in loaded:
@@ -97,7 +97,7 @@ class Run:
     def counted(self, loaded: Sequence[tuple[Window, Gate]]) -> tuple[dict[str, PartitionSize], list[str]]:
         """The current content of the source for loaded partitions, by key; and messages about partitions whose metadata do not
         tell."""
-        from assets.floods.measure import can_count, measure
+        from headgate.assets.floods.measure import can_count, measure
 
         found: dict[str, PartitionSize] = {}
         unknown: dict[str, list[str]] = {}
@@ -176,7 +176,7 @@ def filled_keys(flood: Flood, keys: Sequence[str], gates: Mapping[str, Any]) -> 
 
 def make_plan(run: Run) -> Plan:
     """Measure the source and forecast. Raises HeadgateError: no source, a topic of another shape."""
-    from assets.floods.measure import measure
+    from headgate.assets.floods.measure import measure
 
     flood = run.flood
     now = datetime.now(UTC)

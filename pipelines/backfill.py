@@ -25,14 +25,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker.client import DEFAULT_CLUSTER
-from broker.client.gates import FileRef, Gate, GateState, Place
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from pipelines.certificate import Certificate, PartitionCertificate, Tally
-from pipelines.connection import Connection
-from pipelines.plan import Counts, Rows, count, full_source, load, placed, records, spark_errors
-from pipelines.progress import Listener, Phase, Progress, Watch
-from pipelines.session import activate, while_ending
+from headgate.broker.client import DEFAULT_CLUSTER
+from headgate.broker.client.gates import FileRef, Gate, GateState, Place
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
+from headgate.pipelines.connection import Connection
+from headgate.pipelines.plan import Counts, Rows, count, full_source, load, placed, records, spark_errors
+from headgate.pipelines.progress import Listener, Phase, Progress, Watch
+from headgate.pipelines.session import activate, while_ending
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,7 +162,7 @@ def run(backfill: Backfill, spark: SparkSession, *, progress: Listener | None = 
     """Run a flood to its end.
 
     Args:
-        spark: any session; `pipelines.session.session()` makes one with suitable settings.
+        spark: any session; `headgate.pipelines.session.session()` makes one with suitable settings.
         progress: receives each phase, and twice a second the progress of Spark's tasks, then from another thread.
 
     Raises:
@@ -375,7 +375,7 @@ class _Run:
 
     def _write(self, store_url: str, prefix: str, bases: dict[int, int], rows: Rows, counts: Counts) -> list[Any]:
         """Let Spark write the files. Returns the output of each partition; readers cannot see it yet."""
-        from pipelines.extents import FORMAT, ExtentSink, Job, Written
+        from headgate.pipelines.extents import FORMAT, ExtentSink, Job, Written
 
         self._spark.dataSource.register(ExtentSink)
         with tempfile.TemporaryDirectory(prefix="headgate-flood-") as directory, self._phase(Phase.SHUFFLING, counts.total):
@@ -472,7 +472,7 @@ class _Run:
     def _verified(self, certificate: Certificate) -> Certificate:
         if not self._backfill.verify:
             return certificate
-        from pipelines.verify import verify
+        from headgate.pipelines.verify import verify
 
         began = time.monotonic()
         done = verify(self._backfill.cluster, self._backfill.topic, certificate=certificate, progress=self._listener)

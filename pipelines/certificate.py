@@ -1,8 +1,8 @@
 """The certificate of a flood: the records of the source, the records of the topic, and whether they are equal.
 
-Sums are order-independent (`broker.log.columns.checksum`: time in ms, key, value, headers of every record), so two sides are
-compared without ever standing in one place. The certificate is plain JSON. It can be kept beside the data and compared with the
-topic again at any later time (`pipelines.verify`).
+Sums are order-independent (`headgate.broker.log.columns.checksum`: time in ms, key, value, headers of every record), so two
+sides are compared without ever standing in one place. The certificate is plain JSON. It can be kept beside the data and compared
+with the topic again at any later time (`headgate.pipelines.verify`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 FORMAT_VERSION = 1
 MASK = (1 << 64) - 1

@@ -11,10 +11,10 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from broker.client import Admin
-from broker.client.gates import GateAdmin
-from broker.runtime.errors import HeadgateError
-from broker.runtime.tasks import end_tasks
+from headgate.broker.client import Admin
+from headgate.broker.client.gates import GateAdmin
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.tasks import end_tasks
 
 _T = TypeVar("_T")
 

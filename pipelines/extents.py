@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from broker.client.gates import FileRef
-from broker.client.upload import Uploader
-from broker.runtime.errors import InvalidError, Reason
-from pipelines.certificate import Tally
+from headgate.broker.client.gates import FileRef
+from headgate.broker.client.upload import Uploader
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.certificate import Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,7 +97,7 @@ class ExtentFiles:
     def _flush(self, partition: int) -> None:
         import pyarrow as pa
 
-        from pipelines.tally import tally
+        from headgate.pipelines.tally import tally
 
         batches = self._waiting.pop(partition)
         size = self._waiting_bytes.pop(partition)
@@ -141,7 +141,8 @@ class TaskDone(WriterCommitMessage):
 
 
 class ExtentSink(DataSource):
-    """The sink of `pipelines.backfill`. Its rows have the columns `partition`, `timestamp`, `key`, `value`, perhaps `headers`."""
+    """The sink of `headgate.pipelines.backfill`. Its rows have the columns `partition`, `timestamp`, `key`, `value`, perhaps
+    `headers`."""
 
     @classmethod
     def name(cls) -> str:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.errors import FatalError, Reason
 
 JAVA_VERSION_MIN = 17
 ASK_S = 30.0

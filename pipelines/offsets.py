@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from broker.client.types import Start, Timestamp
-from broker.runtime.errors import InvalidError, Reason
-from pipelines.options import invalid, json_value, option, whole
+from headgate.broker.client.types import Start, Timestamp
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.options import invalid, json_value, option, whole
 
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """Offsets by topic and partition."""

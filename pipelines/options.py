@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from broker.client.types import DEFAULT_CLUSTER
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.client.types import DEFAULT_CLUSTER
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 _SPARK_OPTIONS = ("path", "queryName", "checkpointLocation")
 """Options that Spark's own calls add to those of a source or sink."""

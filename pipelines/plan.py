@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from pipelines.session import is_gone
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.pipelines.session import is_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -150,7 +150,7 @@ def count(spark: SparkSession, rows: Rows, partitions: int) -> Counts:
     """
     from pyspark.sql import functions as F
 
-    from pipelines.murmur2 import partition_column
+    from headgate.pipelines.murmur2 import partition_column
 
     aggregates = _aggregates(F.unix_millis("timestamp"))
     if rows.drops_malformed:
@@ -200,7 +200,7 @@ def placed(spark: SparkSession, rows: Rows, partitions: int, keyless: bool) -> D
     """
     from pyspark.sql import functions as F
 
-    from pipelines.murmur2 import partition_column
+    from headgate.pipelines.murmur2 import partition_column
 
     number: Column = F.pmod(F.xxhash64("timestamp", "value"), F.lit(partitions)).cast("int")
     if rows.has_key:
@@ -359,7 +359,9 @@ def first_line(error: Exception) -> str:
     # py4j first names the call, then the exception.
     lines = [line for line in lines if not line.startswith("An error occurred while calling")] or lines
     # The last exception that a Python worker named is the cause.
-    named = [line for line in lines if line.startswith(("broker.", "pyarrow.", "OSError", "FileNotFoundError", "PermissionError"))]
+    named = [
+        line for line in lines if line.startswith(("headgate.", "pyarrow.", "OSError", "FileNotFoundError", "PermissionError"))
+    ]
     if named:
         return named[-1][:500]
     if isinstance(error, PythonException) and (raised := _RAISED.findall(text)):

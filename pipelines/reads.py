@@ -13,10 +13,10 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broker.client.gates import FileRef, Layout
-from broker.client.types import DEFAULT_CLUSTER
-from broker.runtime.errors import Reason, RetryError
-from pipelines.offsets import Narrowed
+from headgate.broker.client.gates import FileRef, Layout
+from headgate.broker.client.types import DEFAULT_CLUSTER
+from headgate.broker.runtime.errors import Reason, RetryError
+from headgate.pipelines.offsets import Narrowed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,7 +198,7 @@ class ExtentReader:
     """Reads pieces of extents from one store."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store_url: str) -> None:
-        from broker.store.open import open_store
+        from headgate.broker.store.open import open_store
 
         self._loop = loop
         self._store = loop.run_until_complete(_opened(open_store, store_url))
@@ -209,7 +209,7 @@ class ExtentReader:
 
     def read(self, piece: Piece, wanted: Wanted) -> Iterator[tuple[int, pa.RecordBatch]]:
         """(offset of the first row, rows without the column `offset`) by row group."""
-        from broker.log.parquet import FOOTER_GUESS_BYTES, footer_size, read_footer, read_group
+        from headgate.broker.log.parquet import FOOTER_GUESS_BYTES, footer_size, read_footer, read_group
 
         file = piece.file
         assert file is not None
@@ -262,7 +262,7 @@ class RecordReader:
     """Reads the pieces outside extents from the brokers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cluster: str) -> None:
-        from broker.client.fetcher import Fetcher
+        from headgate.broker.client.fetcher import Fetcher
 
         self._loop = loop
         self._fetcher = loop.run_until_complete(_opened(Fetcher, cluster))

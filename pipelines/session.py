@@ -1,7 +1,7 @@
 """A Spark session with settings for Headgate: `session()`.
 
-Any session works with `pipelines.backfill` and the data source. This one finds a Java, uses this Python for the workers, stays
-on the loopback interface on a single machine, and enables fast transfer between Java and Python.
+Any session works with `headgate.pipelines.backfill` and the data source. This one finds a Java, uses this Python for the
+workers, stays on the loopback interface on a single machine, and enables fast transfer between Java and Python.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
-from broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.errors import FatalError, Reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ def session(
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    from pipelines.java import java_home
+    from headgate.pipelines.java import java_home
 
     home = java_home(os.environ)
     if home is not None:

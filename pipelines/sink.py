@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from broker.client.gates import FileRef, Gate, GateState
-from broker.runtime.errors import InvalidError, Reason
-from pipelines.connection import Connection
-from pipelines.extents import FILE_BYTES, ExtentFiles, Written, attempt_id, by_partition
-from pipelines.options import check_options, cluster_of, number_option, option
+from headgate.broker.client.gates import FileRef, Gate, GateState
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.connection import Connection
+from headgate.pipelines.extents import FILE_BYTES, ExtentFiles, Written, attempt_id, by_partition
+from headgate.pipelines.options import check_options, cluster_of, number_option, option
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -77,7 +77,7 @@ class _Sink:
         import pyarrow as pa
         import pyarrow.compute
 
-        from pipelines.murmur2 import kafka_partitions
+        from headgate.pipelines.murmur2 import kafka_partitions
 
         pc: Any = pyarrow.compute
         now = pa.scalar(time.time_ns() // 1000, pa.timestamp("us", tz="UTC"))

@@ -26,15 +26,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from broker.client.gates import GateState
-from broker.client.types import Start, TopicPartition
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from pipelines import offsets as places
-from pipelines.connection import Connection
-from pipelines.offsets import Narrowed, Offsets, Place, Topics
-from pipelines.options import check_options, cluster_of, flag_option, number_option, option, words_option
-from pipelines.reads import PIECE_BYTES, Wanted, Work, plan, read
-from pipelines.session import activate
+from headgate.broker.client.gates import GateState
+from headgate.broker.client.types import Start, TopicPartition
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.pipelines import offsets as places
+from headgate.pipelines.connection import Connection
+from headgate.pipelines.offsets import Narrowed, Offsets, Place, Topics
+from headgate.pipelines.options import check_options, cluster_of, flag_option, number_option, option, words_option
+from headgate.pipelines.reads import PIECE_BYTES, Wanted, Work, plan, read
+from headgate.pipelines.session import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,14 +106,14 @@ class HeadgateDataSource(DataSource):
         return StreamReader(dict(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from pipelines.sink import BatchSink
+        from headgate.pipelines.sink import BatchSink
 
         if overwrite:
             raise InvalidError(Reason.UNSUPPORTED, "records are only ever added: write with mode append")
         return BatchSink(dict(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from pipelines.sink import StreamSink
+        from headgate.pipelines.sink import StreamSink
 
         if overwrite:
             raise InvalidError(Reason.UNSUPPORTED, "records are only ever added: write with output mode append")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pipelines.certificate import Tally
+from headgate.pipelines.certificate import Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,7 +16,7 @@ def tally(rows: pa.RecordBatch) -> Tally:
     Args:
         rows: with the columns `timestamp`, `key`, `value` and perhaps `headers`.
     """
-    from broker.log.columns import checksum
+    from headgate.broker.log.columns import checksum
 
     return Tally(rows=rows.num_rows, data_bytes=data_bytes(rows), checksum=checksum(rows))
 

@@ -10,13 +10,13 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.client.fetcher import Fetcher
-from broker.client.gates import Gate, GateState
-from broker.runtime.errors import InvalidError, Reason, RetryError
-from pipelines.certificate import Certificate, PartitionCertificate, Tally
-from pipelines.connection import Connection
-from pipelines.progress import Listener, Phase, Progress
-from pipelines.tally import tally
+from headgate.broker.client.fetcher import Fetcher
+from headgate.broker.client.gates import Gate, GateState
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
+from headgate.pipelines.connection import Connection
+from headgate.pipelines.progress import Listener, Phase, Progress
+from headgate.pipelines.tally import tally
 
 if TYPE_CHECKING:
     import numpy as np
@@ -198,7 +198,7 @@ class Seen:
         self._span: list[int] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add the next records, in `broker.log.columns.SCHEMA`."""
+        """Add the next records, in `headgate.broker.log.columns.SCHEMA`."""
         import numpy as np
         import pyarrow as pa
 

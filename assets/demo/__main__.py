@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assets.demo.play import BROKERS_MAX, Demo, Facts, Options, choose_ports, environment
-from assets.demo.processes import Processes
-from broker.runtime.errors import HeadgateError
+from headgate.assets.demo.play import BROKERS_MAX, Demo, Facts, Options, choose_ports, environment
+from headgate.assets.demo.processes import Processes
+from headgate.broker.runtime.errors import HeadgateError
 
 if TYPE_CHECKING:
     from rich.console import Console

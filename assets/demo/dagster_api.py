@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 
 TIMEOUT_S = 120
 """Time-out of a request in seconds, longer than Dagster's own wait for its code server."""

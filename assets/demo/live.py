@@ -1,7 +1,7 @@
 """The live producer, a process of its own: flights at a steady rate with librdkafka, and the time of each ack.
 
-``python -m assets.demo.live BOOTSTRAP TOPIC RATE FLIGHTS OUT`` runs until SIGTERM. OUT gets a line per acked record: the time of
-sending (Unix ms) and the time to the ack (ms).
+``python -m headgate.assets.demo.live BOOTSTRAP TOPIC RATE FLIGHTS OUT`` runs until SIGTERM. OUT gets a line per acked record:
+the time of sending (Unix ms) and the time to the ack (ms).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from assets.demo.flights import live
+from headgate.assets.demo.flights import live
 
 FLUSH_S = 30.0
 

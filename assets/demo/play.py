@@ -13,13 +13,13 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from assets.demo import flights
-from assets.demo.dagster_api import DagsterApi
-from assets.demo.processes import Processes, free_port, wait_for
-from assets.floods.model import ROOM, ROOM_OFFSETS
-from assets.recorder import Sample, broker_seconds, peak
-from assets.resources import ClusterResource
-from broker.runtime.errors import FatalError, HeadgateError, Reason
+from headgate.assets.demo import flights
+from headgate.assets.demo.dagster_api import DagsterApi
+from headgate.assets.demo.processes import Processes, free_port, wait_for
+from headgate.assets.floods.model import ROOM, ROOM_OFFSETS
+from headgate.assets.recorder import Sample, broker_seconds, peak
+from headgate.assets.resources import ClusterResource
+from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
 
 TOPIC = "flights"
 FLOOD = "flights"
@@ -112,7 +112,7 @@ class Demo:
         self._start_dagster()
         self._make_data()
         self._make_topic()
-        latest = self._processes.start("latest", "assets.demo.reader", self.bootstrap, TOPIC, "latest", talk=True)
+        latest = self._processes.start("latest", "headgate.assets.demo.reader", self.bootstrap, TOPIC, "latest", talk=True)
         _expect(latest, "ready", self._processes)
         self._start_producer()
         self._say("waiting for Dagster")
@@ -149,7 +149,9 @@ class Demo:
         self._say("one broker starts")
         ports = [part for name in ("kafka", "grpc", "http") for part in (f"--{name}-port", str(self._ports[name]))]
         store = str(self._directory / "store")
-        self._processes.start("brokers", "broker.cli.main", "up", "--store", store, "--max-brokers", str(BROKERS_MAX), *ports)
+        self._processes.start(
+            "brokers", "headgate.broker.cli.main", "up", "--store", store, "--max-brokers", str(BROKERS_MAX), *ports
+        )
         wait_for("the broker", lambda: " serves " in self._processes.tail("brokers"), START_S, self._processes.check)
         self._sampler.start()
 
@@ -179,7 +181,7 @@ class Demo:
 
     def _start_producer(self) -> None:
         self._processes.start(
-            "live", "assets.demo.live", self.bootstrap, TOPIC, str(self.options.rate),
+            "live", "headgate.assets.demo.live", self.bootstrap, TOPIC, str(self.options.rate),
             str(self._directory / "live.jsonl"), str(self._directory / "acks.txt"),
         )  # fmt: skip
 
@@ -204,7 +206,7 @@ class Demo:
 
         wait_for("the gates", ready, RUN_S, self._processes.check)
         self._say("gates are open; a consumer begins at the earliest offset, and waits there")
-        process = self._processes.start("earliest", "assets.demo.reader", self.bootstrap, TOPIC, "earliest", talk=True)
+        process = self._processes.start("earliest", "headgate.assets.demo.reader", self.bootstrap, TOPIC, "earliest", talk=True)
         _expect(process, "ready", self._processes)
         self._processes.give_way("earliest", NICE)
         return process

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from broker.runtime.errors import FatalError, Reason
-from broker.runtime.modules import found_by
+from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.modules import found_by
 
 STOP_S = 20.0
 

@@ -1,8 +1,8 @@
 """A consumer that checks its records, a process of its own, with librdkafka.
 
-``python -m assets.demo.reader BOOTSTRAP TOPIC earliest|latest`` prints ``ready`` at its start position. A line ``HISTORY LIVE``
-on its standard input states the total numbers of records; when it has them, or no record came for a while, it prints its verdict
-as JSON and ends.
+``python -m headgate.assets.demo.reader BOOTSTRAP TOPIC earliest|latest`` prints ``ready`` at its start position. A line
+``HISTORY LIVE`` on its standard input states the total numbers of records; when it has them, or no record came for a while, it
+prints its verdict as JSON and ends.
 """
 
 from __future__ import annotations

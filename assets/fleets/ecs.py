@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from assets.fleets.interface import FleetState
-from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from headgate.assets.fleets.interface import FleetState
+from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
 
 _DENIED = ("AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException", "InvalidSignatureException")
 _MISSING = ("ServiceNotFoundException", "ClusterNotFoundException", "ServiceNotActiveException")

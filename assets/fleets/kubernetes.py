@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from assets.fleets.interface import FleetState
-from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from headgate.assets.fleets.interface import FleetState
+from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
 
 TIMEOUT_S = 10
 Kind = Literal["statefulset", "deployment"]

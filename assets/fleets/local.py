@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from assets.fleets.interface import FleetState
-from broker.client.control import DesiredBrokers
+from headgate.assets.fleets.interface import FleetState
+from headgate.broker.client.control import DesiredBrokers
 
 
 class LocalFleet:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 DOCUMENT_BYTES_MAX = 1 << 20
 DEPTH_MAX = 20

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from assets.floods.model import Flood
-from assets.floods.plan import PartitionSize
-from assets.floods.windows import Window, partitions_per_path, path_window, source_path
-from broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
+from headgate.assets.floods.model import Flood
+from headgate.assets.floods.plan import PartitionSize
+from headgate.assets.floods.windows import Window, partitions_per_path, path_window, source_path
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
 
 if TYPE_CHECKING:
     import pyarrow as pa

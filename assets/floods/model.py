@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from assets.floods.cron import Cron
+from headgate.assets.floods.cron import Cron
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from assets.floods.model import Flood
-from assets.floods.windows import source_path, window
+from headgate.assets.floods.model import Flood
+from headgate.assets.floods.windows import source_path, window
 
 SETUP_S = 15.0
 """Start of Spark and of brokers, in seconds, before the first measurement."""

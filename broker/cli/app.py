@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from broker import __version__
-from broker.cli import output
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate import __version__
+from headgate.broker.cli import output
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 DEFAULT_CLUSTER = "127.0.0.1:9095"
 LONGEST_TTL_MS = 7 * 86_400_000
@@ -162,9 +162,9 @@ def up(
     Takes every setting of `headgate broker --help` too. Prints one line when it serves; a broker that dies is started again.
     Brokers come and go with what `headgate capacity open` reserves, and with the load.
     """
-    from broker.cli.up import DEFAULTS
-    from broker.cli.up import up as run_up
-    from broker.runtime.config import Settings
+    from headgate.broker.cli.up import DEFAULTS
+    from headgate.broker.cli.up import up as run_up
+    from headgate.broker.runtime.config import Settings
 
     named = {"--store": store, "--kafka-port": kafka_port, "--grpc-port": grpc_port, "--http-port": http_port}
     arguments = [part for name, value in named.items() if value is not None for part in (name, value)]
@@ -187,8 +187,8 @@ def init_command(
     """
     import asyncio
 
-    from broker.cli.init import init
-    from broker.runtime.config import Settings
+    from headgate.broker.cli.init import init
+    from headgate.broker.runtime.config import Settings
 
     named = [] if store is None else ["--store", store]
     try:
@@ -201,7 +201,7 @@ def init_command(
 @app.command("broker", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def broker_command(context: typer.Context) -> None:
     """Run one broker process: what fleets start. `headgate broker --help` lists its settings."""
-    from broker.cli.main import broker
+    from headgate.broker.cli.main import broker
 
     raise typer.Exit(broker(context.args))
 
@@ -213,7 +213,7 @@ def status(
     json: Json = False,
 ) -> None:
     """Show the cluster: its brokers, segments and topics, their traffic, and what the leader decided lately."""
-    from broker.cli.status import show_status
+    from headgate.broker.cli.status import show_status
 
     window_ms = _duration_ms("--window", window, high_ms=10_000)
     output.check_reachable(cluster)
@@ -227,7 +227,7 @@ def top(
     count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after so many looks.")] = None,
 ) -> None:
     """Watch the cluster: brokers, the busiest segments, and what the leader decides and why. Until Ctrl-C."""
-    from broker.cli.top import watch
+    from headgate.broker.cli.top import watch
 
     interval_ms = max(_duration_ms("--interval", interval, high_ms=60_000), 100)
     output.check_reachable(cluster)
@@ -250,7 +250,7 @@ def produce(
     ] = None,
 ) -> None:
     """Write one record per line, from files or standard input. A record counts when it is durable."""
-    from broker.cli.produce import Format, produce_lines
+    from headgate.broker.cli.produce import Format, produce_lines
 
     if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise _bad_option("--compression", compression, "none, gzip, snappy, lz4 or zstd")
@@ -282,7 +282,7 @@ def consume(
     json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
 ) -> None:
     """Print records as they come, until Ctrl-C. Starts at the end unless told otherwise."""
-    from broker.cli.consume import Printer, consume_records, parse_start
+    from headgate.broker.cli.consume import Printer, consume_records, parse_start
 
     start = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
     separator = _separator(key_separator)
@@ -301,7 +301,7 @@ def topic_create(
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="One that is there is no error.")] = False,
 ) -> None:
     """Create topics."""
-    from broker.cli import topic
+    from headgate.broker.cli import topic
 
     settings = _pairs("--config", config)
     output.check_reachable(cluster)
@@ -311,7 +311,7 @@ def topic_create(
 @topic_app.command("list")
 def topic_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
     """List the topics."""
-    from broker.cli import topic
+    from headgate.broker.cli import topic
 
     output.check_reachable(cluster)
     output.run(topic.list_all(cluster, json))
@@ -325,7 +325,7 @@ def topic_describe(
     json: Json = False,
 ) -> None:
     """Show partitions, offsets and settings of topics."""
-    from broker.cli import topic
+    from headgate.broker.cli import topic
 
     output.check_reachable(cluster)
     output.run(topic.describe(cluster, topics, every, json))
@@ -344,7 +344,7 @@ def topic_alter(
     unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to default; may be repeated.")] = None,
 ) -> None:
     """Change settings or the number of partitions of a topic."""
-    from broker.cli import topic as commands
+    from headgate.broker.cli import topic as commands
 
     settings = _pairs("--set", config)
     if partitions is None and not settings and not unset:
@@ -363,7 +363,7 @@ def topic_check(
     json: Json = False,
 ) -> None:
     """Find batches that consumers cannot read; the exit code is 1 where there is one."""
-    from broker.cli import topic as commands
+    from headgate.broker.cli import topic as commands
 
     output.check_reachable(cluster)
     if not output.run(commands.check(cluster, topic, partition or [], json)):
@@ -381,7 +381,7 @@ def topic_skip(
     json: Json = False,
 ) -> None:
     """Let readers step over records that they cannot read, for ever. Shows which, and changes nothing without --execute."""
-    from broker.cli import topic as commands
+    from headgate.broker.cli import topic as commands
 
     last = offset if to is None else to
     if last < offset:
@@ -397,7 +397,7 @@ def topic_delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete topics and their records. Asks first on a terminal."""
-    from broker.cli import topic
+    from headgate.broker.cli import topic
 
     output.check_reachable(cluster)
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
@@ -408,7 +408,7 @@ def topic_delete(
 @group_app.command("list")
 def group_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
     """List the groups, and how far each is behind."""
-    from broker.cli import group
+    from headgate.broker.cli import group
 
     output.check_reachable(cluster)
     output.run(group.list_all(cluster, json))
@@ -417,7 +417,7 @@ def group_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
 @group_app.command("describe")
 def group_describe(groups: GroupIds, cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
     """Show members, positions and lag of groups."""
-    from broker.cli import group
+    from headgate.broker.cli import group
 
     output.check_reachable(cluster)
     output.run(group.describe(cluster, groups, json))
@@ -440,10 +440,10 @@ def group_reset(
     json: Json = False,
 ) -> None:
     """Move the positions of a group. Shows what would change; --execute does it."""
-    from broker.cli import group as commands
-    from broker.cli.consume import parse_time_ms
-    from broker.client.types import Start, Timestamp
-    from broker.runtime.clock import Clock
+    from headgate.broker.cli import group as commands
+    from headgate.broker.cli.consume import parse_time_ms
+    from headgate.broker.client.types import Start, Timestamp
+    from headgate.broker.runtime.clock import Clock
 
     places: list[Start] = ["earliest"] if to_earliest else []
     places += ["latest"] if to_latest else []
@@ -462,7 +462,7 @@ def group_delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Forget groups without members, and their positions. Asks first on a terminal."""
-    from broker.cli import group
+    from headgate.broker.cli import group
 
     output.check_reachable(cluster)
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
@@ -482,7 +482,7 @@ def drain(
 
     A broker that is told to end (SIGTERM) does so by itself.
     """
-    from broker.cli.drain import drain as drain_broker
+    from headgate.broker.cli.drain import drain as drain_broker
 
     output.check_reachable(cluster)
     output.run(drain_broker(cluster, broker, json))
@@ -495,7 +495,7 @@ def segment_list(
     json: Json = False,
 ) -> None:
     """List open segments: their partitions, who leads them, their traffic."""
-    from broker.cli import segment
+    from headgate.broker.cli import segment
 
     output.check_reachable(cluster)
     output.run(segment.list_all(cluster, topic, json))
@@ -514,7 +514,7 @@ def segment_split(
     json: Json = False,
 ) -> None:
     """Cut a segment in two. Its writers wait a moment."""
-    from broker.cli import segment as commands
+    from headgate.broker.cli import segment as commands
 
     output.check_reachable(cluster)
     output.run(commands.split(cluster, segment, at, broker, json))
@@ -528,7 +528,7 @@ def segment_merge(
     json: Json = False,
 ) -> None:
     """Make one of two neighbours, at the broker of the first. Their writers wait a moment."""
-    from broker.cli import segment as commands
+    from headgate.broker.cli import segment as commands
 
     output.check_reachable(cluster)
     output.run(commands.merge(cluster, segment, next_segment, json))
@@ -544,7 +544,7 @@ def segment_move(
     json: Json = False,
 ) -> None:
     """Give a segment to another broker. Its writers wait a moment."""
-    from broker.cli import segment as commands
+    from headgate.broker.cli import segment as commands
 
     output.check_reachable(cluster)
     output.run(commands.move(cluster, segment, broker, json))
@@ -562,7 +562,7 @@ def gate_open(
     json: Json = False,
 ) -> None:
     """Keep offsets free for history. Live records go on behind them; readers from the beginning wait there."""
-    from broker.cli import gate as commands
+    from headgate.broker.cli import gate as commands
 
     if (rows is None) == (each is None):
         raise typer.BadParameter("give either --rows or --each")
@@ -588,7 +588,7 @@ def gate_fill(
     json: Json = False,
 ) -> None:
     """Commit uploaded files, all at once."""
-    from broker.cli import gate as commands
+    from headgate.broker.cli import gate as commands
 
     output.check_reachable(cluster)
     output.run(commands.fill(cluster, topic, gate, refs, json))
@@ -603,7 +603,7 @@ def gate_renew(
     json: Json = False,
 ) -> None:
     """Start an open gate's time again."""
-    from broker.cli import gate as commands
+    from headgate.broker.cli import gate as commands
 
     ttl_ms = None if ttl is None else _duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
     output.check_reachable(cluster)
@@ -613,7 +613,7 @@ def gate_renew(
 @gate_app.command("release")
 def gate_release(topic: TopicName, gate: GateId, cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
     """Give an open gate up: readers step over it."""
-    from broker.cli import gate as commands
+    from headgate.broker.cli import gate as commands
 
     output.check_reachable(cluster)
     output.run(commands.release(cluster, topic, gate, json))
@@ -626,7 +626,7 @@ def gate_list(
     json: Json = False,
 ) -> None:
     """List gates, those that are over too."""
-    from broker.cli import gate as commands
+    from headgate.broker.cli import gate as commands
 
     output.check_reachable(cluster)
     output.run(commands.list_all(cluster, topic, json))
@@ -635,7 +635,7 @@ def gate_list(
 @gate_app.command("describe")
 def gate_describe(topic: TopicName, gate: GateId, cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
     """Show a gate's windows and files."""
-    from broker.cli import gate as commands
+    from headgate.broker.cli import gate as commands
 
     output.check_reachable(cluster)
     output.run(commands.describe(cluster, topic, gate, json))
@@ -653,7 +653,7 @@ def capacity_open(
     json: Json = False,
 ) -> None:
     """Reserve brokers until a time."""
-    from broker.cli import capacity
+    from headgate.broker.cli import capacity
 
     ttl_ms = _duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
     output.check_reachable(cluster)
@@ -668,7 +668,7 @@ def capacity_renew(
     json: Json = False,
 ) -> None:
     """Start a reservation's time again."""
-    from broker.cli import capacity
+    from headgate.broker.cli import capacity
 
     ttl_ms = None if ttl is None else _duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
     output.check_reachable(cluster)
@@ -678,7 +678,7 @@ def capacity_renew(
 @capacity_app.command("release")
 def capacity_release(reservation: ReservationId, cluster: Cluster = DEFAULT_CLUSTER) -> None:
     """Give the capacity back."""
-    from broker.cli import capacity
+    from headgate.broker.cli import capacity
 
     output.check_reachable(cluster)
     output.run(capacity.release(cluster, reservation))
@@ -693,7 +693,7 @@ def capacity_status(
     json: Json = False,
 ) -> None:
     """Show how many brokers there are to be and why, and how many serve."""
-    from broker.cli import capacity
+    from headgate.broker.cli import capacity
 
     wait_ms = _duration_ms("--wait", wait, high_ms=86_400_000)
     output.check_reachable(cluster)
@@ -703,7 +703,7 @@ def capacity_status(
 @capacity_app.command("list")
 def capacity_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
     """Show how many brokers there are to be and why, and the open reservations."""
-    from broker.cli import capacity
+    from headgate.broker.cli import capacity
 
     output.check_reachable(cluster)
     output.run(capacity.list_all(cluster, json))
@@ -757,10 +757,10 @@ def flood_run(
 
     Run again, it adds nothing. Exit code 0: everything is there.
     """
-    from broker.cli.flood import run_flood
-    from broker.client.gates import Place
-    from broker.runtime.config import parse_size
-    from pipelines.backfill import Backfill
+    from headgate.broker.cli.flood import run_flood
+    from headgate.broker.client.gates import Place
+    from headgate.broker.runtime.config import parse_size
+    from headgate.pipelines.backfill import Backfill
 
     if place not in {one.value for one in Place}:
         raise _bad_option("--place", place, "now, front or end")
@@ -791,7 +791,7 @@ def flood_verify(
     json: Json = False,
 ) -> None:
     """Read a flood back from the topic as a client does: count, sum, look for gaps and duplicates. Exit code 0: all is there."""
-    from broker.cli.flood import verify_flood
+    from headgate.broker.cli.flood import verify_flood
 
     output.check_reachable(cluster)
     raise typer.Exit(verify_flood(cluster, topic, flood_id, certificate, write, json))
@@ -847,7 +847,7 @@ def verify(
     """
     if context.invoked_subcommand is not None:
         return
-    from broker.cli.verify import verify_endpoint
+    from headgate.broker.cli.verify import verify_endpoint
 
     if bootstrap is None:
         raise InvalidError(Reason.INVALID_REQUEST, "an endpoint is missing. option=`--bootstrap`")
@@ -884,7 +884,7 @@ def verify_judge(
     json: Json = False,
 ) -> None:
     """Judge the history of an earlier run again. The endpoint is not asked."""
-    from broker.cli.verify import judge_again
+    from headgate.broker.cli.verify import judge_again
 
     raise typer.Exit(judge_again(directory, strict, json))
 
@@ -920,7 +920,7 @@ def _split_pairs(option: str, given: Sequence[str] | None) -> list[tuple[str, st
 
 
 def _duration_ms(option: str, text: str, high_ms: int) -> int:
-    from broker.runtime.config import parse_duration_ms
+    from headgate.broker.runtime.config import parse_duration_ms
 
     ms = parse_duration_ms(text)
     if ms is None or ms > high_ms:

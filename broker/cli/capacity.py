@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 
-from broker.cli import output
-from broker.client.control import Control, DesiredBrokers, Reservation
-from broker.runtime.errors import Reason, RetryError
+from headgate.broker.cli import output
+from headgate.broker.client.control import Control, DesiredBrokers, Reservation
+from headgate.broker.runtime.errors import Reason, RetryError
 
 LOOK_S = 0.1
 

@@ -18,12 +18,12 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Collection
 from typing import TextIO
 
-from broker.runtime.config import ENVIRONMENT_PREFIX, Settings
-from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
-from broker.runtime.modules import found_by
-from broker.server import ports
-from broker.server.main import KAFKA_SOCKET, SUPERVISED
-from broker.store.open import PRIVATE_URLS
+from headgate.broker.runtime.config import ENVIRONMENT_PREFIX, Settings
+from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.modules import found_by
+from headgate.broker.server import ports
+from headgate.broker.server.main import KAFKA_SOCKET, SUPERVISED
+from headgate.broker.store.open import PRIVATE_URLS
 
 LINE_BYTES_MAX = 1 << 20
 """A line of a child's that is longer is passed on in pieces."""
@@ -184,7 +184,7 @@ class Child:
         environment[SUPERVISED] = "1"
         environment[KAFKA_SOCKET] = str(kafka.fileno())
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "broker.cli.main", "broker", *settings.arguments(),
+            sys.executable, "-P", "-m", "headgate.broker.cli.main", "broker", *settings.arguments(),
             stdin=PIPE, stdout=PIPE, stderr=PIPE, env=found_by(environment), start_new_session=True, limit=LINE_BYTES_MAX,
             pass_fds=[kafka.fileno()],
         )  # fmt: skip

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from broker.cli import output
-from broker.client import Consumer, ConsumerRecord, GateAdmin, GateState, Start, Timestamp, TopicPartition
-from broker.client.admin import Admin
-from broker.runtime.clock import Clock
-from broker.runtime.config import parse_duration_ms
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.cli import output
+from headgate.broker.client import Consumer, ConsumerRecord, GateAdmin, GateState, Start, Timestamp, TopicPartition
+from headgate.broker.client.admin import Admin
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.config import parse_duration_ms
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 
 POLL_MS = 500
 LOOK_S = 2.0

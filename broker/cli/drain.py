@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from broker.cli import output
-from broker.client.control import Control
+from headgate.broker.cli import output
+from headgate.broker.client.control import Control
 
 TIMEOUT_MS = 90_000
 """Longer than a broker may take to hand all its segments over."""

@@ -1,7 +1,8 @@
 """`headgate flood run|verify`: history into a topic by reference, and the proof that it is there.
 
-What it runs is `pipelines.backfill` and `pipelines.verify`; this module shows it: bars on a terminal, a line per step elsewhere,
-and at the end what the certificate says. Of Spark's own words, which are many, nothing is shown unless the flood fails.
+What it runs is `headgate.pipelines.backfill` and `headgate.pipelines.verify`; this module shows it: bars on a terminal, a line
+per step elsewhere, and at the end what the certificate says. Of Spark's own words, which are many, nothing is shown unless the
+flood fails.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from broker.cli import output
-from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
+from headgate.broker.cli import output
+from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason
 
 if TYPE_CHECKING:
-    from pipelines.backfill import Backfill
-    from pipelines.certificate import Certificate
-    from pipelines.progress import Progress
+    from headgate.pipelines.backfill import Backfill
+    from headgate.pipelines.certificate import Certificate
+    from headgate.pipelines.progress import Progress
 
 LINE_INTERVAL_S = 5.0
 """Between two lines about one phase, where there is no terminal."""
@@ -32,8 +33,8 @@ LINE_INTERVAL_S = 5.0
 
 def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certificate_path: Path | None, as_json: bool) -> int:
     """Run a flood and show its certificate. Returns the exit code: 0 only where everything is there."""
-    from pipelines import backfill as flood
-    from pipelines.session import session, while_ending
+    from headgate.pipelines import backfill as flood
+    from headgate.pipelines.session import session, while_ending
 
     backfill.id()
     if certificate_path is not None:
@@ -66,8 +67,8 @@ def verify_flood(
     cluster: str, topic: str, flood_id: str | None, certificate_path: Path | None, write_path: Path | None, as_json: bool
 ) -> int:
     """Read a flood back from its topic and show the certificate. Returns the exit code: 0 only where everything is there."""
-    from pipelines.certificate import Certificate
-    from pipelines.verify import verify
+    from headgate.pipelines.certificate import Certificate
+    from headgate.pipelines.verify import verify
 
     if write_path is not None:
         _check_writable(write_path)
@@ -94,7 +95,7 @@ def _check_writable(path: Path) -> None:
 
 def _with_earlier(certificate: Certificate, path: Path) -> Certificate:
     """A certificate of records that were there, with what the file that it replaces knows of the same gate."""
-    from pipelines.certificate import Certificate
+    from headgate.pipelines.certificate import Certificate
 
     try:
         return certificate.with_proof_of(Certificate.from_json(path.read_bytes()))

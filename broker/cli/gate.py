@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from broker.cli import output
-from broker.client import Admin, FileRef, Gate, GateAdmin, GateState, Place
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.cli import output
+from headgate.broker.client import Admin, FileRef, Gate, GateAdmin, GateState, Place
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 COLUMNS = ("topic", "gate", "state", "place", "partitions", "room", "rows", "size", "left")
 NUMERIC = ("partitions", "room", "rows", "size")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.cli import output
-from broker.client.groups import GroupAdmin, GroupDescription
-from broker.client.types import Start, TopicPartition
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.cli import output
+from headgate.broker.client.groups import GroupAdmin, GroupDescription
+from headgate.broker.client.types import Start, TopicPartition
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 NOTHING = "-"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from broker.engine.identity import identify
-from broker.runtime.clock import Clock
-from broker.runtime.config import Settings
-from broker.runtime.errors import InvalidError, Reason
-from broker.store.open import PRIVATE_URLS, open_store
+from headgate.broker.engine.identity import identify
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.store.open import PRIVATE_URLS, open_store
 
 
 async def init(settings: Settings) -> str:

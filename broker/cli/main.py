@@ -28,15 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if given[:1] == ["broker"]:
         return broker(given[1:])
-    from broker.cli.app import run
+    from headgate.broker.cli.app import run
 
     return run(given)
 
 
 def broker(arguments: Sequence[str]) -> int:
     """``headgate broker``."""
-    from broker.runtime.config import Settings, help_text
-    from broker.runtime.errors import InvalidError
+    from headgate.broker.runtime.config import Settings, help_text
+    from headgate.broker.runtime.errors import InvalidError
 
     if "--help" in arguments or "-h" in arguments:
         sys.stdout.write(f"{USAGE_BROKER}\n{help_text()}\n")
@@ -46,7 +46,7 @@ def broker(arguments: Sequence[str]) -> int:
     except InvalidError as error:
         sys.stderr.write(f"headgate broker: {error.message}\n")
         return 2
-    from broker.server.main import run
+    from headgate.broker.server.main import run
 
     return run(settings)
 

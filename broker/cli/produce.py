@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from broker.cli import output
-from broker.client import Delivery, Producer
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.cli import output
+from headgate.broker.client import Delivery, Producer
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 
 COMMAND = "headgate produce"
 READ_BYTES = 1 << 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from broker.cli import output
-from broker.cli.top import SEGMENT_COLUMNS, SEGMENT_NUMERIC, segment_rows
-from broker.client import Admin
-from broker.client.control import Control, Segment
+from headgate.broker.cli import output
+from headgate.broker.cli.top import SEGMENT_COLUMNS, SEGMENT_NUMERIC, segment_rows
+from headgate.broker.client import Admin
+from headgate.broker.client.control import Control, Segment
 
 
 async def list_all(cluster: str, topic: str | None, json: bool) -> None:

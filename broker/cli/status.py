@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from broker.cli import gate as gate_commands
-from broker.cli import output
-from broker.cli.top import (
+from headgate.broker.cli import gate as gate_commands
+from headgate.broker.cli import output
+from headgate.broker.cli.top import (
     DECISION_COLUMNS,
     SEGMENT_COLUMNS,
     SEGMENT_NUMERIC,
@@ -18,10 +18,10 @@ from broker.cli.top import (
     starvation,
     state,
 )
-from broker.client import Admin, Broker, Gate, GateAdmin, GateState
-from broker.client.control import ClusterView, Control
-from broker.runtime.config import SECOND_MS
-from broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.client import Admin, Broker, Gate, GateAdmin, GateState
+from headgate.broker.client.control import ClusterView, Control
+from headgate.broker.runtime.config import SECOND_MS
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 
 BROKER_COLUMNS = ("broker", "kafka", "grpc", "http", "up", "cpu", "memory", "connections", "segments", "state")
 BROKER_NUMERIC = ("broker", "cpu", "memory", "connections", "segments")

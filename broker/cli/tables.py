@@ -1,4 +1,4 @@
-"""The tables of broker/README.md, generated from the code: ``python -m broker.cli.tables`` writes them.
+"""The tables of broker/README.md, generated from the code: ``python -m headgate.broker.cli.tables`` writes them.
 
 A table stands between two comments, ``<!-- settings -->`` and ``<!-- /settings -->``. A test fails when the page differs from the
 code.
@@ -13,9 +13,9 @@ from typing import Any
 
 import typer.main
 
-from broker.cli.app import app
-from broker.cluster.topic_config import KEYS
-from broker.runtime import config
+from headgate.broker.cli.app import app
+from headgate.broker.cluster.topic_config import KEYS
+from headgate.broker.runtime import config
 
 PAGE = Path(__file__).parents[1] / "README.md"
 

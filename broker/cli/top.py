@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from broker.cli import output
-from broker.client.control import ClusterView, Control, Decision, DesiredBrokers, Member, Segment
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.cli import output
+from headgate.broker.client.control import ClusterView, Control, Decision, DesiredBrokers, Member, Segment
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 
 _T = TypeVar("_T")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 
-from broker.cli import gate as gate_commands
-from broker.cli import output
-from broker.client import Admin, Gate, GateAdmin, TopicDescription
-from broker.client.errors import skip_command
-from broker.runtime.errors import HeadgateError, Reason
+from headgate.broker.cli import gate as gate_commands
+from headgate.broker.cli import output
+from headgate.broker.client import Admin, Gate, GateAdmin, TopicDescription
+from headgate.broker.client.errors import skip_command
+from headgate.broker.runtime.errors import HeadgateError, Reason
 
 UNKNOWN = "?"
 """Nobody leads the partition at the moment, or its lead does not answer."""

@@ -18,14 +18,14 @@ import sys
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING
 
-from broker.cli.child import Child, Places, check_shareable, in_memory, tell
-from broker.cluster.fleet import Drain, Fleet
-from broker.runtime.config import Settings, Value
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.main import EXIT_FAILED, EXIT_SIGNAL, EXIT_USAGE
+from headgate.broker.cli.child import Child, Places, check_shareable, in_memory, tell
+from headgate.broker.cluster.fleet import Drain, Fleet
+from headgate.broker.runtime.config import Settings, Value
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.main import EXIT_FAILED, EXIT_SIGNAL, EXIT_USAGE
 
 if TYPE_CHECKING:
-    from broker.client.control import DesiredBrokers
+    from headgate.broker.client.control import DesiredBrokers
 
 DEFAULTS: Mapping[str, Value] = {"log_level": "warning", "store_create": True}
 """A person looks at this terminal: only what is wrong is worth a line. An empty store is what a first run finds."""
@@ -222,7 +222,7 @@ class Supervisor:
     async def _follow(self) -> None:
         """Ask the cluster how many brokers there are to be, as long as this runs."""
         # It brings gRPC with it: the first broker serves by now.
-        module = await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "broker.client.control")
+        module = await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "headgate.broker.client.control")
         while True:
             slots = self._fleet.serving
             addresses = [self._children[slot].where["grpc"] for slot in slots if slot in self._children]

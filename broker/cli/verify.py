@@ -1,4 +1,4 @@
-"""``headgate verify``: run `broker.verify`, show its progress on stderr and its page on stdout."""
+"""``headgate verify``: run `headgate.broker.verify`, show its progress on stderr and its page on stdout."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from broker.cli import output
+from headgate.broker.cli import output
 
 if TYPE_CHECKING:
-    from broker.verify.page import Result
+    from headgate.broker.verify.page import Result
 
 EXIT_NOT_JUDGED = 2
 
 
 def verify_endpoint(plan: Mapping[str, Any], directory: Path | None, as_json: bool) -> int:
-    """Run a plan (fields of `broker.verify.run.Plan`). Returns the exit code.
+    """Run a plan (fields of `headgate.broker.verify.run.Plan`). Returns the exit code.
 
     The first SIGINT or SIGTERM stops writing and judges; the second one ends the command.
     """
     try:
-        from broker.verify.run import CannotRunError, Plan, Verification
+        from headgate.broker.verify.run import CannotRunError, Plan, Verification
     except ModuleNotFoundError as error:
         if error.name != "confluent_kafka":
             raise
         output.fail("confluent-kafka is not installed: pip install 'headgate[verify]' brings it", "headgate verify")
         return EXIT_NOT_JUDGED
-    from broker.verify.recorder import HistoryError
+    from headgate.broker.verify.recorder import HistoryError
 
     where = directory or Path(tempfile.gettempdir()) / f"headgate-verify-{time.strftime('%Y%m%d-%H%M%S')}"
     verification = Verification(Plan(directory=where, **plan), _say)
@@ -57,8 +57,8 @@ def verify_endpoint(plan: Mapping[str, Any], directory: Path | None, as_json: bo
 
 def judge_again(directory: Path, strict: bool, as_json: bool) -> int:
     """Judge a recorded history. Returns the exit code."""
-    from broker.verify.judging import judge_directory
-    from broker.verify.recorder import HistoryError
+    from headgate.broker.verify.judging import judge_directory
+    from headgate.broker.verify.recorder import HistoryError
 
     try:
         return _show(judge_directory(directory, strict=strict), as_json)
@@ -73,7 +73,7 @@ def _say(line: str) -> None:
 
 
 def _show(result: Result, as_json: bool) -> int:
-    from broker.verify.page import as_data, as_text
+    from headgate.broker.verify.page import as_data, as_text
 
     if as_json:
         output.print_json(as_data(result))

@@ -2,17 +2,17 @@
 
 A client belongs to the event loop of its first use, and so to one thread: another loop (a second `asyncio.run`, another thread)
 needs its own clients. Close a client before its loop ends, best with `async with`; a Producer loses unsent records otherwise,
-with a ResourceWarning. Errors are those of `broker.runtime.errors`. Closing a client ends calls under way and later calls with
-ClosedError.
+with a ResourceWarning. Errors are those of `headgate.broker.runtime.errors`. Closing a client ends calls under way and later
+calls with ClosedError.
 """
 
-from broker.client.admin import Admin
-from broker.client.consumer import Consumer
-from broker.client.control import Control, DesiredBrokers, Reservation
-from broker.client.gates import FileRef, Gate, GateAdmin, GateState, Hole, Layout, PartitionLayout, Place, Window
-from broker.client.groups import GroupAdmin, GroupDescription, GroupMember, GroupPosition, GroupSummary
-from broker.client.producer import Producer
-from broker.client.types import (
+from headgate.broker.client.admin import Admin
+from headgate.broker.client.consumer import Consumer
+from headgate.broker.client.control import Control, DesiredBrokers, Reservation
+from headgate.broker.client.gates import FileRef, Gate, GateAdmin, GateState, Hole, Layout, PartitionLayout, Place, Window
+from headgate.broker.client.groups import GroupAdmin, GroupDescription, GroupMember, GroupPosition, GroupSummary
+from headgate.broker.client.producer import Producer
+from headgate.broker.client.types import (
     DEFAULT_CLUSTER,
     Broker,
     CheckedRecords,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 
-from broker.client.cluster import ADMIN, ClusterClient
-from broker.client.errors import from_message
-from broker.client.types import (
+from headgate.broker.client.cluster import ADMIN, ClusterClient
+from headgate.broker.client.errors import from_message
+from headgate.broker.client.types import (
     Broker,
     CheckedRecords,
     ClusterStatus,
@@ -21,8 +21,8 @@ from broker.client.types import (
     TopicStatus,
     UnreadableBatch,
 )
-from broker.runtime.errors import InvalidError, Reason
-from broker.wire.grpc.headgate.v1 import admin_pb2
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
 
 
 class Admin(ClusterClient):

@@ -13,13 +13,13 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 import grpc
 from google.protobuf.message import Message
 
-from broker.client.backoff import Backoff
-from broker.client.errors import from_call, from_message
-from broker.client.types import DEFAULT_CLUSTER, OffsetAndTimestamp, Start, Timestamp, TopicPartition
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import end_tasks, looked_at, outlast
-from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
-from broker.wire.grpc.methods import Method, methods
+from headgate.broker.client.backoff import Backoff
+from headgate.broker.client.errors import from_call, from_message
+from headgate.broker.client.types import DEFAULT_CLUSTER, OffsetAndTimestamp, Start, Timestamp, TopicPartition
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.tasks import end_tasks, looked_at, outlast
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
+from headgate.broker.wire.grpc.methods import Method, methods
 
 ADMIN = methods(admin_pb2.DESCRIPTOR.services_by_name["Admin"])
 LOG = methods(log_pb2.DESCRIPTOR.services_by_name["Log"])

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Self
 
-from broker.client.cluster import ClusterClient, OnOutage
-from broker.client.errors import unreadable
-from broker.client.reader import Assigned, Chunk, Reader
-from broker.client.types import DEFAULT_CLUSTER, ConsumerRecord, Start, TopicPartition
-from broker.log.batch import crc_matches, parse_header, split
-from broker.log.records import iter_records
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
+from headgate.broker.client.cluster import ClusterClient, OnOutage
+from headgate.broker.client.errors import unreadable
+from headgate.broker.client.reader import Assigned, Chunk, Reader
+from headgate.broker.client.types import DEFAULT_CLUSTER, ConsumerRecord, Start, TopicPartition
+from headgate.broker.log.batch import crc_matches, parse_header, split
+from headgate.broker.log.records import iter_records
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 
 
 class Consumer(ClusterClient):

@@ -8,12 +8,12 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from broker.client.backoff import Backoff
-from broker.client.cluster import ATTEMPT_S, ClusterClient, Link
-from broker.client.types import DEFAULT_CLUSTER
-from broker.runtime.errors import HeadgateError, Reason, RetryError
-from broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
-from broker.wire.grpc.methods import Method, methods
+from headgate.broker.client.backoff import Backoff
+from headgate.broker.client.cluster import ATTEMPT_S, ClusterClient, Link
+from headgate.broker.client.types import DEFAULT_CLUSTER
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, control_pb2
+from headgate.broker.wire.grpc.methods import Method, methods
 
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 LOOK_S = 2.0

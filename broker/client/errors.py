@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grpc
 
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.wire.grpc.headgate.v1 import common_pb2
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.wire.grpc.headgate.v1 import common_pb2
 
 REASON_KEY = "headgate-reason"
 """Trailing metadata with the reason of a failed call."""

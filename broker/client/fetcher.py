@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from broker.client.backoff import Backoff
-from broker.client.cluster import LOG, ClusterClient
-from broker.runtime.errors import InvalidError, Reason, RetryError
-from broker.runtime.tasks import end_tasks
-from broker.wire.grpc.headgate.v1 import log_pb2
+from headgate.broker.client.backoff import Backoff
+from headgate.broker.client.cluster import LOG, ClusterClient
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,20 +61,20 @@ class Fetcher(ClusterClient):
     async def read(
         self, topic: str, partition: int, start: int, end: int, *, with_timestamp_type: bool = False
     ) -> AsyncIterator[pa.RecordBatch]:
-        """The records with offsets in [start, end), in `broker.log.columns.SCHEMA`; control batches are skipped.
+        """The records with offsets in [start, end), in `headgate.broker.log.columns.SCHEMA`; control batches are skipped.
 
         `end` is at most the high watermark, and no open gate may stand before it. The next batch arrives while the caller
         handles one.
 
         Args:
-            with_timestamp_type: add the column `timestampType`, see `broker.log.columns.timestamp_types`.
+            with_timestamp_type: add the column `timestampType`, see `headgate.broker.log.columns.timestamp_types`.
 
         Raises:
             RetryError: TIMED_OUT when no records come for a minute, because an open gate stands before them.
         """
         import pyarrow as pa
 
-        from broker.log.columns import decode_batches, timestamp_types
+        from headgate.broker.log.columns import decode_batches, timestamp_types
 
         position = start
         waited_ms = 0
@@ -117,7 +117,7 @@ class Fetcher(ClusterClient):
 
 def last_offset(batches: memoryview) -> int:
     """The last offset of contiguous whole batches."""
-    from broker.log.batch import parse_header, split
+    from headgate.broker.log.batch import parse_header, split
 
     last = -1
     for batch in split(batches):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
-from broker.client.cluster import ClusterClient
-from broker.client.types import DEFAULT_CLUSTER, Start, TopicPartition
-from broker.runtime.errors import InvalidError, Reason
-from broker.wire.grpc.headgate.v1 import gates_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.client.cluster import ClusterClient
+from headgate.broker.client.types import DEFAULT_CLUSTER, Start, TopicPartition
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
+from headgate.broker.wire.grpc.methods import methods
 
 GATES = methods(gates_pb2.DESCRIPTOR.services_by_name["Gates"])
 TTL_MS = 3_600_000

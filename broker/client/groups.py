@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broker.client.cluster import ClusterClient
-from broker.client.errors import from_message
-from broker.client.types import OffsetAndTimestamp, Start, TopicPartition
-from broker.runtime.errors import Reason
-from broker.wire.grpc.headgate.v1 import groups_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.client.cluster import ClusterClient
+from headgate.broker.client.errors import from_message
+from headgate.broker.client.types import OffsetAndTimestamp, Start, TopicPartition
+from headgate.broker.runtime.errors import Reason
+from headgate.broker.wire.grpc.headgate.v1 import groups_pb2
+from headgate.broker.wire.grpc.methods import methods
 
 GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
 ROWS_MAX = 5000

@@ -11,21 +11,21 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from broker.client.cluster import Cluster, OnOutage, TopicView
-from broker.client.sender import RECORD_MEMORY_BYTES, Batch, DeliveryFuture, Queue, Sender
-from broker.client.types import DEFAULT_CLUSTER, Delivery, TopicPartition
-from broker.log.batch import HEADER_BYTES
-from broker.log.compression import Codec
-from broker.log.partitioner import partition_for_key
-from broker.log.records import Headers, Record, encoded_bytes_max, is_header_name
-from broker.runtime.clock import Clock
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import outlast
+from headgate.broker.client.cluster import Cluster, OnOutage, TopicView
+from headgate.broker.client.sender import RECORD_MEMORY_BYTES, Batch, DeliveryFuture, Queue, Sender
+from headgate.broker.client.types import DEFAULT_CLUSTER, Delivery, TopicPartition
+from headgate.broker.log.batch import HEADER_BYTES
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.partitioner import partition_for_key
+from headgate.broker.log.records import Headers, Record, encoded_bytes_max, is_header_name
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.tasks import outlast
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from broker.client.gates import Gate
+    from headgate.broker.client.gates import Gate
 
 RECORD_BYTES_MAX = 64 << 20
 """Bound of a batch's size: no topic allows a larger batch."""
@@ -177,8 +177,8 @@ class Producer:
         earlier `send` calls are not awaited.
 
         Args:
-            rows: columns `timestamp`, `key`, `value`, perhaps `headers`, as in `broker.log.columns.SCHEMA`; perhaps `partition`,
-                else the key decides. Rows without a key are spread evenly.
+            rows: columns `timestamp`, `key`, `value`, perhaps `headers`, as in `headgate.broker.log.columns.SCHEMA`; perhaps
+                `partition`, else the key decides. Rows without a key are spread evenly.
             publish_id: the table's name in the topic, up to 100 letters, digits, ``.``, ``_`` and ``-``. Publishing the same
                 rows under it again adds nothing and answers as the first time. Default: a new id, which makes only this call
                 safe against lost answers.
@@ -190,7 +190,7 @@ class Producer:
             InvalidError: UNKNOWN_TOPIC; INVALID_REQUEST: an illegal id; INVALID_RECORD, INVALID_TIMESTAMP (wrong columns or
             times, no rows); GATE_CONFLICT: other rows under the same id. RetryError: store or cluster did not answer in time.
         """
-        from broker.client.publish import publish_table
+        from headgate.broker.client.publish import publish_table
 
         if publish_id is None:
             publish_id = uuid.uuid4().hex

@@ -6,10 +6,10 @@ import asyncio
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from broker.client.gates import FileRef, Gate, GateAdmin
-from broker.client.upload import Uploader
-from broker.cluster.gates import check_gate_id
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.client.gates import FileRef, Gate, GateAdmin
+from headgate.broker.client.upload import Uploader
+from headgate.broker.cluster.gates import check_gate_id
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +44,8 @@ async def publish_table(cluster: str, topic: str, rows: pa.Table | pa.RecordBatc
 
 def upload_table(store_url: str, prefix: str, rows: pa.Table | pa.RecordBatch, partitions: int, publish_id: str) -> list[FileRef]:
     """Upload the rows of each partition. Their offsets count from 0. A file's name is a digest of its content."""
-    from broker.log.column_partitioner import split_by_partition
-    from broker.log.parquet import write_extent_file
+    from headgate.broker.log.column_partitioner import split_by_partition
+    from headgate.broker.log.parquet import write_extent_file
 
     table = _plain(rows)
     parts = split_by_partition(table, _partitions_of(table, partitions))
@@ -69,7 +69,7 @@ def _plain(rows: pa.Table | pa.RecordBatch) -> pa.Table:
     """The columns that are published. Views and dictionaries become plain bytes, because pyarrow cannot select rows of views."""
     import pyarrow as pa
 
-    from broker.log.columns import check_columns
+    from headgate.broker.log.columns import check_columns
 
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
@@ -89,7 +89,7 @@ def _partitions_of(rows: pa.Table, partitions: int) -> Any:
     """The partition of each row: by the column `partition`, else by key; rows without a key are spread in runs of equal length."""
     import numpy as np
 
-    from broker.log.column_partitioner import partitions_for_keys
+    from headgate.broker.log.column_partitioner import partitions_for_keys
 
     if "partition" in rows.column_names:
         column = rows.column("partition")

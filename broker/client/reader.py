@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
-from broker.client.backoff import Backoff
-from broker.client.cluster import LOG, Cluster, Link, Stream
-from broker.client.errors import from_message
-from broker.client.types import TopicPartition
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import end_tasks
-from broker.wire.grpc import payload
-from broker.wire.grpc.headgate.v1 import log_pb2
+from headgate.broker.client.backoff import Backoff
+from headgate.broker.client.cluster import LOG, Cluster, Link, Stream
+from headgate.broker.client.errors import from_message
+from headgate.broker.client.types import TopicPartition
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.wire.grpc import payload
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 RESPONSE_BYTES_MAX = 1 << 20
 CREDIT_BYTES_MAX = 1 << 30

@@ -13,17 +13,17 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Self
 
-from broker.client.backoff import Backoff
-from broker.client.cluster import LOG, Cluster, Link, Stream
-from broker.client.errors import from_message
-from broker.client.sequencing import PartitionQueue
-from broker.client.types import Delivery, TopicPartition
-from broker.log.compression import Codec
-from broker.log.records import Record, encode_batch
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import end_tasks
-from broker.wire.grpc import payload
-from broker.wire.grpc.headgate.v1 import log_pb2
+from headgate.broker.client.backoff import Backoff
+from headgate.broker.client.cluster import LOG, Cluster, Link, Stream
+from headgate.broker.client.errors import from_message
+from headgate.broker.client.sequencing import PartitionQueue
+from headgate.broker.client.types import Delivery, TopicPartition
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.wire.grpc import payload
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 RECORD_MEMORY_BYTES = 256
 """Memory of a waiting record beside its bytes: its objects and its future."""

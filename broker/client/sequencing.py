@@ -29,10 +29,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-from broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 
 IN_FLIGHT_MAX = 5
-"""Batches of a producer that a broker remembers (`broker.log.producers.WINDOW_BATCHES`)."""
+"""Batches of a producer that a broker remembers (`headgate.broker.log.producers.WINDOW_BATCHES`)."""
 PROVEN_S = 1.0
 """Time for which an ack proves that the broker knows the producer; at most the shortest expiry of a producer."""
 SEQUENCE_COUNT = 1 << 31

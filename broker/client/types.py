@@ -6,8 +6,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from broker.cluster.topic_config import is_internal
-from broker.log.records import Headers
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.log.records import Headers
 
 DEFAULT_CLUSTER = "127.0.0.1:9095"
 """Where a broker of a local cluster listens for gRPC."""

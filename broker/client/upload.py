@@ -9,14 +9,14 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from broker.client.gates import FileRef
-from broker.runtime.errors import InvalidError, Reason
-from broker.store.open import PRIVATE_URLS, open_store
+from headgate.broker.client.gates import FileRef
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.store.open import PRIVATE_URLS, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from broker.log.parquet import WrittenExtent
+    from headgate.broker.log.parquet import WrittenExtent
 
 
 class Uploader:
@@ -65,7 +65,7 @@ class Uploader:
             InvalidError: INVALID_RECORD for wrong columns, null times or no rows; INVALID_TIMESTAMP; INVALID_REQUEST for a bad
             key; INVALID_REFERENCE when another file has this key. RetryError, FatalError: the store does not accept the file.
         """
-        from broker.log.parquet import write_extent_file
+        from headgate.broker.log.parquet import write_extent_file
 
         return self.put(key, write_extent_file(rows), partition, base_offset)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-from broker.cluster.capacity import check_reservation
-from broker.cluster.gates import OPEN_GATES_MAX, Gate, ParquetExtent
-from broker.cluster.manifest import (
+from headgate.broker.cluster.capacity import check_reservation
+from headgate.broker.cluster.gates import OPEN_GATES_MAX, Gate, ParquetExtent
+from headgate.broker.cluster.manifest import (
     AddChunks,
     CondemnFiles,
     CreateTopic,
@@ -31,7 +31,7 @@ from broker.cluster.manifest import (
     SkipRecords,
     Topic,
 )
-from broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
 
 CUTS_MAX = 1000
 """Ranges that readers of one partition step over: every read that begins below the last of them looks at all."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 BROKERS_MAX = 64
 """Largest number of brokers of one reservation, and of the load's demand."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from broker.cluster.manifest import AddChunks, Edit, Manifest, NoteDowntime
+from headgate.broker.cluster.manifest import AddChunks, Edit, Manifest, NoteDowntime
 
 
 def cutoff_ms(now_ms: int, age_ms: int, downtimes: Sequence[tuple[int, int]]) -> int:

@@ -7,8 +7,8 @@ Theory of operation. A fleet has *slots*, numbered from 0; a slot is one broker 
                           +------- ended ------+--> waiting --its pause is over: Start--> starting
 
 The lowest slots stay, because clients know the first addresses. A draining slot no longer counts: when more brokers are
-requested meanwhile, another slot is started at once. Pauses double while a broker dies again and again; after a broker that served they are
-shorter than the time that it served, because its clients wait.
+requested meanwhile, another slot is started at once. Pauses double while a broker dies again and again; after a broker that
+served they are shorter than the time that it served, because its clients wait.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 if TYPE_CHECKING:
-    from broker.cluster.manifest import Topic
+    from headgate.broker.cluster.manifest import Topic
 
 GATE_ID_MAX = 100
 DEFINITION_CHARS_MAX = 1024

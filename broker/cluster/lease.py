@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.cluster.liveness import stretched
-from broker.runtime.errors import CorruptError, FatalError, Reason
+from headgate.broker.cluster.liveness import stretched
+from headgate.broker.runtime.errors import CorruptError, FatalError, Reason
 
 FORMAT_VERSION = 1
 UNREADABLE_TTL_MS = 10_000

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentInfo, SegmentLoad
+from headgate.broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentInfo, SegmentLoad
 
 MIB = 1 << 20
 

@@ -29,10 +29,10 @@ from typing import TypeVar
 
 import msgspec
 
-from broker.cluster.capacity import Reservation
-from broker.cluster.gates import GATES_MAX, Gate, GateWindow, ParquetExtent
-from broker.cluster.segments import SealedSegment, SegmentInfo
-from broker.runtime.errors import CorruptError, Reason
+from headgate.broker.cluster.capacity import Reservation
+from headgate.broker.cluster.gates import GATES_MAX, Gate, GateWindow, ParquetExtent
+from headgate.broker.cluster.segments import SealedSegment, SegmentInfo
+from headgate.broker.runtime.errors import CorruptError, Reason
 
 FORMAT_VERSION = 2
 """Of the snapshots and edits. A broker refuses any other."""

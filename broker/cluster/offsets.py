@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.log.group_records import OffsetKey, OffsetValue
-from broker.runtime.errors import Reason
+from headgate.broker.log.group_records import OffsetKey, OffsetValue
+from headgate.broker.runtime.errors import Reason
 
 METADATA_CHARS_MAX = 4096
 """Bound of a client's text beside a position, in characters, as Kafka's `offset.metadata.max.bytes` counts."""

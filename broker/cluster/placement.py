@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from broker.cluster.load_history import DEARNESS_MAX, SLOW, LoadHistory, SegmentHistory
-from broker.cluster.segments import BrokerLoad, SegmentInfo, Successor
+from headgate.broker.cluster.load_history import DEARNESS_MAX, SLOW, LoadHistory, SegmentHistory
+from headgate.broker.cluster.segments import BrokerLoad, SegmentInfo, Successor
 
 MOVED_PART_MAX = 2 / 3
 PRESSURE_STEP = 0.1

@@ -22,8 +22,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from broker.cluster.load_history import FAST, SLOW, BrokerHistory, LoadHistory, SegmentHistory, Targets
-from broker.cluster.placement import (
+from headgate.broker.cluster.load_history import FAST, SLOW, BrokerHistory, LoadHistory, SegmentHistory, Targets
+from headgate.broker.cluster.placement import (
     MOVED_PART_MAX,
     SEGMENTS_PER_BROKER,
     Board,
@@ -35,8 +35,8 @@ from broker.cluster.placement import (
     place,
     span,
 )
-from broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad, Plan, SegmentInfo, Successor
-from broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad, Plan, SegmentInfo, Successor
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 
 HOT_PARTITION_PART = 0.6
 """A partition with more than this share of its segment's load is handled alone."""

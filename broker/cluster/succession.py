@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from broker.cluster.manifest import (
+from headgate.broker.cluster.manifest import (
     CreateTopic,
     DeleteTopic,
     Edit,
@@ -22,7 +22,7 @@ from broker.cluster.manifest import (
     SetLeader,
     SetPartitions,
 )
-from broker.cluster.segments import SegmentInfo, Successor
+from headgate.broker.cluster.segments import SegmentInfo, Successor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from broker.log.check import ALL_DECOMPRESSED_BYTES_MAX, ALL_RECORDS_MAX, Depth
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log.check import ALL_DECOMPRESSED_BYTES_MAX, ALL_RECORDS_MAX, Depth
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 NAME_LENGTH_MAX = 249
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.cluster.manifest import Topic
-from broker.cluster.topic_config import TopicConfig, is_internal, validate_topic_name
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.topic_config import TopicConfig, is_internal, validate_topic_name
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 LOT_TOPICS_MAX = 100
 LOT_PARTITIONS_MAX = 200

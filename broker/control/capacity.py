@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.cluster.capacity import (
+from headgate.broker.cluster.capacity import (
     Deadlines,
     Desired,
     LoadDemand,
@@ -20,16 +20,16 @@ from broker.cluster.capacity import (
     opened,
     renewed,
 )
-from broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation
-from broker.cluster.reshard import LoadPlanner
-from broker.cluster.segments import BrokerLoad
-from broker.engine.catalog import DeposedError
-from broker.runtime.clock import Clock
-from broker.runtime.errors import Reason, RetryError
-from broker.runtime.logging import get_logger
+from headgate.broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation
+from headgate.broker.cluster.reshard import LoadPlanner
+from headgate.broker.cluster.segments import BrokerLoad
+from headgate.broker.engine.catalog import DeposedError
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
 
 if TYPE_CHECKING:
-    from broker.control.cluster import Cluster
+    from headgate.broker.control.cluster import Cluster
 
 log = get_logger("capacity")
 

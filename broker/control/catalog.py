@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from broker.cluster.manifest import Committed, Edit, Manifest
-from broker.engine.catalog import DeposedError
-from broker.runtime.errors import HeadgateError, Reason, RetryError
-from broker.runtime.tasks import outlast
+from headgate.broker.cluster.manifest import Committed, Edit, Manifest
+from headgate.broker.engine.catalog import DeposedError
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.tasks import outlast
 
 COMMIT_TIMEOUT_S = 15.0
 """How long a commit looks for a leader that takes it, its wait for those before it included: all of them give up together."""

@@ -17,24 +17,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from broker.cluster.lease import Contender, Lease
-from broker.cluster.liveness import Answer, Attention, Evidence
-from broker.cluster.manifest import Follower, Incarnation
-from broker.control.capacity import ClusterCapacity
-from broker.control.catalog import ClusterCatalog
-from broker.control.leader import Leader
-from broker.control.lease import LeaseRegister
-from broker.control.probe import ask, attend
-from broker.engine.catalog import DeposedError
-from broker.runtime.errors import HeadgateError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.runtime.tasks import known
+from headgate.broker.cluster.lease import Contender, Lease
+from headgate.broker.cluster.liveness import Answer, Attention, Evidence
+from headgate.broker.cluster.manifest import Follower, Incarnation
+from headgate.broker.control.capacity import ClusterCapacity
+from headgate.broker.control.catalog import ClusterCatalog
+from headgate.broker.control.leader import Leader
+from headgate.broker.control.lease import LeaseRegister
+from headgate.broker.control.probe import ask, attend
+from headgate.broker.engine.catalog import DeposedError
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import known
 
 if TYPE_CHECKING:
-    from broker.control.member import Membership
-    from broker.control.replication import Surrenders
-    from broker.engine.engine import Engine
-    from broker.engine.replicas import Copy
+    from headgate.broker.control.member import Membership
+    from headgate.broker.control.replication import Surrenders
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.engine.replicas import Copy
 
 log = get_logger("cluster")
 
@@ -237,7 +237,7 @@ class Cluster:
         except RetryError as error:
             log.warning("lease_not_taken", error=error.message)
             return
-        reshard = importlib.import_module("broker.cluster.reshard")
+        reshard = importlib.import_module("headgate.broker.cluster.reshard")
         settings = self.engine.settings
         targets = reshard.Targets(
             broker_bytes_per_s=float(settings.cluster_broker_bytes_per_second),
@@ -294,7 +294,7 @@ class Cluster:
             self.capacity.changed()
 
     async def _follow(self, lease: Lease) -> None:
-        module = await _import("broker.control.member")
+        module = await _import("headgate.broker.control.member")
         membership: Membership = module.Membership(
             lease.address,
             engine=self.engine,
@@ -361,12 +361,12 @@ class Cluster:
 
     async def _replicate(self) -> None:
         await self.engine.replicator.wanted.wait()
-        module = await _import("broker.control.replication")
+        module = await _import("headgate.broker.control.replication")
         await module.Replication(self.engine).run()
 
     async def _surrender(self, lead: Incarnation, follower: Follower) -> list[Copy]:
         if self._surrenders is None:
-            self._surrenders = (await _import("broker.control.replication")).Surrenders(self.engine)
+            self._surrenders = (await _import("headgate.broker.control.replication")).Surrenders(self.engine)
         return await self._surrenders.ask(lead, follower)
 
     def _replicate_ended(self, task: asyncio.Task[None]) -> None:

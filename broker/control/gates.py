@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from broker.cluster.gates import (
+from headgate.broker.cluster.gates import (
     FRONT_EPOCH,
     Gate,
     GateWindow,
@@ -31,7 +31,7 @@ from broker.cluster.gates import (
     moved,
     topic_of,
 )
-from broker.cluster.manifest import (
+from headgate.broker.cluster.manifest import (
     CondemnFiles,
     Edit,
     FillGate,
@@ -43,14 +43,14 @@ from broker.cluster.manifest import (
     Topic,
     TrimGates,
 )
-from broker.cluster.topic_config import is_internal
-from broker.runtime.clock import SteadyClock
-from broker.runtime.errors import InvalidError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.runtime.tasks import outlast
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.runtime.clock import SteadyClock
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import outlast
 
 if TYPE_CHECKING:
-    from broker.engine.engine import Engine, Held
+    from headgate.broker.engine.engine import Engine, Held
 
 log = get_logger("gates")
 

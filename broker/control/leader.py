@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
-from broker.cluster import downtime
-from broker.cluster.admission import taken_over
-from broker.cluster.lease import Lease
-from broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Detector, Evidence, Judgement, Lost
-from broker.cluster.manifest import (
+from headgate.broker.cluster import downtime
+from headgate.broker.cluster.admission import taken_over
+from headgate.broker.cluster.lease import Lease
+from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Detector, Evidence, Judgement, Lost
+from headgate.broker.cluster.manifest import (
     Edit,
     Follower,
     Incarnation,
@@ -38,26 +38,26 @@ from broker.cluster.manifest import (
     SetLeader,
     encode_edits,
 )
-from broker.cluster.reshard import LoadPlanner, count_of_segments
-from broker.cluster.segments import BrokerLoad, Order, OrderKind, SegmentInfo
-from broker.cluster.succession import Gap, find_gaps, open_successors
-from broker.control.capacity import TermCapacity
-from broker.control.catalog import ClusterCatalog
-from broker.control.gates import LeaderGates
-from broker.control.lease import LeaseRegister
-from broker.control.orders import OrderBook
-from broker.control.probe import ask
-from broker.engine import keys
-from broker.engine.catalog import DeposedError, LocalCatalog
-from broker.engine.recovery import recover
-from broker.runtime.errors import CorruptError, FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.runtime.tasks import known
+from headgate.broker.cluster.reshard import LoadPlanner, count_of_segments
+from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, SegmentInfo
+from headgate.broker.cluster.succession import Gap, find_gaps, open_successors
+from headgate.broker.control.capacity import TermCapacity
+from headgate.broker.control.catalog import ClusterCatalog
+from headgate.broker.control.gates import LeaderGates
+from headgate.broker.control.lease import LeaseRegister
+from headgate.broker.control.orders import OrderBook
+from headgate.broker.control.probe import ask
+from headgate.broker.engine import keys
+from headgate.broker.engine.catalog import DeposedError, LocalCatalog
+from headgate.broker.engine.recovery import recover
+from headgate.broker.runtime.errors import CorruptError, FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import known
 
 if TYPE_CHECKING:
-    from broker.control.load import LoadMeter
-    from broker.engine.engine import Engine, Held
-    from broker.engine.replicas import Copy
+    from headgate.broker.control.load import LoadMeter
+    from headgate.broker.engine.engine import Engine, Held
+    from headgate.broker.engine.replicas import Copy
 
 log = get_logger("leader")
 
@@ -776,7 +776,7 @@ class Leader:
 
     def _measure(self, now_s: float) -> None:
         """Tell the planner the loads of the last second."""
-        from broker.control.load import LoadMeter, broker_load
+        from headgate.broker.control.load import LoadMeter, broker_load
 
         if self._meter is None:
             self._meter = LoadMeter(self._engine)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.cluster.lease import UNREADABLE, Lease
-from broker.engine import keys
-from broker.runtime.clock import Clock
-from broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.store.interface import ObjectInfo, Store
-from broker.store.keys import number_of, numbered
+from headgate.broker.cluster.lease import UNREADABLE, Lease
+from headgate.broker.engine import keys
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.store.interface import ObjectInfo, Store
+from headgate.broker.store.keys import number_of, numbered
 
 log = get_logger("lease")
 

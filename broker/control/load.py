@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from broker.cluster.manifest import Incarnation
-from broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentLoad
-from broker.engine.engine import Engine
-from broker.engine.partition import PartitionLog
-from broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.segments import BrokerLoad, PartitionLoad, SegmentLoad
+from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

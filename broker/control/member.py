@@ -12,17 +12,17 @@ from typing import Any
 
 import grpc
 
-from broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Heard, stretched
-from broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
-from broker.control.catalog import ClusterCatalog
-from broker.control.load import LoadMeter
-from broker.control.stream import Stream, connect
-from broker.control.wire import error_of, member_message
-from broker.engine.engine import Engine
-from broker.runtime.errors import HeadgateError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.wire.grpc.headgate.v1 import control_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.cluster.liveness import LEADER_REPORT_S, MEMBER_REPORT_S, Attention, Heard, stretched
+from headgate.broker.cluster.manifest import Edit, Incarnation, Manifest, decode_edits, encode_edits
+from headgate.broker.control.catalog import ClusterCatalog
+from headgate.broker.control.load import LoadMeter
+from headgate.broker.control.stream import Stream, connect
+from headgate.broker.control.wire import error_of, member_message
+from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.wire.grpc.methods import methods
 
 log = get_logger("member")
 

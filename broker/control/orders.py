@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from broker.cluster.manifest import DeleteTopic, Edit, Manifest, SealSegment
-from broker.cluster.segments import Order, SegmentInfo, Successor
-from broker.runtime.clock import Clock
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.logging import get_logger
+from headgate.broker.cluster.manifest import DeleteTopic, Edit, Manifest, SealSegment
+from headgate.broker.cluster.segments import Order, SegmentInfo, Successor
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
 
 log = get_logger("orders")
 

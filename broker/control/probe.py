@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 
-from broker.cluster.liveness import TICK_S, Answer, Attention
-from broker.runtime.clock import Clock
+from headgate.broker.cluster.liveness import TICK_S, Answer, Attention
+from headgate.broker.runtime.clock import Clock
 
 LATE_PARTS = 2.0
 """An unsuccessful question that took this many times its time limit says nothing: this process was late itself."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.cluster.liveness import Answer
-from broker.cluster.manifest import Follower, Incarnation
-from broker.control.probe import ask
-from broker.control.stream import Stream, connect
-from broker.engine.engine import Engine
-from broker.engine.replicas import Copy
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.runtime.tasks import end_tasks
-from broker.wire.grpc.headgate.v1 import control_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.cluster.liveness import Answer
+from headgate.broker.cluster.manifest import Follower, Incarnation
+from headgate.broker.control.probe import ask
+from headgate.broker.control.stream import Stream, connect
+from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.replicas import Copy
+from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.wire.grpc.methods import methods
 
 log = get_logger("replication")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 
-from broker.control.wire import error_of
-from broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.control.wire import error_of
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),

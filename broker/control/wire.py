@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import grpc
 
-from broker.cluster.manifest import Incarnation
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 REASON_KEY = "headgate-reason"
 """Trailing metadata with the `Reason` of a failed call."""

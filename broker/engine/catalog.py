@@ -13,13 +13,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Protocol, TypeAlias
 
-from broker.cluster.admission import check, check_together
-from broker.cluster.manifest import Committed, Edit, Manifest, decode_edits, encode_edits
-from broker.engine import keys
-from broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, Reason, RetryError
-from broker.runtime.tasks import outlast
-from broker.store.interface import Store
-from broker.store.journal import Journal
+from headgate.broker.cluster.admission import check, check_together
+from headgate.broker.cluster.manifest import Committed, Edit, Manifest, decode_edits, encode_edits
+from headgate.broker.engine import keys
+from headgate.broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, Reason, RetryError
+from headgate.broker.runtime.tasks import outlast
+from headgate.broker.store.interface import Store
+from headgate.broker.store.journal import Journal
 
 COMMIT_PAUSE_S = 0.2
 COMMIT_TRIES = 50

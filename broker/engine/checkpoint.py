@@ -13,15 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from broker.cluster.manifest import AddChunks, Chunk, Edit, Extent
-from broker.engine import keys
-from broker.engine.catalog import Catalog
-from broker.engine.partition import ChunkRef, PartitionLog
-from broker.engine.recovery import encode_states
-from broker.runtime.errors import FencedError, HeadgateError
-from broker.runtime.logging import get_logger
-from broker.runtime.tasks import watch
-from broker.store.interface import Store
+from headgate.broker.cluster.manifest import AddChunks, Chunk, Edit, Extent
+from headgate.broker.engine import keys
+from headgate.broker.engine.catalog import Catalog
+from headgate.broker.engine.partition import ChunkRef, PartitionLog
+from headgate.broker.engine.recovery import encode_states
+from headgate.broker.runtime.errors import FencedError, HeadgateError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import watch
+from headgate.broker.store.interface import Store
 
 log = get_logger("checkpoint")
 

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, cast
 
-from broker.cluster.groups.events import (
+from headgate.broker.cluster.groups.events import (
     GroupConfig,
     Heartbeat,
     HeartbeatReply,
@@ -27,8 +27,8 @@ from broker.cluster.groups.events import (
     Sync,
     SyncReply,
 )
-from broker.cluster.groups.group import Group
-from broker.cluster.groups.shard import (
+from headgate.broker.cluster.groups.group import Group
+from headgate.broker.cluster.groups.shard import (
     ROWS_PER_APPEND_MAX,
     Answer,
     Budget,
@@ -42,13 +42,13 @@ from broker.cluster.groups.shard import (
     Shard,
     shard_of,
 )
-from broker.cluster.offsets import NEVER
-from broker.log.batch import split
-from broker.log.group_records import OffsetValue
-from broker.log.records import Record, encode_batch, iter_records
-from broker.runtime.clock import Clock
-from broker.runtime.config import Settings
-from broker.runtime.errors import (
+from headgate.broker.cluster.offsets import NEVER
+from headgate.broker.log.batch import split
+from headgate.broker.log.group_records import OffsetValue
+from headgate.broker.log.records import Record, encode_batch, iter_records
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import (
     ClosedError,
     CorruptError,
     FencedError,
@@ -57,13 +57,13 @@ from broker.runtime.errors import (
     Reason,
     RetryError,
 )
-from broker.runtime.logging import get_logger
-from broker.runtime.tasks import watch
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import watch
 
 if TYPE_CHECKING:
-    from broker.cluster.manifest import Topic
-    from broker.engine.engine import Engine
-    from broker.engine.partition import PartitionLog
+    from headgate.broker.cluster.manifest import Topic
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.engine.partition import PartitionLog
 
 log = get_logger(__name__)
 

@@ -25,15 +25,15 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from broker.log.compression import Codec
-from broker.runtime.errors import ClosedError, InvalidError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.runtime.modules import found_by, without_pandas
+from headgate.broker.log.compression import Codec
+from headgate.broker.runtime.errors import ClosedError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.modules import found_by, without_pandas
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from broker.log.parquet import ExtentFile, RowGroup
+    from headgate.broker.log.parquet import ExtentFile, RowGroup
 
 log = get_logger("history")
 
@@ -88,8 +88,8 @@ def encode(group: RowGroupBytes) -> Iterator[memoryview]:
     Raises:
         InvalidError: the bytes are not what the footer says.
     """
-    from broker.log.column_encoder import encode_batches
-    from broker.log.parquet import read_some
+    from headgate.broker.log.column_encoder import encode_batches
+    from headgate.broker.log.parquet import read_some
 
     place = group.file.groups[group.index]
     data = _bytes_of(group.source, place) if isinstance(group.source, int) else group.source
@@ -209,7 +209,7 @@ class _EncoderProcess:
             with ExitStack() as undo:
                 ours, theirs = (undo.enter_context(end) for end in socket.socketpair())
                 self._process: Popen[bytes] = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "broker.engine.encoding", str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", "headgate.broker.engine.encoding", str(theirs.fileno())],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=found_by(os.environ),
                 )  # fmt: skip
                 theirs.close()
@@ -292,7 +292,7 @@ def receive(end: socket.socket, size: int) -> memoryview:
 
 def serve(end: socket.socket) -> None:
     """Answer until the other end is closed."""
-    from broker.log.parquet import read_footer
+    from headgate.broker.log.parquet import read_footer
 
     parse = lru_cache(FILES_KEPT)(read_footer)
     # A broker that is killed closes its end wherever the work is.
@@ -331,7 +331,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     without_pandas()
     # Loaded before it is nice: a reader waits for the first process, also where somebody else wants all of the processor.
-    for name in ("broker.log.column_encoder", "broker.log.parquet"):
+    for name in ("headgate.broker.log.column_encoder", "headgate.broker.log.parquet"):
         import_module(name)
     os.nice(NICENESS)
     serve(socket.socket(fileno=int(sys.argv[1])))

@@ -13,10 +13,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from broker.cluster import downtime
-from broker.cluster.admission import taken_over
-from broker.cluster.gates import OFFSET_MAX
-from broker.cluster.manifest import (
+from headgate.broker.cluster import downtime
+from headgate.broker.cluster.admission import taken_over
+from headgate.broker.cluster.gates import OFFSET_MAX
+from headgate.broker.cluster.manifest import (
     ROOM,
     AddChunks,
     CreateTopic,
@@ -35,31 +35,39 @@ from broker.cluster.manifest import (
     SkipRecords,
     Topic,
 )
-from broker.cluster.segments import SegmentInfo
-from broker.cluster.succession import lead_everything
-from broker.cluster.topic_config import TopicConfig
-from broker.cluster.topics import NewTopic, TopicLimits, check_new_topics, check_partitions, check_room, lots, partition_count
-from broker.engine import keys, lookup
-from broker.engine.catalog import Catalog, DeposedError, LocalCatalog
-from broker.engine.checkpoint import Checkpointer, Rolled
-from broker.engine.encoding import Encoders
-from broker.engine.history import HistoryReader
-from broker.engine.identity import identify
-from broker.engine.leads import INSTALL_PARTITIONS_MAX, Leads
-from broker.engine.partition import Appended, PartitionLog
-from broker.engine.proof import LeadProof
-from broker.engine.reader import Reader
-from broker.engine.recovery import encode_states, recover, sweep_leftovers
-from broker.engine.references import References
-from broker.engine.replicas import Replicas, Replicator
-from broker.engine.retention import Sweeper
-from broker.engine.skip import Checked, find_unreadable, whole_batches
-from broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
-from broker.engine.wal_group import GroupWriter, Pending
-from broker.engine.wal_put import PutWal
-from broker.engine.wal_watch import WalWatch
-from broker.engine.windows import NOBODY
-from broker.log.batch import (
+from headgate.broker.cluster.segments import SegmentInfo
+from headgate.broker.cluster.succession import lead_everything
+from headgate.broker.cluster.topic_config import TopicConfig
+from headgate.broker.cluster.topics import (
+    NewTopic,
+    TopicLimits,
+    check_new_topics,
+    check_partitions,
+    check_room,
+    lots,
+    partition_count,
+)
+from headgate.broker.engine import keys, lookup
+from headgate.broker.engine.catalog import Catalog, DeposedError, LocalCatalog
+from headgate.broker.engine.checkpoint import Checkpointer, Rolled
+from headgate.broker.engine.encoding import Encoders
+from headgate.broker.engine.history import HistoryReader
+from headgate.broker.engine.identity import identify
+from headgate.broker.engine.leads import INSTALL_PARTITIONS_MAX, Leads
+from headgate.broker.engine.partition import Appended, PartitionLog
+from headgate.broker.engine.proof import LeadProof
+from headgate.broker.engine.reader import Reader
+from headgate.broker.engine.recovery import encode_states, recover, sweep_leftovers
+from headgate.broker.engine.references import References
+from headgate.broker.engine.replicas import Replicas, Replicator
+from headgate.broker.engine.retention import Sweeper
+from headgate.broker.engine.skip import Checked, find_unreadable, whole_batches
+from headgate.broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
+from headgate.broker.engine.wal_group import GroupWriter, Pending
+from headgate.broker.engine.wal_put import PutWal
+from headgate.broker.engine.wal_watch import WalWatch
+from headgate.broker.engine.windows import NOBODY
+from headgate.broker.log.batch import (
     CODEC_MAX,
     CRC_START,
     HEADER_BYTES,
@@ -69,14 +77,14 @@ from broker.log.batch import (
     stamp,
     stamp_append_time,
 )
-from broker.log.buffers import BufferPool
-from broker.log.check import ANY_TIME, RecordError, Source, Times, check_all, check_sample
-from broker.log.compression import Codec
-from broker.log.crc import crc32c
-from broker.log.tail import TailMemory
-from broker.runtime.clock import SteadyClock
-from broker.runtime.config import Settings
-from broker.runtime.errors import (
+from headgate.broker.log.buffers import BufferPool
+from headgate.broker.log.check import ANY_TIME, RecordError, Source, Times, check_all, check_sample
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.crc import crc32c
+from headgate.broker.log.tail import TailMemory
+from headgate.broker.runtime.clock import SteadyClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import (
     ClosedError,
     CorruptError,
     FencedError,
@@ -85,12 +93,12 @@ from broker.runtime.errors import (
     Reason,
     RetryError,
 )
-from broker.runtime.logging import get_logger
-from broker.runtime.tasks import outlast, watch
-from broker.runtime.threads import Pool, Pools
-from broker.runtime.turns import Turns
-from broker.store.interface import Store
-from broker.store.open import PRIVATE_URLS
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import outlast, watch
+from headgate.broker.runtime.threads import Pool, Pools
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.store.interface import Store
+from headgate.broker.store.open import PRIVATE_URLS
 
 log = get_logger("engine")
 

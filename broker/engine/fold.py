@@ -19,17 +19,17 @@ from bisect import bisect_left
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
-from broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
-from broker.engine import keys
-from broker.engine.mend import rebuild_index
-from broker.engine.reader import parse_index
-from broker.engine.skip import why_unreadable
-from broker.log.batch import parse_header
-from broker.log.check import SAMPLE_RECORDS
-from broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, chunk_header
-from broker.log.index import BatchIndex
-from broker.runtime.errors import InvalidError
-from broker.store.interface import Store
+from headgate.broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
+from headgate.broker.engine import keys
+from headgate.broker.engine.mend import rebuild_index
+from headgate.broker.engine.reader import parse_index
+from headgate.broker.engine.skip import why_unreadable
+from headgate.broker.log.batch import parse_header
+from headgate.broker.log.check import SAMPLE_RECORDS
+from headgate.broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, chunk_header
+from headgate.broker.log.index import BatchIndex
+from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.store.interface import Store
 
 FANOUT = 32
 BYTES_MAX = 32 << 20

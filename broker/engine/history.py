@@ -20,21 +20,21 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
-from broker.cluster.gates import ParquetExtent
-from broker.engine.encoding import Encoders, RowGroupBytes, encode
-from broker.engine.history_cache import EncodedGroup, HistoryCache
-from broker.log.batch import parse_header
-from broker.log.compression import Codec
-from broker.log.crc import crc32c
-from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
-from broker.runtime.logging import get_logger
-from broker.runtime.tasks import end_tasks, looked_at, outlast
-from broker.runtime.threads import Pool, Pools
-from broker.store.interface import Files, Readable
+from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.engine.encoding import Encoders, RowGroupBytes, encode
+from headgate.broker.engine.history_cache import EncodedGroup, HistoryCache
+from headgate.broker.log.batch import parse_header
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.crc import crc32c
+from headgate.broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import end_tasks, looked_at, outlast
+from headgate.broker.runtime.threads import Pool, Pools
+from headgate.broker.store.interface import Files, Readable
 
 if TYPE_CHECKING:
-    from broker.log.column_schema import Int64s
-    from broker.log.parquet import ExtentFile, RowGroup
+    from headgate.broker.log.column_schema import Int64s
+    from headgate.broker.log.parquet import ExtentFile, RowGroup
 
 log = get_logger("history")
 
@@ -275,7 +275,7 @@ class HistoryReader:
 
     async def _times_bytes(self, extent: ParquetExtent, file: ExtentFile, group: RowGroup) -> tuple[RowGroup, bytes]:
         """The times of a row group, and their bytes: hundreds may look up a time at once, and need no more of it."""
-        from broker.log.parquet import times_of
+        from headgate.broker.log.parquet import times_of
 
         times = times_of(file, group)
         return times, await self._group_bytes(extent, times)
@@ -447,13 +447,13 @@ def _encoded(extent: ParquetExtent, encode: Encode, group: RowGroupBytes) -> Enc
 
 
 def _first_read() -> int:
-    from broker.log.parquet import FOOTER_GUESS_BYTES
+    from headgate.broker.log.parquet import FOOTER_GUESS_BYTES
 
     return FOOTER_GUESS_BYTES
 
 
 def _footer_size(extent: ParquetExtent, tail: bytes) -> int:
-    from broker.log.parquet import footer_size
+    from headgate.broker.log.parquet import footer_size
 
     try:
         return footer_size(tail, extent.size_bytes)
@@ -462,7 +462,7 @@ def _footer_size(extent: ParquetExtent, tail: bytes) -> int:
 
 
 def _parse_footer(extent: ParquetExtent, tail: bytes, size: int) -> ExtentFile:
-    from broker.log.parquet import read_footer
+    from headgate.broker.log.parquet import read_footer
 
     footer = memoryview(tail)[len(tail) - size :]
     if crc32c(footer) != extent.footer_crc32c:
@@ -474,8 +474,8 @@ def _parse_footer(extent: ParquetExtent, tail: bytes, size: int) -> ExtentFile:
 
 
 def _times(extent: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes, first: int) -> Int64s:
-    from broker.log.column_schema import timestamps_ms
-    from broker.log.parquet import read_group
+    from headgate.broker.log.column_schema import timestamps_ms
+    from headgate.broker.log.parquet import read_group
 
     try:
         return timestamps_ms(read_group(file, group, data, ("timestamp",)).column("timestamp"))[first:]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from broker.engine import keys
-from broker.runtime.errors import FatalError, InvalidError, Reason
-from broker.store.interface import Store
+from headgate.broker.engine import keys
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
+from headgate.broker.store.interface import Store
 
 FORMAT_VERSION = 1
 

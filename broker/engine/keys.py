@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from broker.cluster.manifest import Chunk
+from headgate.broker.cluster.manifest import Chunk
 
 CLUSTER_ID = "cluster/id"
 MANIFEST = "cluster/manifest"

@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from broker.cluster.gates import Gate, ParquetExtent
-from broker.cluster.manifest import (
+from headgate.broker.cluster.gates import Gate, ParquetExtent
+from headgate.broker.cluster.manifest import (
     CreateTopic,
     DeleteTopic,
     Edit,
@@ -34,17 +34,17 @@ from broker.cluster.manifest import (
     SkipRecords,
     Topic,
 )
-from broker.cluster.segments import SegmentInfo
-from broker.cluster.topic_config import TopicConfig
-from broker.engine.partition import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
-from broker.engine.recovery import Producers, load_producers
-from broker.engine.windows import Window
-from broker.log.tail import TailMemory
-from broker.runtime.clock import SteadyClock
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.runtime.tasks import watch
-from broker.store.interface import Store
+from headgate.broker.cluster.segments import SegmentInfo
+from headgate.broker.cluster.topic_config import TopicConfig
+from headgate.broker.engine.partition import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
+from headgate.broker.engine.recovery import Producers, load_producers
+from headgate.broker.engine.windows import Window
+from headgate.broker.log.tail import TailMemory
+from headgate.broker.runtime.clock import SteadyClock
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import watch
+from headgate.broker.store.interface import Store
 
 log = get_logger("leads")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.cluster.gates import ParquetExtent
-from broker.engine.partition import PartitionLog
-from broker.engine.reader import Reader, again
-from broker.log.records import Record, iter_records
+from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.reader import Reader, again
+from headgate.broker.log.records import Record, iter_records
 
 
 async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:

@@ -6,13 +6,13 @@ import asyncio
 import uuid
 from bisect import bisect_left
 
-from broker.cluster.manifest import Chunk
-from broker.engine import keys
-from broker.log.chunk import ChunkScan, stream_key
-from broker.log.index import ROW_BYTES, BatchIndex
-from broker.runtime.errors import CorruptError, Reason
-from broker.runtime.logging import get_logger
-from broker.store.interface import Store
+from headgate.broker.cluster.manifest import Chunk
+from headgate.broker.engine import keys
+from headgate.broker.log.chunk import ChunkScan, stream_key
+from headgate.broker.log.index import ROW_BYTES, BatchIndex
+from headgate.broker.runtime.errors import CorruptError, Reason
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.store.interface import Store
 
 log = get_logger("mend")
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from broker.cluster.gates import FRONT_EPOCH, GateWindow, ParquetExtent
-from broker.cluster.manifest import Chunk, Extent, Topic
-from broker.cluster.topic_config import TopicConfig, is_internal
-from broker.engine.windows import NOBODY, Readers, State, Window, Windows
-from broker.log.batch import marker_batch
-from broker.log.chunk import stream_key
-from broker.log.index import BatchIndex
-from broker.log.producers import ProducerInfo, ProducerState
-from broker.log.tail import Tail, TailMemory
-from broker.runtime.errors import HeadgateError
+from headgate.broker.cluster.gates import FRONT_EPOCH, GateWindow, ParquetExtent
+from headgate.broker.cluster.manifest import Chunk, Extent, Topic
+from headgate.broker.cluster.topic_config import TopicConfig, is_internal
+from headgate.broker.engine.windows import NOBODY, Readers, State, Window, Windows
+from headgate.broker.log.batch import marker_batch
+from headgate.broker.log.chunk import stream_key
+from headgate.broker.log.index import BatchIndex
+from headgate.broker.log.producers import ProducerInfo, ProducerState
+from headgate.broker.log.tail import Tail, TailMemory
+from headgate.broker.runtime.errors import HeadgateError
 
 
 class Appended(NamedTuple):

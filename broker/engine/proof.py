@@ -34,11 +34,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.engine import keys
-from broker.runtime.clock import Clock
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import outlast, watch
-from broker.store.interface import Store
+from headgate.broker.engine import keys
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.tasks import outlast, watch
+from headgate.broker.store.interface import Store
 
 SAFE_SHARE = 0.9
 """Part of a promised span that this broker relies on. The rest is for clocks that run at different rates."""

@@ -13,17 +13,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from broker.cluster.gates import ParquetExtent
-from broker.cluster.manifest import Chunk, Extent
-from broker.engine import keys
-from broker.engine.history import HistoryReader
-from broker.engine.mend import rebuild_index
-from broker.engine.partition import ChunkRef, PartitionLog
-from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
-from broker.log.index import BatchIndex
-from broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.store.interface import Store
+from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.cluster.manifest import Chunk, Extent
+from headgate.broker.engine import keys
+from headgate.broker.engine.history import HistoryReader
+from headgate.broker.engine.mend import rebuild_index
+from headgate.broker.engine.partition import ChunkRef, PartitionLog
+from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
+from headgate.broker.log.index import BatchIndex
+from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.store.interface import Store
 
 _logger = get_logger("reader")
 

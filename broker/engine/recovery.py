@@ -15,13 +15,13 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from broker.cluster.manifest import AddChunks, Chunk, Edit, Extent, Incarnation, Manifest, SealIncarnation, SealSegment
-from broker.cluster.segments import SegmentInfo
-from broker.engine import keys
-from broker.engine.partition import PartitionLog
-from broker.engine.replicas import Copy
-from broker.log.batch import unpack_header
-from broker.log.chunk import (
+from headgate.broker.cluster.manifest import AddChunks, Chunk, Edit, Extent, Incarnation, Manifest, SealIncarnation, SealSegment
+from headgate.broker.cluster.segments import SegmentInfo
+from headgate.broker.engine import keys
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.replicas import Copy
+from headgate.broker.log.batch import unpack_header
+from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,
     FLAG_SYNCED,
     GROUP_HEADER_BYTES,
@@ -33,12 +33,12 @@ from broker.log.chunk import (
     parse_stream_key,
     stream_key,
 )
-from broker.log.index import BatchIndex
-from broker.log.producers import ProducerState
-from broker.runtime.errors import CorruptError, InvalidError, Reason
-from broker.runtime.logging import get_logger
-from broker.runtime.tasks import looked_at
-from broker.store.interface import ObjectInfo, Store
+from headgate.broker.log.index import BatchIndex
+from headgate.broker.log.producers import ProducerState
+from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.tasks import looked_at
+from headgate.broker.store.interface import ObjectInfo, Store
 
 log = get_logger("recovery")
 

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from broker.cluster.gates import ParquetExtent, data_prefix, is_url
-from broker.log.crc import crc32c
-from broker.runtime.errors import FatalError, InvalidError, Reason
-from broker.runtime.threads import Pool, Pools
-from broker.store.interface import Readable, Store
-from broker.store.keys import check_key
-from broker.store.open import open_readable
+from headgate.broker.cluster.gates import ParquetExtent, data_prefix, is_url
+from headgate.broker.log.crc import crc32c
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
+from headgate.broker.runtime.threads import Pool, Pools
+from headgate.broker.store.interface import Readable, Store
+from headgate.broker.store.keys import check_key
+from headgate.broker.store.open import open_readable
 
 if TYPE_CHECKING:
-    from broker.log.parquet import ExtentFile, RowGroup
+    from headgate.broker.log.parquet import ExtentFile, RowGroup
 
 CHECKS_MAX = 16
 """Files that are judged at the same time."""
@@ -165,7 +165,7 @@ def _bad(one: ParquetExtent, what: str) -> InvalidError:
 
 def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> tuple[ExtentFile, list[RowGroup]]:
     """Compare a footer with what was said of the file. Returns it, and what is to be read. Heavy: in a thread."""
-    from broker.log.parquet import read_footer, unproven_times
+    from headgate.broker.log.parquet import read_footer, unproven_times
 
     try:
         # As the readers will: also row groups that are too large to be served are refused.
@@ -180,8 +180,8 @@ def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> tuple[ExtentFil
 
 def _times_of(one: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes) -> tuple[int, int]:
     """The first and the last time of a row group in ms; refuses rows without one. Heavy: in a thread."""
-    from broker.log.column_schema import timestamps_ms
-    from broker.log.parquet import read_group
+    from headgate.broker.log.column_schema import timestamps_ms
+    from headgate.broker.log.parquet import read_group
 
     try:
         times = timestamps_ms(read_group(file, group, data, ("timestamp",)).column("timestamp"))

@@ -28,10 +28,10 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
-from broker.engine.wal import DurableCallback, Wal
-from broker.log.batch import CRC_START, LENGTH_OVERHEAD_BYTES, parse
-from broker.log.crc import crc32c
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.engine.wal import DurableCallback, Wal
+from headgate.broker.log.batch import CRC_START, LENGTH_OVERHEAD_BYTES, parse
+from headgate.broker.log.crc import crc32c
+from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 
 STREAM_BYTES_MAX = 64 << 20
 """Copies of one lead that are not durable: about the writes of half a second at full speed. Where there are more the store does

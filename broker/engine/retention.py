@@ -15,19 +15,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, RemoveChunks
-from broker.engine import keys
-from broker.engine.catalog import Catalog
-from broker.engine.checkpoint import Checkpointer
-from broker.engine.fold import Found, choose, fold
-from broker.engine.partition import PartitionLog
-from broker.engine.recovery import is_fence, sweep_leftovers
-from broker.engine.wal import Wal
-from broker.runtime.errors import CorruptError, HeadgateError, InvalidError
-from broker.runtime.logging import get_logger
+from headgate.broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Manifest, RemoveChunks
+from headgate.broker.engine import keys
+from headgate.broker.engine.catalog import Catalog
+from headgate.broker.engine.checkpoint import Checkpointer
+from headgate.broker.engine.fold import Found, choose, fold
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.recovery import is_fence, sweep_leftovers
+from headgate.broker.engine.wal import Wal
+from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError
+from headgate.broker.runtime.logging import get_logger
 
 if TYPE_CHECKING:
-    from broker.engine.engine import Engine
+    from headgate.broker.engine.engine import Engine
 
 log = get_logger("retention")
 

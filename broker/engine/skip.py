@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from broker.cluster.topic_config import is_internal
-from broker.engine.partition import PartitionLog
-from broker.engine.reader import Reader
-from broker.log.batch import BatchHeader, crc_matches, parse_header
-from broker.log.check import RecordError, check_sample
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.reader import Reader
+from headgate.broker.log.batch import BatchHeader, crc_matches, parse_header
+from headgate.broker.log.check import RecordError, check_sample
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 CHECK_BYTES_MAX = 16 << 20
 """Bytes of batches that one call of `find_unreadable` reads: some tenths of a second of CPU time, in short turns of the loop."""

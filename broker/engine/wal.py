@@ -19,11 +19,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from broker.engine.partition import PartitionLog
-from broker.engine.wal_group import GroupWriter, Pending
-from broker.runtime.errors import ClosedError, HeadgateError, Reason
-from broker.runtime.scheduling import take_short_turns
-from broker.runtime.threads import Thread, begin
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.wal_group import GroupWriter, Pending
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, Reason
+from headgate.broker.runtime.scheduling import take_short_turns
+from headgate.broker.runtime.threads import Thread, begin
 
 DurableCallback: TypeAlias = Callable[[HeadgateError | None], None]
 

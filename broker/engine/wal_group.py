@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias, TypeVar
 
-from broker.engine import keys
-from broker.engine.partition import PartitionLog
-from broker.log.chunk import (
+from headgate.broker.engine import keys
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,
     FLAG_SYNCED,
     GROUP_HEADER_BYTES,
@@ -30,10 +30,10 @@ from broker.log.chunk import (
     chunk_header,
     group_header,
 )
-from broker.runtime.clock import Clock
-from broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
-from broker.runtime.threads import Pool
-from broker.store.interface import Appender, AppendFile
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
+from headgate.broker.runtime.threads import Pool
+from headgate.broker.store.interface import Appender, AppendFile
 
 _T = TypeVar("_T")
 

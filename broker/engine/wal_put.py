@@ -14,16 +14,23 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from broker.engine import keys
-from broker.engine.partition import PartitionLog
-from broker.engine.wal import Acks, DurableCallback, Loop, Owner
-from broker.engine.wal_group import Pending
-from broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, GROUP_HEADER_BYTES, STREAM_KEY_BYTES, chunk_header, group_header
-from broker.log.index import BatchIndex
-from broker.runtime.clock import Clock
-from broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
-from broker.runtime.tasks import end_tasks, watch
-from broker.store.interface import Store
+from headgate.broker.engine import keys
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.wal import Acks, DurableCallback, Loop, Owner
+from headgate.broker.engine.wal_group import Pending
+from headgate.broker.log.chunk import (
+    CHUNK_HEADER_BYTES,
+    FLAG_SYNCED,
+    GROUP_HEADER_BYTES,
+    STREAM_KEY_BYTES,
+    chunk_header,
+    group_header,
+)
+from headgate.broker.log.index import BatchIndex
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
+from headgate.broker.runtime.tasks import end_tasks, watch
+from headgate.broker.store.interface import Store
 
 RETRY_MS_MIN = 100
 RETRY_MS_MAX = 2000

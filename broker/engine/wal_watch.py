@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.engine.wal import Wal
-from broker.runtime.errors import HeadgateError, Reason, RetryError
-from broker.runtime.logging import get_logger
+from headgate.broker.engine.wal import Wal
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
 
 log = get_logger("wal")
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple, TypeAlias
 
-from broker.log.crc import crc32c
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log.crc import crc32c
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from broker.log.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, Buffer
-from broker.log.compression import Codec, ExpansionError, decompress
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, Buffer
+from headgate.broker.log.compression import Codec, ExpansionError, decompress
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 FIRST_BATCHES = 16
 """Batches of a source that are sampled before any is trusted. A client that encodes wrongly does so from its first batch on."""

@@ -21,9 +21,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from broker.log.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, unpack_header
-from broker.log.crc import crc32c
-from broker.runtime.errors import CorruptError, Reason
+from headgate.broker.log.batch import CRC_START, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, unpack_header
+from headgate.broker.log.crc import crc32c
+from headgate.broker.runtime.errors import CorruptError, Reason
 
 FORMAT_VERSION = 1
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from broker.log.column_schema import Int64s
+from headgate.broker.log.column_schema import Int64s
 
 Pairs: TypeAlias = npt.NDArray[np.uint16]
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broker.log.batch import (
+from headgate.broker.log.batch import (
     CODEC_MASK,
     CODEC_MAX,
     CONTROL,
@@ -28,12 +28,12 @@ from broker.log.batch import (
     split,
     unpack_header,
 )
-from broker.log.column_chain import RECORD_BYTES_MIN, find_records
-from broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, Int64s, to_arrow
-from broker.log.compression import Codec, decompress
-from broker.log.crc import crc32c
-from broker.log.records import DECOMPRESSED_BYTES_MAX, Record, iter_records
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log.column_chain import RECORD_BYTES_MIN, find_records
+from headgate.broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, Int64s, to_arrow
+from headgate.broker.log.compression import Codec, decompress
+from headgate.broker.log.crc import crc32c
+from headgate.broker.log.records import DECOMPRESSED_BYTES_MAX, Record, iter_records
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 Uint64s: TypeAlias = npt.NDArray[np.uint64]
 

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, NO_PRODUCER_ID, pack_header, stamp_crc
-from broker.log.column_schema import ArrowArray, Columns, Int64s, binary_offsets, from_arrow, lengths, take_apart, to_arrow
-from broker.log.compression import Codec, compress
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, NO_PRODUCER_ID, pack_header, stamp_crc
+from headgate.broker.log.column_schema import ArrowArray, Columns, Int64s, binary_offsets, from_arrow, lengths, take_apart, to_arrow
+from headgate.broker.log.compression import Codec, compress
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 Uint64s: TypeAlias = npt.NDArray[np.uint64]
 Views: TypeAlias = npt.NDArray[np.uint64]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broker.log.column_schema import ArrowArray, Int64s, binary_offsets, from_arrow, lengths
+from headgate.broker.log.column_schema import ArrowArray, Int64s, binary_offsets, from_arrow, lengths
 
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 ArrowArray: TypeAlias = Any

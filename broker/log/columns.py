@@ -6,10 +6,10 @@ numpy and pyarrow: import it inside functions, not at the top of a module on the
 
 from __future__ import annotations
 
-from broker.log.column_checksum import checksum
-from broker.log.column_decoder import decode_batches, timestamp_types
-from broker.log.column_encoder import BATCH_BYTES_MAX, BATCH_ROWS_MAX, encode_batches
-from broker.log.column_schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, check_columns
+from headgate.broker.log.column_checksum import checksum
+from headgate.broker.log.column_decoder import decode_batches, timestamp_types
+from headgate.broker.log.column_encoder import BATCH_BYTES_MAX, BATCH_ROWS_MAX, encode_batches
+from headgate.broker.log.column_schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, check_columns
 
 __all__ = [
     "BATCH_BYTES_MAX",

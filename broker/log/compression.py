@@ -11,7 +11,7 @@ import struct
 from enum import IntEnum
 from typing import TypeAlias
 
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -14,7 +14,7 @@ import uuid
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.runtime.errors import CorruptError, Reason
+from headgate.broker.runtime.errors import CorruptError, Reason
 
 OFFSET_KEY = 1
 GROUP_KEY = 2

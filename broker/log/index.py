@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from operator import lt
 
-from broker.runtime.errors import CorruptError, Reason
+from headgate.broker.runtime.errors import CorruptError, Reason
 
 ROW_BYTES = 24
 

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, check_columns, lengths, take_apart
-from broker.log.crc import crc32c
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log.column_schema import HEADERS_TYPE, SCHEMA, ArrowArray, check_columns, lengths, take_apart
+from headgate.broker.log.crc import crc32c
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 MAGIC = b"PAR1"
 TRAILER_BYTES = 8

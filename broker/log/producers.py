@@ -24,7 +24,7 @@ import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from broker.runtime.errors import CorruptError, InvalidError, Reason
+from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 
 WINDOW_BATCHES = 10
 SEQUENCE_COUNT = 1 << 31

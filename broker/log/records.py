@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from broker.log.batch import (
+from headgate.broker.log.batch import (
     CODEC_MASK,
     CODEC_MAX,
     CONTROL,
@@ -25,9 +25,9 @@ from broker.log.batch import (
     Buffer,
     parse_header,
 )
-from broker.log.compression import Codec, compress, decompress
-from broker.log.crc import crc32c
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log.compression import Codec, compress, decompress
+from headgate.broker.log.crc import crc32c
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 

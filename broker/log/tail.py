@@ -14,7 +14,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 
-from broker.log.buffers import BufferPool
+from headgate.broker.log.buffers import BufferPool
 
 SEGMENT_BYTES_MIN = 16 << 10
 """First segment of a partition: a quiet partition costs little."""

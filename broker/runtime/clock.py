@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from broker.runtime.logging import get_logger
+from headgate.broker.runtime.logging import get_logger
 
 log = get_logger("clock")
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeAlias
 
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 Value: TypeAlias = str | int | bool
 

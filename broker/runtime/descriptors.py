@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from contextlib import suppress
 
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 LIMIT_MIN = 256
 """With fewer a broker refuses to start: it needs about 40 itself, keeps `KEPT`, leaves gRPC and HTTP their share, and has 120 Kafka

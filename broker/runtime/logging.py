@@ -50,7 +50,7 @@ class EventLog:
 
 def get_logger(name: str) -> EventLog:
     """The event log of a module; `name` is its ``__name__``, or one word such as ``engine``."""
-    return EventLog(logging.getLogger(name if name.startswith("broker.") else f"broker.{name}"))
+    return EventLog(logging.getLogger(name if name.startswith("headgate.") else f"headgate.{name}"))
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
@@ -68,7 +68,7 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("broker").setLevel(level.upper())
+    logging.getLogger("headgate").setLevel(level.upper())
     logging.raiseExceptions = False  # a closed stderr must not take the process down or talk to itself
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
-_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 
 class _WithoutPandas:

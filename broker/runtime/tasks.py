@@ -7,8 +7,8 @@ import errno
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from broker.runtime.errors import FatalError, HeadgateError, Reason
-from broker.runtime.logging import get_logger
+from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
+from headgate.broker.runtime.logging import get_logger
 
 log = get_logger(__name__)
 

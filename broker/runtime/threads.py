@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.errors import FatalError, Reason
 
 START_TIMEOUT_S = 60.0
 """Time in which a thread must run, seconds. At load 40 on 2 processors one needs less than a second; where memory is short it never

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-from broker.runtime.steps import Steps
+from headgate.broker.runtime.steps import Steps
 
 SLICE_S = 0.002
 """Longest time that one request runs before the loop serves others, in seconds. An ack crosses the loop two or three times, so a

@@ -14,7 +14,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from broker.runtime.threads import begin
+from headgate.broker.runtime.threads import begin
 
 LOOKS = 10
 """Looks in a row without a turn of the loop between them, until the process is ended."""

@@ -19,13 +19,13 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from broker.runtime import descriptors
-from broker.runtime.config import Settings
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.modules import without_pandas
-from broker.runtime.out_of_memory import OutOfMemory
-from broker.runtime.scheduling import take_short_turns
-from broker.server import ports
+from headgate.broker.runtime import descriptors
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.modules import without_pandas
+from headgate.broker.runtime.out_of_memory import OutOfMemory
+from headgate.broker.runtime.scheduling import take_short_turns
+from headgate.broker.server import ports
 
 if TYPE_CHECKING:
     import asyncio
@@ -74,7 +74,7 @@ def run(settings: Settings) -> int:
 
     import uvloop
 
-    from broker.runtime import logging
+    from headgate.broker.runtime import logging
 
     logging.configure(settings.log_level, settings.log_format)
     out_of_memory = OutOfMemory(_name(settings))
@@ -88,9 +88,9 @@ def run(settings: Settings) -> int:
 async def _main(settings: Settings, kafka: socket.socket, http: socket.socket, out_of_memory: OutOfMemory) -> int:
     import asyncio
 
-    from broker.runtime.threads import Pool
-    from broker.runtime.watchdog import Watchdog
-    from broker.server.process import Process
+    from headgate.broker.runtime.threads import Pool
+    from headgate.broker.runtime.watchdog import Watchdog
+    from headgate.broker.server.process import Process
 
     loop = asyncio.get_running_loop()
     out_of_memory.install(loop)

@@ -7,15 +7,15 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from broker import __version__
-from broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics
+from headgate import __version__
+from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics
 
 if TYPE_CHECKING:
-    from broker.control.cluster import Cluster
-    from broker.engine.coordinator import Coordinator
-    from broker.engine.engine import Engine
-    from broker.engine.partition import PartitionLog
-    from broker.server.kafka.listener import KafkaServer
+    from headgate.broker.control.cluster import Cluster
+    from headgate.broker.engine.coordinator import Coordinator
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.server.kafka.listener import KafkaServer
 
 LAG_INTERVAL_S = 1.0
 

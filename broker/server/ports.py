@@ -6,7 +6,7 @@ import errno
 import socket
 from contextlib import suppress
 
-from broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.errors import FatalError, Reason
 
 BACKLOG = 1024
 """Connections that the kernel accepts for us while the loop is busy or still starting."""

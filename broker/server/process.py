@@ -20,24 +20,24 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from broker.runtime.clock import Clock, SteadyClock
-from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.runtime.out_of_memory import OutOfMemory
-from broker.runtime.tasks import known
-from broker.server import ports
-from broker.server.kafka.listener import KafkaServer
+from headgate.broker.runtime.clock import Clock, SteadyClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.out_of_memory import OutOfMemory
+from headgate.broker.runtime.tasks import known
+from headgate.broker.server import ports
+from headgate.broker.server.kafka.listener import KafkaServer
 
 if TYPE_CHECKING:
-    from broker.control.cluster import Cluster
-    from broker.engine.coordinator import Coordinator
-    from broker.engine.engine import Engine
-    from broker.server.grpc.server import GrpcServer
-    from broker.server.http.server import HttpServer
-    from broker.server.observe import Observer
-    from broker.store.interface import Store
-    from broker.store.local_append import Fsync
+    from headgate.broker.control.cluster import Cluster
+    from headgate.broker.engine.coordinator import Coordinator
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.server.grpc.server import GrpcServer
+    from headgate.broker.server.http.server import HttpServer
+    from headgate.broker.server.observe import Observer
+    from headgate.broker.store.interface import Store
+    from headgate.broker.store.local_append import Fsync
 
 log = get_logger(__name__)
 
@@ -159,7 +159,7 @@ class Process:
         await self._kafka.start(self._kafka_socket)
         for _ in range(GREETING_TURNS):
             await asyncio.sleep(0)
-        observe = await self._import("broker.server.observe")
+        observe = await self._import("headgate.broker.server.observe")
         self._observer = observe.Observer(self.settings.broker_id, self.not_ready, self._kafka)
         modules = await self._engine_modules()
         opening = self._loop.create_task(self._open_engine(modules), name="engine")
@@ -182,13 +182,13 @@ class Process:
     async def _engine_modules(self) -> _EngineModules:
         """Import what the engine is made of: most of the processor time that a start takes."""
         return _EngineModules(
-            coordinator=await self._import("broker.engine.coordinator"),
-            engine=await self._import("broker.engine.engine"),
-            encoding=await self._import("broker.engine.encoding"),
-            wrappers=await self._import("broker.store.wrappers"),
-            opening=await self._import("broker.store.open"),
-            keys=await self._import("broker.engine.keys"),
-            cluster=await self._import("broker.control.cluster"),
+            coordinator=await self._import("headgate.broker.engine.coordinator"),
+            engine=await self._import("headgate.broker.engine.engine"),
+            encoding=await self._import("headgate.broker.engine.encoding"),
+            wrappers=await self._import("headgate.broker.store.wrappers"),
+            opening=await self._import("headgate.broker.store.open"),
+            keys=await self._import("headgate.broker.engine.keys"),
+            cluster=await self._import("headgate.broker.control.cluster"),
         )
 
     async def _open_engine(self, modules: _EngineModules) -> tuple[Engine, Coordinator]:
@@ -248,7 +248,7 @@ class Process:
         return engine, groups
 
     async def _start_grpc(self, engine: Engine, groups: Coordinator) -> None:
-        module = await self._import("broker.server.grpc.server")
+        module = await self._import("headgate.broker.server.grpc.server")
         server: GrpcServer = module.GrpcServer(
             engine,
             dataclasses.replace(self.settings, grpc_port=self._grpc_port),
@@ -267,8 +267,8 @@ class Process:
         await self._cluster.serving()
 
     async def _start_http(self) -> None:
-        app = await self._import("broker.server.http.app")
-        server = await self._import("broker.server.http.server")
+        app = await self._import("headgate.broker.server.http.app")
+        server = await self._import("headgate.broker.server.http.server")
         await self._import("prometheus_client")
         assert self._observer is not None
         self._http = server.HttpServer(app.create_app(self._observer.metrics, self.not_ready, self.line), self._http_socket)

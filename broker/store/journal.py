@@ -32,10 +32,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from broker.runtime.errors import CorruptError, FatalError, FencedError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import end_tasks
-from broker.store.interface import Store
-from broker.store.keys import check_key, number_of, numbered
+from headgate.broker.runtime.errors import CorruptError, FatalError, FencedError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.store.interface import Store
+from headgate.broker.store.keys import check_key, number_of, numbered
 
 FORMAT_VERSION = 1
 """Format of the line above the data. A newer one is refused."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from broker.runtime.errors import InvalidError, Reason
-from broker.store.interface import Buffer
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.store.interface import Buffer
 
 KEY_BYTES_MAX = 800
 """S3 allows 1024; the difference is room for the prefix of the store's URL."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
-from broker.runtime.errors import ClosedError, Reason
-from broker.runtime.threads import Pool
-from broker.store.interface import Appender, Buffer, ObjectInfo
-from broker.store.keys import check_key, check_listing, check_range, views
-from broker.store.local_append import Fsync, LocalAppender
-from broker.store.local_files import LocalFiles
+from headgate.broker.runtime.errors import ClosedError, Reason
+from headgate.broker.runtime.threads import Pool
+from headgate.broker.store.interface import Appender, Buffer, ObjectInfo
+from headgate.broker.store.keys import check_key, check_listing, check_range, views
+from headgate.broker.store.local_append import Fsync, LocalAppender
+from headgate.broker.store.local_files import LocalFiles
 
 THREADS = 4
 """Calls to the disk at a time. More would only queue at the disk."""

@@ -28,12 +28,12 @@ import threading
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
-from broker.runtime.threads import begin
-from broker.store.interface import AppendFile, Buffer
-from broker.store.keys import check_key
-from broker.store.local_files import CREATE_TRIES, LocalFiles
-from broker.store.os_errors import raise_store_error, store_error
+from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from headgate.broker.runtime.threads import begin
+from headgate.broker.store.interface import AppendFile, Buffer
+from headgate.broker.store.keys import check_key
+from headgate.broker.store.local_files import CREATE_TRIES, LocalFiles
+from headgate.broker.store.os_errors import raise_store_error, store_error
 
 Fsync: TypeAlias = Literal["always", "interval", "never"]
 

@@ -28,10 +28,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
-from broker.store.interface import ObjectInfo
-from broker.store.keys import is_name, key_conflict, not_found
-from broker.store.os_errors import raise_store_error
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
+from headgate.broker.store.interface import ObjectInfo
+from headgate.broker.store.keys import is_name, key_conflict, not_found
+from headgate.broker.store.os_errors import raise_store_error
 
 TEMP_DIRECTORY = ".tmp~"
 TEMP_AGE_S_MAX = 3600

@@ -12,10 +12,10 @@ import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
-from broker.runtime.clock import Clock
-from broker.runtime.errors import ClosedError, InvalidError, Reason
-from broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo
-from broker.store.keys import check_key, check_listing, check_range, key_conflict, not_found, views
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import ClosedError, InvalidError, Reason
+from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo
+from headgate.broker.store.keys import check_key, check_listing, check_range, key_conflict, not_found, views
 
 
 class MemoryObjects:

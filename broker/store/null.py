@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.store.interface import Appender, AppendFile, Buffer
-from broker.store.memory import MemoryStore
+from headgate.broker.store.interface import Appender, AppendFile, Buffer
+from headgate.broker.store.memory import MemoryStore
 
 
 class NullStore(MemoryStore):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor
 
-from broker.runtime.clock import Clock
-from broker.runtime.errors import InvalidError, Reason
-from broker.store.interface import Readable, Store
-from broker.store.local_append import Fsync
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.store.interface import Readable, Store
+from headgate.broker.store.local_append import Fsync
 
 FSYNC_INTERVAL_MS = 100
 PRIVATE_URLS = frozenset({"memory:", "null:"})
@@ -32,11 +32,11 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
     """
     scheme, colon, rest = url.partition(":")
     if url == "memory:":
-        from broker.store.memory import MemoryStore
+        from headgate.broker.store.memory import MemoryStore
 
         return MemoryStore()
     if url == "null:":
-        from broker.store.null import NullStore
+        from headgate.broker.store.null import NullStore
 
         return NullStore()
     if colon and scheme == "s3":
@@ -68,14 +68,14 @@ def open_readable(url: str, pool: Executor | None = None) -> Readable:
     if url.startswith("file:///"):
         from urllib.parse import unquote
 
-        from broker.store.readable import ReadableDirectory
+        from headgate.broker.store.readable import ReadableDirectory
 
         return ReadableDirectory(unquote(url.removeprefix("file://")))
     raise _unknown(url, "files to be read lie under file:///path or s3://bucket/prefix")
 
 
 def _open_local(path: str, fsync: Fsync, fsync_interval_ms: int, required_key: str) -> Store:
-    from broker.store.local import LocalStore
+    from headgate.broker.store.local import LocalStore
 
     return LocalStore(path, fsync=fsync, fsync_interval_ms=fsync_interval_ms, required_key=required_key)
 
@@ -83,8 +83,8 @@ def _open_local(path: str, fsync: Fsync, fsync_interval_ms: int, required_key: s
 def _open_s3(url: str, pool: Executor | None = None) -> Store:
     import random
 
-    from broker.store.s3 import open_s3
-    from broker.store.wrappers import RetryingStore
+    from headgate.broker.store.s3 import open_s3
+    from headgate.broker.store.wrappers import RetryingStore
 
     return RetryingStore(open_s3(url, pool), clock=Clock(), sleep=asyncio.sleep, random=random.random)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import NoReturn
 
-from broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
+from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason, RetryError
 
 # The disk is full for now: freeing space cures it. EFBIG is a full disk too, for a process with a file size limit.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

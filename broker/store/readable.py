@@ -8,9 +8,9 @@ import os
 import stat
 from contextlib import ExitStack
 
-from broker.runtime.errors import FatalError, Reason
-from broker.store.keys import check_key, check_range, not_found
-from broker.store.os_errors import raise_store_error
+from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.store.keys import check_key, check_range, not_found
+from headgate.broker.store.os_errors import raise_store_error
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

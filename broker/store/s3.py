@@ -22,13 +22,13 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from broker.runtime.errors import ClosedError, FatalError, InvalidError, Reason, RetryError
-from broker.runtime.threads import Pool
-from broker.store.interface import Appender, Buffer, ObjectInfo
-from broker.store.keys import check_key, check_listing, check_range, not_found, views
+from headgate.broker.runtime.errors import ClosedError, FatalError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.threads import Pool
+from headgate.broker.store.interface import Appender, Buffer, ObjectInfo
+from headgate.broker.store.keys import check_key, check_listing, check_range, not_found, views
 
 if TYPE_CHECKING:
-    from broker.runtime.errors import HeadgateError
+    from headgate.broker.runtime.errors import HeadgateError
 
 CONNECTIONS_MAX = 16
 """Threads and sockets; what comes on top waits. 16 fill 10 Gbit/s with chunks of 8 MiB."""

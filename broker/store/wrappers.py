@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from broker.runtime.clock import Clock
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.metrics import Labels, Metrics
-from broker.store.interface import Appender, Buffer, Files, ObjectInfo, Store
-from broker.store.keys import views
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.metrics import Labels, Metrics
+from headgate.broker.store.interface import Appender, Buffer, Files, ObjectInfo, Store
+from headgate.broker.store.keys import views
 
 RETRY_PAUSE_S_MIN = 0.05
 RETRY_PAUSE_S_MAX = 2.0

@@ -12,9 +12,9 @@ from enum import StrEnum
 from random import Random
 from typing import TypeVar
 
-from broker.runtime.errors import HeadgateError, Reason, RetryError
-from broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
-from broker.store.keys import views
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
+from headgate.broker.store.keys import views
 
 LATE_CALLS_MAX = 8
 """A late operation takes effect before so many others have passed at the latest."""

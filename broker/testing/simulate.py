@@ -1,4 +1,4 @@
-"""Run seeds of the simulated cluster: ``python -m broker.testing.simulate --seed 17`` or ``--seeds 0-9999``.
+"""Run seeds of the simulated cluster: ``python -m headgate.broker.testing.simulate --seed 17`` or ``--seeds 0-9999``.
 
 One seed is one life of a cluster: brokers, clients, a store and a network in virtual time, with faults that the seed chose. It
 ends with a judgement: what clients were told against what a fresh broker has. The same seed gives the same life, to the last event.
@@ -19,7 +19,7 @@ COLLECT_SEEDS = 10
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m broker.testing.simulate", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m headgate.broker.testing.simulate", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, help="run this seed and tell its story")
     parser.add_argument("--seeds", default="0-999", help="run these, as 0-999")
     parser.add_argument("--seconds", type=float, default=0.0, help="begin no more seeds after so long; 0: run all")
@@ -35,7 +35,7 @@ def main() -> int:
         # Sets of strings have an order of their own in every process otherwise.
         os.execve(
             sys.executable,
-            [sys.executable, "-m", "broker.testing.simulate", *sys.argv[1:]],
+            [sys.executable, "-m", "headgate.broker.testing.simulate", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
     if arguments.seed is not None:
@@ -49,7 +49,7 @@ def _say(line: str) -> None:
 
 
 def _one(arguments: argparse.Namespace) -> int:
-    from broker.testing.simulation.scenario import simulate
+    from headgate.broker.testing.simulation.scenario import simulate
 
     out = None if arguments.quiet else sys.stdout
     outcome = simulate(arguments.seed, long=arguments.long, out=out, patches=_patches(arguments.bug))
@@ -64,13 +64,13 @@ def _one(arguments: argparse.Namespace) -> int:
 
 
 def _patches(bug: str) -> Mapping[str, object] | None:
-    from broker.testing.simulation.canaries import BUGS
+    from headgate.broker.testing.simulation.canaries import BUGS
 
     return BUGS[bug]() if bug else None
 
 
 def _run(work: tuple[int, bool, str]) -> tuple[int, str, str | None, int]:
-    from broker.testing.simulation.scenario import simulate
+    from headgate.broker.testing.simulation.scenario import simulate
 
     seed, long, bug = work
     outcome = simulate(seed, long=long, patches=_patches(bug))
@@ -101,7 +101,7 @@ def _many(arguments: argparse.Namespace) -> int:
         if failure is not None and (not arguments.expect or failure.startswith(tuple(arguments.expect))):
             failed += 1
             options = (" --long" if arguments.long else "") + (f" --bug {arguments.bug}" if arguments.bug else "")
-            _say(f"FAILED {failure}\n    python -m broker.testing.simulate --seed {seed}{options}")
+            _say(f"FAILED {failure}\n    python -m headgate.broker.testing.simulate --seed {seed}{options}")
             if arguments.first:
                 break
     if pool is not None:

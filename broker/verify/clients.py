@@ -20,9 +20,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from broker.verify.history import NO_POSITION, Commit, Outcome, PositionAnswer, Session, SessionKind, WatermarkAnswer
-from broker.verify.recorder import Recorder
-from broker.verify.value import key_of, read_stamp, value_of
+from headgate.broker.verify.history import NO_POSITION, Commit, Outcome, PositionAnswer, Session, SessionKind, WatermarkAnswer
+from headgate.broker.verify.recorder import Recorder
+from headgate.broker.verify.value import key_of, read_stamp, value_of
 
 INFLIGHT_MAX = 2_000
 """Records of one producer without an answer; while there are so many it sends no more. Bounds memory."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from broker.verify.history import Outcome, PlaceHistory, ProducerInfo, Rows, Session, SessionKind
-from broker.verify.value import SEQUENCES_MAX, Unread
-from broker.verify.verdict import Findings, Kind, Violation
+from headgate.broker.verify.history import Outcome, PlaceHistory, ProducerInfo, Rows, Session, SessionKind
+from headgate.broker.verify.value import SEQUENCES_MAX, Unread
+from headgate.broker.verify.verdict import Findings, Kind, Violation
 
 Numbers = npt.NDArray[np.int64]
 EXAMPLES_MAX = 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.verify.history import NO_POSITION, PositionAnswer
-from broker.verify.judge import EXAMPLES_MAX, judge_place
-from broker.verify.page import EVENTS_MAX, Result
-from broker.verify.recorder import Recorded
-from broker.verify.registers import judge_positions, judge_watermarks
-from broker.verify.verdict import Findings
+from headgate.broker.verify.history import NO_POSITION, PositionAnswer
+from headgate.broker.verify.judge import EXAMPLES_MAX, judge_place
+from headgate.broker.verify.page import EVENTS_MAX, Result
+from headgate.broker.verify.recorder import Recorded
+from headgate.broker.verify.registers import judge_positions, judge_watermarks
+from headgate.broker.verify.verdict import Findings
 
 
 def judge_directory(directory: Path, *, strict: bool) -> Result:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from broker.verify.history import Event, Run
-from broker.verify.judge import EXAMPLES_MAX, LATENCY_BOUNDS_US, PlaceCounts
-from broker.verify.verdict import RULES, STRICT_ONLY, Findings, Kind, Violation
+from headgate.broker.verify.history import Event, Run
+from headgate.broker.verify.judge import EXAMPLES_MAX, LATENCY_BOUNDS_US, PlaceCounts
+from headgate.broker.verify.verdict import RULES, STRICT_ONLY, Findings, Kind, Violation
 
 EVENTS_MAX = 20
 """Errors of clients that the page lists; the directory has all."""

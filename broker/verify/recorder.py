@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from broker.verify.history import (
+from headgate.broker.verify.history import (
     OPERATION,
     READ,
     Commit,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from broker.verify.history import NO_POSITION, Commit, Outcome, PositionAnswer, WatermarkAnswer
-from broker.verify.verdict import Kind, Violation
+from headgate.broker.verify.history import NO_POSITION, Commit, Outcome, PositionAnswer, WatermarkAnswer
+from headgate.broker.verify.verdict import Kind, Violation
 
 _AT = attrgetter("group", "place")
 

@@ -14,11 +14,21 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from broker.verify.clients import Asker, Client, FinalReader, LiveReader, Member, World, Writer, ask_positions, ask_watermark
-from broker.verify.history import Run
-from broker.verify.judging import judge_directory
-from broker.verify.page import Result
-from broker.verify.recorder import Recorder
+from headgate.broker.verify.clients import (
+    Asker,
+    Client,
+    FinalReader,
+    LiveReader,
+    Member,
+    World,
+    Writer,
+    ask_positions,
+    ask_watermark,
+)
+from headgate.broker.verify.history import Run
+from headgate.broker.verify.judging import judge_directory
+from headgate.broker.verify.page import Result
+from headgate.broker.verify.recorder import Recorder
 
 CREATE_S = 15.0
 """Longest wait for one answer to the creation or deletion of topics."""

@@ -43,7 +43,7 @@ class Broker:
 def command(store: str, kafka_port: int, grpc_port: int, http_port: int) -> list[str]:
     """The command line of one broker process, as a fleet would start it."""
     ports = ["--kafka-port", str(kafka_port), "--grpc-port", str(grpc_port), "--http-port", str(http_port)]
-    return [sys.executable, "-m", "broker.cli.main", "broker", "--store", store, *ports]
+    return [sys.executable, "-m", "headgate.broker.cli.main", "broker", "--store", store, *ports]
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 
-from broker.wire.grpc.headgate.v1 import log_pb2
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 from tests.bench import frames
 
 INFLIGHT_BYTES = 16 << 20

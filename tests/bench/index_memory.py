@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from broker.log.index import BatchIndex
+from headgate.broker.log.index import BatchIndex
 from tests.bench.native import resident_bytes
 
 BATCHES = 1_000_000
-LOADED = ("broker.server.main", "broker.engine.engine")
+LOADED = ("headgate.broker.server.main", "headgate.broker.engine.engine")
 
 
 class Pauses:

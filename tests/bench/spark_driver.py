@@ -85,7 +85,7 @@ def warm(spark: SparkSession) -> None:
     """Start Python workers, compile the partitioner, and let the JVM see a shuffle once."""
     from pyspark.sql import functions as F
 
-    from pipelines.murmur2 import java_partition
+    from headgate.pipelines.murmur2 import java_partition
 
     frame = spark.range(20_000).select(F.col("id").cast("string").cast("binary").alias("key"))
     frame = frame.withColumn("p", java_partition(spark, F.col("key"), 4)).repartitionById(4, F.col("p"))
@@ -121,7 +121,7 @@ def plain(spark: SparkSession, path: str, out: str, partitions: int) -> None:
     """What a flood does with its rows, and nothing of what makes it a flood: partition, sort, write Parquet with zstd."""
     from pyspark.sql import functions as F
 
-    from pipelines.murmur2 import java_partition
+    from headgate.pipelines.murmur2 import java_partition
 
     frame = spark.read.parquet(path).select(F.col("at").alias("timestamp"), "key", "value")
     frame = frame.withColumn("p", java_partition(spark, F.col("key"), partitions)).repartitionById(partitions, F.col("p"))
@@ -131,7 +131,7 @@ def plain(spark: SparkSession, path: str, out: str, partitions: int) -> None:
 
 def flood(spark: SparkSession, path: str, cluster: str, topic: str, partitions: int) -> dict[str, Any]:
     """The same rows as a flood. Returns the seconds of its phases."""
-    from pipelines.backfill import Backfill, run
+    from headgate.pipelines.backfill import Backfill, run
 
     usual: dict[str, Any] = {"key": "key", "value": "value", "event_time": "at", "flood_id": "f"}
     done = run(Backfill(cluster=cluster, topic=topic, source=path, partitions=partitions, **usual), spark)
@@ -141,7 +141,7 @@ def flood(spark: SparkSession, path: str, cluster: str, topic: str, partitions: 
 
 def read_topic(spark: SparkSession, cluster: str, topic: str) -> None:
     """All of a topic, through the data source."""
-    from pipelines.source import register
+    from headgate.pipelines.source import register
 
     register(spark)
     reader = spark.read.format("headgate").option("cluster", cluster).option("subscribe", topic)
@@ -170,7 +170,7 @@ WORK: dict[str, Callable[..., dict[str, Any] | None]] = {
 
 def serve(threads: str) -> None:
     """Do what comes in until nothing comes any more."""
-    from pipelines.session import session
+    from headgate.pipelines.session import session
 
     spark = session(f"local[{threads}]", app_name="headgate bench")
     for line in sys.stdin:

@@ -147,7 +147,7 @@ class LaterBroker(BrokerProcess):
         program, _, _, *arguments = super().command()
         code = (
             f"import sys, time; real = time.time_ns; time.time_ns = lambda: real() + {self.days} * 86_400 * 10**9; "
-            "from broker.cli.main import main; sys.exit(main())"
+            "from headgate.broker.cli.main import main; sys.exit(main())"
         )
         return [program, "-c", code, *arguments]
 

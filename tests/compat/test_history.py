@@ -1,10 +1,10 @@
 """History that was uploaded as Parquet and committed by reference, as foreign Kafka clients read it.
 
-Runs: a real broker for each codec of `history_compression`; a topic whose gate is filled with what `broker.client.upload` wrote,
-while a foreign producer writes live records behind it; librdkafka (with CRCs checked), aiokafka, kafka-python, kafkajs and the
-project's own client, from the earliest offset; positions by time; a file that was cut after it was committed.
-Compared: key, value, headers, timestamp and its kind, offset, record for record. A mismatch means that a Kafka client is given
-other history than what was uploaded, or history and live records out of order.
+Runs: a real broker for each codec of `history_compression`; a topic whose gate is filled with what
+`headgate.broker.client.upload` wrote, while a foreign producer writes live records behind it; librdkafka (with CRCs checked),
+aiokafka, kafka-python, kafkajs and the project's own client, from the earliest offset; positions by time; a file that was cut
+after it was committed. Compared: key, value, headers, timestamp and its kind, offset, record for record. A mismatch means that a
+Kafka client is given other history than what was uploaded, or history and live records out of order.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from broker.client import Admin, FileRef, Gate, GateAdmin
-from broker.client import Consumer as OwnConsumer
-from broker.client import TopicPartition as OwnPartition
-from broker.client.upload import Uploader
-from broker.log.columns import HEADERS_TYPE, checksum
-from broker.runtime.errors import HeadgateError
+from headgate.broker.client import Admin, FileRef, Gate, GateAdmin
+from headgate.broker.client import Consumer as OwnConsumer
+from headgate.broker.client import TopicPartition as OwnPartition
+from headgate.broker.client.upload import Uploader
+from headgate.broker.log.columns import HEADERS_TYPE, checksum
+from headgate.broker.runtime.errors import HeadgateError
 from tests.compat.conftest import EXTERNAL, QUICK
 from tests.compat.shapes import PARTITIONS, shapes
 from tests.compat.test_roundtrip import compare, readers
@@ -261,7 +261,7 @@ def test_a_file_that_breaks_later(tmp_path: Path) -> None:
 
 
 def test_a_table_published_by_reference(tmp_path: Path) -> None:
-    from broker.client import Producer
+    from headgate.broker.client import Producer
 
     with BrokerProcess(tmp_path / "store", tmp_path / "broker.log", env=QUICK) as broker:
         broker.start()

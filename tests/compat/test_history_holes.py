@@ -23,11 +23,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
-from broker.client import Admin, GateAdmin
-from broker.client import Consumer as OwnConsumer
-from broker.client import TopicPartition as OwnPartition
-from broker.client.fetcher import Fetcher
-from broker.client.groups import GroupAdmin
+from headgate.broker.client import Admin, GateAdmin
+from headgate.broker.client import Consumer as OwnConsumer
+from headgate.broker.client import TopicPartition as OwnPartition
+from headgate.broker.client.fetcher import Fetcher
+from headgate.broker.client.groups import GroupAdmin
 from tests.compat.conftest import EXTERNAL, QUICK
 from tests.compat.test_roundtrip import readers
 from tests.compat.topics import create_topic, fresh
@@ -245,7 +245,18 @@ async def test_fetched_as_columns(holes: Holes) -> None:
 
 def test_the_command_line_ends_at_the_end(holes: Holes) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", "consume", holes.topic, "-b", "-e", "--json", "--cluster", holes.cluster],
+        [
+            sys.executable,
+            "-m",
+            "headgate.broker.cli.main",
+            "consume",
+            holes.topic,
+            "-b",
+            "-e",
+            "--json",
+            "--cluster",
+            holes.cluster,
+        ],
         capture_output=True,
         check=True,
         timeout=60,

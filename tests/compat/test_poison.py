@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.client import Admin, TopicPartition
-from broker.client import Consumer as OwnConsumer
-from broker.log.check import ALL_RECORDS_MAX
-from broker.runtime.errors import InvalidError
+from headgate.broker.client import Admin, TopicPartition
+from headgate.broker.client import Consumer as OwnConsumer
+from headgate.broker.log.check import ALL_RECORDS_MAX
+from headgate.broker.runtime.errors import InvalidError
 from tests.compat.conftest import EXTERNAL
 from tests.compat.test_errors import INVALID_RECORD, MESSAGE_TOO_LARGE, Broker, broker
 from tests.compat.topics import create_topic, fresh
@@ -125,7 +125,7 @@ class Skipped:
 
     def headgate(self, *arguments: str, code: int = 0) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "broker.cli.main", "topic", *arguments, "--cluster", self.cluster],
+            [sys.executable, "-m", "headgate.broker.cli.main", "topic", *arguments, "--cluster", self.cluster],
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert done.returncode == code, (done.stdout, done.stderr)

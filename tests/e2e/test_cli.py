@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.consume import parse_time_ms
-from broker.runtime.errors import InvalidError
+from headgate.broker.cli.consume import parse_time_ms
+from headgate.broker.runtime.errors import InvalidError
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.ports import free_port
@@ -48,7 +48,7 @@ def headgate(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with pipes. Output is decoded, as arguments are encoded; a traceback always fails the test."""
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", *arguments],
+        [sys.executable, "-m", "headgate.broker.cli.main", *arguments],
         input=stdin, capture_output=True, cwd=ROOT, env=environment(broker), timeout=TIMEOUT_S,
     )  # fmt: skip
     out, err = os.fsdecode(done.stdout), done.stderr.decode()
@@ -63,7 +63,9 @@ def on_terminal(broker: BrokerProcess, *arguments: str, typed: bytes = b"") -> t
     child, terminal = pty.fork()
     if child == 0:  # pragma: no cover
         os.chdir(ROOT)
-        os.execve(sys.executable, [sys.executable, "-m", "broker.cli.main", *arguments], environment(broker) | {"TERM": "xterm"})
+        os.execve(
+            sys.executable, [sys.executable, "-m", "headgate.broker.cli.main", *arguments], environment(broker) | {"TERM": "xterm"}
+        )
     seen = b""
     if typed:
         os.write(terminal, typed)
@@ -151,7 +153,7 @@ def test_produce_and_consume_give_the_same_lines_back(broker: BrokerProcess) -> 
     data = b"".join(b"%d\n" % number for number in range(20_000)) + b"\xff\xfe binary\n\n"
     assert "20,002 records" in headgate(broker, "produce", "echo", stdin=data).stderr
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", "consume", "echo", "-b", "-e"],
+        [sys.executable, "-m", "headgate.broker.cli.main", "consume", "echo", "-b", "-e"],
         capture_output=True, cwd=ROOT, env=environment(broker), timeout=TIMEOUT_S,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
@@ -206,7 +208,7 @@ def test_consume_from_every_kind_of_place(broker: BrokerProcess) -> None:
 def test_consume_follows_and_survives_a_reader_that_leaves(broker: BrokerProcess) -> None:
     headgate(broker, "topic", "create", "follow", "-p", "1")
     with subprocess.Popen(
-        [sys.executable, "-m", "broker.cli.main", "consume", "follow", "-b"],
+        [sys.executable, "-m", "headgate.broker.cli.main", "consume", "follow", "-b"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment(broker),
     ) as consumer:  # fmt: skip
         try:
@@ -237,7 +239,7 @@ def test_produce_that_is_interrupted_writes_what_it_has_read(broker: BrokerProce
     with (
         subprocess.Popen(["yes", "a line"], stdout=subprocess.PIPE) as source,
         subprocess.Popen(
-            [sys.executable, "-m", "broker.cli.main", "produce", topic],
+            [sys.executable, "-m", "headgate.broker.cli.main", "produce", topic],
             stdin=source.stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(broker),
             # Who runs the tests may ignore Ctrl-C (a shell's background job does), which a child inherits.
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL),
@@ -262,7 +264,7 @@ def test_a_broker_that_goes_away_is_told_of_and_waited_for(tmp_path: Path) -> No
         headgate(broker, "topic", "create", "patient", "-p", "1")
         consumer, producer = (
             subprocess.Popen(
-                [sys.executable, "-m", "broker.cli.main", *arguments],
+                [sys.executable, "-m", "headgate.broker.cli.main", *arguments],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, cwd=ROOT, env=environment(broker),
             )
             for arguments in (("consume", "patient", "-b"), ("produce", "patient"))
@@ -395,7 +397,7 @@ def test_streams_that_are_closed(broker: BrokerProcess) -> None:
     headgate(broker, "topic", "create", "closed", "-p", "1")
     for command in ("produce closed <&-", "produce closed <&- >&-", "consume closed -b -e <&- >&-", "topic list >&-"):
         done = subprocess.run(
-            ["/bin/sh", "-c", f"{sys.executable} -m broker.cli.main {command}"],
+            ["/bin/sh", "-c", f"{sys.executable} -m headgate.broker.cli.main {command}"],
             capture_output=True, cwd=ROOT, env=environment(broker), timeout=TIMEOUT_S, text=True,
         )  # fmt: skip
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), command

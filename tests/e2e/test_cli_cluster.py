@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from broker.cli import app
+from headgate.broker.cli import app
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import Brokers, eventually

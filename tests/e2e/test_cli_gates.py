@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Gate, GateState, Place, Window
+from headgate.broker.client import Gate, GateState, Place, Window
 from tests.conftest import BrokerFactory
 from tests.e2e.test_cli import TIMEOUT_S, environment
 from tests.e2e.test_cli import headgate as run
@@ -78,7 +78,7 @@ def test_consume_says_that_it_waits_at_a_gate(make_broker: BrokerFactory) -> Non
     run(broker, "gate", "open", "t", "g", "--rows", "10")
     run(broker, "produce", "t", stdin=b"behind\n")
     with subprocess.Popen(
-        [sys.executable, "-m", "broker.cli.main", "consume", "t", "-b", "-e"],
+        [sys.executable, "-m", "headgate.broker.cli.main", "consume", "t", "-b", "-e"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(broker),
     ) as consumer:  # fmt: skip
         try:

@@ -40,7 +40,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def headgate(broker: BrokerProcess, *arguments: str, code: int = 0) -> str:
     """Run a command; returns stdout, or stderr where it must fail."""
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", "group", *arguments, "--cluster", f"{HOST}:{broker.grpc_port}"],
+        [sys.executable, "-m", "headgate.broker.cli.main", "group", *arguments, "--cluster", f"{HOST}:{broker.grpc_port}"],
         capture_output=True,
         cwd=ROOT,
         timeout=TIMEOUT_S,
@@ -141,7 +141,7 @@ def test_delete(broker: BrokerProcess) -> None:
 def test_one_wrong_name_does_not_spoil_the_others(broker: BrokerProcess) -> None:
     for group in ("first", "last"):
         commit(broker, group, "a", 1)
-    command = [sys.executable, "-m", "broker.cli.main", "group"]
+    command = [sys.executable, "-m", "headgate.broker.cli.main", "group"]
     names = ["first", "none", "last", "nobody", "--cluster", f"{HOST}:{broker.grpc_port}"]
     for action, said in (("describe", "group {}: Empty"), ("delete", "group {} deleted")):
         done = subprocess.run([*command, action, *names], capture_output=True, cwd=ROOT, timeout=TIMEOUT_S, text=True, check=False)
@@ -177,6 +177,11 @@ def test_mistakes_are_told_on_one_line(broker: BrokerProcess, arguments: tuple[s
 
 def test_the_help_names_the_commands() -> None:
     help_text = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", "group"], capture_output=True, cwd=ROOT, text=True, timeout=TIMEOUT_S, check=True
+        [sys.executable, "-m", "headgate.broker.cli.main", "group"],
+        capture_output=True,
+        cwd=ROOT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
     ).stdout
     assert all(name in help_text for name in ("list", "describe", "reset", "delete"))

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import Producer
 
-from broker.cli import app
+from headgate.broker.cli import app
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import oracle

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import oracle

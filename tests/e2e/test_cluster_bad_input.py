@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.lease import Lease
-from broker.engine import keys
+from headgate.broker.cluster.lease import Lease
+from headgate.broker.engine import keys
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import oracle

@@ -21,10 +21,10 @@ import grpc
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from broker.client.control import Control, DesiredBrokers
-from broker.runtime.errors import RetryError
-from broker.wire.grpc.headgate.v1 import externalscaler_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.client.control import Control, DesiredBrokers
+from headgate.broker.runtime.errors import RetryError
+from headgate.broker.wire.grpc.headgate.v1 import externalscaler_pb2
+from headgate.broker.wire.grpc.methods import methods
 from tests.compat.topics import create_topic
 from tests.e2e.test_process import Running, Spawn, spawn
 from tests.support.broker_process import HOST

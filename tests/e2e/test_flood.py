@@ -25,14 +25,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.client import Admin
-from broker.client.gates import Gate, GateAdmin, GateState, Place
-from broker.log.partitioner import partition_for_key
-from broker.runtime.errors import InvalidError, Reason, RetryError
-from pipelines.backfill import Backfill, run
-from pipelines.certificate import Certificate
-from pipelines.progress import Phase, Progress
-from pipelines.verify import verify
+from headgate.broker.client import Admin
+from headgate.broker.client.gates import Gate, GateAdmin, GateState, Place
+from headgate.broker.log.partitioner import partition_for_key
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.pipelines.backfill import Backfill, run
+from headgate.pipelines.certificate import Certificate
+from headgate.pipelines.progress import Phase, Progress
+from headgate.pipelines.verify import verify
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, as_json, events, expected, read_json, write
@@ -166,7 +166,7 @@ def test_live_records_go_on_behind_history(broker: BrokerProcess, source: tuple[
 
 def read_now(broker: BrokerProcess, topic: str) -> dict[int, list[bytes | None]]:
     """What can be read at this moment, without waiting for more."""
-    from broker.client import Consumer, TopicPartition
+    from headgate.broker.client import Consumer, TopicPartition
 
     async def ask() -> dict[int, list[bytes | None]]:
         found: dict[int, list[bytes | None]] = {number: [] for number in range(PARTITIONS)}
@@ -689,9 +689,9 @@ def test_a_gate_that_was_lost_ends_the_job(broker: BrokerProcess, source: tuple[
 
 _DRIVER = """
 import os, signal, sys
-from pipelines.backfill import Backfill, run
-from pipelines.progress import Phase
-from pipelines.session import session
+from headgate.pipelines.backfill import Backfill, run
+from headgate.pipelines.progress import Phase
+from headgate.pipelines.session import session
 spark = session("local[2]")
 def listen(seen):
     if seen.phase is Phase.COMMITTING:
@@ -728,7 +728,7 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
 
     proof = tmp_path / "proof.json"
     options = ("--key", "user", "--value", "payload", "--event-time", "at", "--flood-id", "k", "--master", "local[2]")
-    command = [sys.executable, "-m", "broker.cli.main", "flood"]
+    command = [sys.executable, "-m", "headgate.broker.cli.main", "flood"]
     done = subprocess.run(
         [*command, "run", "--topic", "killed", "--source", str(path), *options, "--verify", "--certificate", str(proof)],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
@@ -836,7 +836,7 @@ def slow_flood(broker: BrokerProcess, topic: str, source: Path) -> subprocess.Po
     """A flood on the command line, in a process group of its own, that takes long to write its rows."""
     create(broker, topic)
     slow = "concat(payload, java_method('java.lang.Thread', 'sleep', cast(5 as long)))"
-    command = [sys.executable, "-m", "broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source)]
+    command = [sys.executable, "-m", "headgate.broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source)]
     return subprocess.Popen(
         [*command, "--key", "user", "--event-time", "at", "--value", slow, "--master", "local[2]"],
         cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, text=True, start_new_session=True,
@@ -904,7 +904,7 @@ def test_a_dead_job_s_gate_ends_by_itself(broker: BrokerProcess, source: tuple[P
 )
 def test_mistakes_on_the_command_line(broker: BrokerProcess, arguments: tuple[str, ...], code: int, words: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", "flood", *arguments],
+        [sys.executable, "-m", "headgate.broker.cli.main", "flood", *arguments],
         cwd=ROOT, env={**os.environ, "HEADGATE_CLUSTER": cluster(broker)}, capture_output=True, text=True, timeout=TIMEOUT_S,
     )  # fmt: skip
     assert done.returncode == code, done.stderr

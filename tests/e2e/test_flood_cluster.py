@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.java import java_home
+from headgate.pipelines.java import java_home
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import events, expected, write
@@ -33,9 +33,9 @@ TIMEOUT_S = 500
 
 _DRIVER = """
 import json, os, signal, sys
-from pipelines.backfill import Backfill, run
-from pipelines.progress import Phase
-from pipelines.session import session
+from headgate.pipelines.backfill import Backfill, run
+from headgate.pipelines.progress import Phase
+from headgate.pipelines.session import session
 master, cluster, source, victim = sys.argv[1:]
 spark = session(master, conf={
     "spark.executor.memory": "1g", "spark.executor.cores": "1", "spark.cores.max": "2", "spark.speculation": "true",
@@ -128,7 +128,18 @@ def test_a_bucket_that_throttles(s3_server: S3Server, tmp_path: Path) -> None:
         store = f"s3://{s3_server.bucket()}/flood?endpoint={s3.endpoint}"
         broker = stack.enter_context(BrokerProcess(store, tmp_path / "broker.log", env=s3_server.environment))
         broker.start()
-        command = [sys.executable, "-m", "broker.cli.main", "flood", "run", "--topic", "t", "--source", str(source), "--verify"]
+        command = [
+            sys.executable,
+            "-m",
+            "headgate.broker.cli.main",
+            "flood",
+            "run",
+            "--topic",
+            "t",
+            "--source",
+            str(source),
+            "--verify",
+        ]
         options = ["--key", "user", "--value", "payload", "--event-time", "at", "--file-size", "64KiB", "--partitions", "6"]
         done = subprocess.run(
             [*command, *options],

@@ -17,15 +17,15 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.build import flood_definitions
-from assets.definitions import load
-from assets.resources import ClusterResource
+from headgate.assets.build import flood_definitions
+from headgate.assets.definitions import load
+from headgate.assets.resources import ClusterResource
 from tests.support.broker_process import BrokerProcess
 from tests.support.flood_world import FLOOD, TOPIC, FloodWorld, flood_world, kill
 from tests.support.floods import CHECKS
 from tests.support.s3_server import S3Server
 
-WORDS = {"daemon": "dagster._daemon", "spark": "SparkSubmit", "broker": "broker.cli.main broker"}
+WORDS = {"daemon": "dagster._daemon", "spark": "SparkSubmit", "broker": "headgate.broker.cli.main broker"}
 """What is in the command line of each victim."""
 
 
@@ -75,7 +75,7 @@ def test_a_store_without_credentials(tmp_path: Path, s3_server: S3Server) -> Non
             "job",
             "execute",
             "-m",
-            "assets.definitions",
+            "headgate.assets.definitions",
             "-j",
             "flights_flood",
             "--tags",

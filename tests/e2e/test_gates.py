@@ -20,10 +20,10 @@ import grpc
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from broker.client import Admin, Gate, GateAdmin, GateState, Place
-from broker.client.gates import GATES
-from broker.client.upload import write_extent
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.client import Admin, Gate, GateAdmin, GateState, Place
+from headgate.broker.client.gates import GATES
+from headgate.broker.client.upload import write_extent
+from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import pytest
 
-from broker.client import Admin, Gate, GateAdmin, GateState
+from headgate.broker.client import Admin, Gate, GateAdmin, GateState
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS

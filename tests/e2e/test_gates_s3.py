@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Admin, Gate, GateAdmin, GateState, Place
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.client import Admin, Gate, GateAdmin, GateState, Place
+from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import events, expected, write
@@ -125,7 +125,18 @@ def test_a_flood_into_a_bucket_that_throttles_in_the_middle(
     rows = events(3000, seed=21)
     source = write(tmp_path / "source", rows)
     bucket.left = 12
-    command = [sys.executable, "-m", "broker.cli.main", "flood", "run", "--topic", "t", "--source", str(source), "--verify"]
+    command = [
+        sys.executable,
+        "-m",
+        "headgate.broker.cli.main",
+        "flood",
+        "run",
+        "--topic",
+        "t",
+        "--source",
+        str(source),
+        "--verify",
+    ]
     options = ["--key", "user", "--value", "payload", "--event-time", "at", "--file-size", "64KiB", "--partitions", str(PARTITIONS)]
     done = subprocess.run(
         [*command, *options, "--master", "local[2]"],

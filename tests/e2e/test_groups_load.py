@@ -13,7 +13,7 @@ from collections import Counter
 
 from confluent_kafka import Producer
 
-from broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from headgate.broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
 from tests.support.group_load import MEMBER_ID_REQUIRED, Member, connect, settled_groups

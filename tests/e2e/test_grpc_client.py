@@ -21,9 +21,9 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from broker.client import Admin, Consumer, Producer, TopicPartition
-from broker.runtime.errors import InvalidError, Reason
-from broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
+from headgate.broker.client import Admin, Consumer, Producer, TopicPartition
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, log_pb2
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS

@@ -21,7 +21,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from broker.runtime.descriptors import HTTP_MAX, OTHERS_MAX, SHARE
+from headgate.broker.runtime.descriptors import HTTP_MAX, OTHERS_MAX, SHARE
 from tests.compat.topics import create_topic, eventually, fresh
 from tests.e2e.hostile import MIB, check_healthy, check_raw, connect, fetch_values, fill, produce
 from tests.support import oracle

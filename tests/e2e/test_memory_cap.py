@@ -136,7 +136,16 @@ REQUESTS_OWN = {"frame", "fetch"}
 
 def ask_status(broker: BrokerProcess) -> None:
     """`headgate status`, which asks over gRPC."""
-    command = [sys.executable, "-m", "broker.cli.main", "status", "--window", "0", "--cluster", f"{HOST}:{broker.grpc_port}"]
+    command = [
+        sys.executable,
+        "-m",
+        "headgate.broker.cli.main",
+        "status",
+        "--window",
+        "0",
+        "--cluster",
+        f"{HOST}:{broker.grpc_port}",
+    ]
     subprocess.run(command, cwd=ROOT, capture_output=True, timeout=PATIENCE_S, check=False)
 
 

@@ -48,7 +48,7 @@ class Running:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "broker.cli.main", arguments[0], *ports, *arguments[1:]],
+                [sys.executable, "-m", "headgate.broker.cli.main", arguments[0], *ports, *arguments[1:]],
                 stdin=stdin, stdout=out, stderr=err, cwd=ROOT, start_new_session=True,
                 env=inherited | {"HEADGATE_STORE_CREATE": "true"} | environment,
             )  # fmt: skip
@@ -118,7 +118,7 @@ def test_a_taken_port_is_said_before_the_store_is_touched(spawn: Spawn, tmp_path
         names = ("kafka_port", "grpc_port", "http_port")
         environment = {f"HEADGATE_{name.upper()}": str(number) for name, number in zip(names, ports, strict=True)}
         done = subprocess.run(
-            [sys.executable, "-m", "broker.cli.main", "broker", "--store", str(tmp_path / "store")],
+            [sys.executable, "-m", "headgate.broker.cli.main", "broker", "--store", str(tmp_path / "store")],
             capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, timeout=START_S,
         )  # fmt: skip
     assert done.returncode == 1
@@ -137,7 +137,7 @@ def test_a_host_that_is_not_ours(spawn: Spawn, tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [48, 64])
 def test_too_few_descriptors(spawn: Spawn, tmp_path: Path, limit: int) -> None:
     """A broker that would refuse every client says so, and does not start."""
-    command = ("-c", f'ulimit -n {limit} && exec "$0" "$@"', sys.executable, "-m", "broker.cli.main", "broker")
+    command = ("-c", f'ulimit -n {limit} && exec "$0" "$@"', sys.executable, "-m", "headgate.broker.cli.main", "broker")
     done = subprocess.run(
         ["/bin/sh", *command, "--store", str(tmp_path / "store"), "--kafka-port", "0", "--grpc-port", "0", "--http-port", "0"],
         capture_output=True, text=True, cwd=ROOT, timeout=START_S,
@@ -222,7 +222,7 @@ def test_no_cluster_is_made_unasked(spawn: Spawn, tmp_path: Path, s3_server: S3S
     ids = set()
     for _ in range(2):
         made = subprocess.run(
-            [sys.executable, "-m", "broker.cli.main", "init", "--store", url],
+            [sys.executable, "-m", "headgate.broker.cli.main", "init", "--store", url],
             capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, timeout=START_S, check=True,
         )  # fmt: skip
         ids.add(made.stdout.strip())
@@ -319,7 +319,8 @@ def test_health_and_metrics(make_broker: BrokerFactory) -> None:
 
 def test_the_kafka_path_imports_nothing_heavy() -> None:
     code = (
-        "import sys, broker.server.main, broker.server.process, broker.engine.engine, broker.server.kafka.apis\n"
+        "import sys, headgate.broker.server.main, headgate.broker.server.process\n"
+        "import headgate.broker.engine.engine, headgate.broker.server.kafka.apis\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
@@ -344,12 +345,12 @@ def test_the_health_port_does_not_delay_the_engine(tmp_path: Path) -> None:
     ports = [free_port() for _ in range(3)]
     code = (
         "import sys, time\n"
-        "from broker.cli.main import main\n"
-        "from broker.server import process\n"
-        "from broker.server.kafka.listener import KafkaServer\n"
+        "from headgate.broker.cli.main import main\n"
+        "from headgate.broker.server import process\n"
+        "from headgate.broker.server.kafka.listener import KafkaServer\n"
         "class Late:\n"
         "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'broker.engine.engine':\n"
+        "        if name == 'headgate.broker.engine.engine':\n"
         "            time.sleep(1)\n"
         "            process.HTTP_WAIT_S = 3600\n"
         "process.HTTP_WAIT_S = 0.05\n"
@@ -435,7 +436,7 @@ def test_up_goes_on_when_nobody_reads_what_it_says(spawn: Spawn, tmp_path: Path)
     doors = [f"--{door}-port={port}" for door, port in zip(("kafka", "grpc", "http"), ports, strict=True)]
     arguments = ["up", *doors, "--store", str(tmp_path / "store"), "--log-level", "info"]
     with subprocess.Popen(
-        [sys.executable, "-m", "broker.cli.main", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT
+        [sys.executable, "-m", "headgate.broker.cli.main", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT
     ) as process:
         try:
             assert process.stdout is not None

@@ -1,8 +1,8 @@
 """The README's blocks, run in their order as a reader runs them.
 
-Runs: a real broker, the console blocks in a shell, the Python blocks in a Python of their own, the YAML block through the flood parser.
-Only the ports differ from the text. `make demo` runs in the slow test; `make up` is the broker that the other blocks use. A failure
-means that the README promises something that does not work.
+Runs: a real broker, the console blocks in a shell, the Python blocks in a Python of their own, the YAML block through the flood
+parser. Only the ports differ from the text. `make demo` runs in the slow test; `make up` is the broker that the other blocks
+use. A failure means that the README promises something that does not work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.floods.parse import parse
+from headgate.assets.floods.parse import parse
 from tests.support.broker_process import HOST, ROOT, BrokerProcess
 
 README = ROOT / "README.md"

@@ -89,7 +89,7 @@ class Load:
 
 def headgate(door: str, *arguments: str) -> str:
     """A command's standard output."""
-    command = [sys.executable, "-m", "broker.cli.main", *arguments, "--cluster", door]
+    command = [sys.executable, "-m", "headgate.broker.cli.main", *arguments, "--cluster", door]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Admin
-from broker.runtime.errors import InvalidError
+from headgate.broker.client import Admin
+from headgate.broker.runtime.errors import InvalidError
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.e2e.hostile import connect, produce

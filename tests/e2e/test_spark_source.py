@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.client import Admin
-from broker.client.gates import GateAdmin
-from pipelines.backfill import Backfill, run
+from headgate.broker.client import Admin
+from headgate.broker.client.gates import GateAdmin
+from headgate.pipelines.backfill import Backfill, run
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.flood_sources import Event, events, expected, write
@@ -282,7 +282,7 @@ def test_a_batch_is_written_whole_or_not_at_all(broker: BrokerProcess, spark: Sp
         frame.write.format("headgate").option("cluster", cluster(broker)).option("topic", "written").mode("append").save()
     found = JUDGE.consume(broker.bootstrap, "written", range(PARTITIONS))
     assert sum(len(rows) for rows in found.values()) == 2000, "two writes are two writes"
-    from broker.log.partitioner import partition_for_key
+    from headgate.broker.log.partitioner import partition_for_key
 
     for number, rows in found.items():
         for row in rows:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.runtime.errors import RetryError
+from headgate.broker.runtime.errors import RetryError
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.e2e.test_fleet import PARTITIONS, Fleet, brokers_of

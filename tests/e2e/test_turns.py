@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.runtime.turns import SLICE_S
-from broker.server.kafka.apis import APIS, Api
+from headgate.broker.runtime.turns import SLICE_S
+from headgate.broker.server.kafka.apis import APIS, Api
 from tests.support.costly import Costly, MeasuredBroker, costly, served, small
 
 TURN_RATIO_MAX = 15.0

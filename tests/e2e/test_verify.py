@@ -67,7 +67,7 @@ def test_a_store_that_goes_back_in_time_is_found_out(make_broker: BrokerFactory,
 
 
 def headgate(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "broker.cli.main", *arguments]
+    command = [sys.executable, "-m", "headgate.broker.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env={**os.environ, **(env or {})})
 
 

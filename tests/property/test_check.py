@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from broker.log.batch import CONTROL, HEADER_BYTES, check, parse
-from broker.log.check import check_all, check_sample
-from broker.log.compression import Codec, compress
-from broker.log.records import iter_records
-from broker.runtime.errors import InvalidError
+from headgate.broker.log.batch import CONTROL, HEADER_BYTES, check, parse
+from headgate.broker.log.check import check_all, check_sample
+from headgate.broker.log.compression import Codec, compress
+from headgate.broker.log.records import iter_records
+from headgate.broker.runtime.errors import InvalidError
 from tests.support.batches import patched
 from tests.support.poison import POISON, with_count, with_records
 

@@ -14,9 +14,9 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.client.sequencing import IN_FLIGHT_MAX, SEQUENCE_COUNT, PartitionQueue
-from broker.log.producers import WINDOW_BATCHES, ProducerState
-from broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.client.sequencing import IN_FLIGHT_MAX, SEQUENCE_COUNT, PartitionQueue
+from headgate.broker.log.producers import WINDOW_BATCHES, ProducerState
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 
 
 @dataclass(eq=False)

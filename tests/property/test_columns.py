@@ -19,12 +19,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log import column_chain, column_decoder, column_encoder
-from broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, crc_matches, parse_header, stamp
-from broker.log.columns import HEADERS_TYPE, SCHEMA, TIMESTAMP_MS_MAX, checksum, decode_batches, encode_batches, timestamp_types
-from broker.log.compression import Codec
-from broker.log.records import Record, encode_batch, iter_records
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log import column_chain, column_decoder, column_encoder
+from headgate.broker.log.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, crc_matches, parse_header, stamp
+from headgate.broker.log.columns import (
+    HEADERS_TYPE,
+    SCHEMA,
+    TIMESTAMP_MS_MAX,
+    checksum,
+    decode_batches,
+    encode_batches,
+    timestamp_types,
+)
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.records import Record, encode_batch, iter_records
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 CODECS = list(Codec)
 Y1960, Y2200 = -315_619_200_000, 7_258_118_400_000
@@ -371,7 +379,7 @@ def test_control_batches_and_append_times() -> None:
     control = bytearray(encode_batch([Record(0, 5, b"\0\0\0\1", b"")]))
     control[22] |= 0x20
     appended = bytearray(encode_batch([Record(0, 5, b"k", b"v"), Record(0, 9, b"k", b"w")]))
-    from broker.log.batch import stamp_append_time, stamp_crc
+    from headgate.broker.log.batch import stamp_append_time, stamp_crc
 
     stamp_crc(control)
     stamp(appended, 0, 1, len(appended) - LENGTH_OVERHEAD_BYTES, 0)

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.cluster.groups.events import (
+from headgate.broker.cluster.groups.events import (
     GroupConfig,
     Heartbeat,
     HeartbeatReply,
@@ -32,10 +32,10 @@ from broker.cluster.groups.events import (
     Sync,
     SyncReply,
 )
-from broker.cluster.groups.shard import Answer, Append, Budget, Commit, DeleteReply, Effect, Now, Row, RowsReply, Shard
-from broker.cluster.offsets import NEVER, Position
-from broker.log.group_records import encode_group_key
-from broker.runtime.errors import Reason
+from headgate.broker.cluster.groups.shard import Answer, Append, Budget, Commit, DeleteReply, Effect, Now, Row, RowsReply, Shard
+from headgate.broker.cluster.offsets import NEVER, Position
+from headgate.broker.log.group_records import encode_group_key
+from headgate.broker.runtime.errors import Reason
 
 GROUP = "g"
 PARTITIONS = 4

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from broker.log.column_partitioner import murmur2_of, partitions_for_keys
-from broker.log.partitioner import murmur2, partition_for_key
+from headgate.broker.log.column_partitioner import murmur2_of, partitions_for_keys
+from headgate.broker.log.partitioner import murmur2, partition_for_key
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2: signed, as Java prints them.
 JAVA = [

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.cluster.load_history import Targets
-from broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad
+from headgate.broker.cluster.load_history import Targets
+from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad
 from tests.support.load_world import World
 
 SLOW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from broker.log.batch import (
+from headgate.broker.log.batch import (
     CRC_START,
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
@@ -27,9 +27,9 @@ from broker.log.batch import (
     stamp,
     stamp_append_time,
 )
-from broker.log.compression import Codec, compress, decompress
-from broker.log.records import Record, encode_batch, encoded_bytes_max, iter_records
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log.compression import Codec, compress, decompress
+from headgate.broker.log.records import Record, encode_batch, encoded_bytes_max, iter_records
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 # No deadline: this machine is shared, and how long an example takes is not what is judged.
 settings.register_profile("records", deadline=None)

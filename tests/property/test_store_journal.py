@@ -17,10 +17,10 @@ from random import Random
 
 import pytest
 
-from broker.runtime.errors import RetryError
-from broker.store.journal import Journal, Loaded, LostRaceError
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.testing.faults import Fault, FaultStore
+from headgate.broker.runtime.errors import RetryError
+from headgate.broker.store.journal import Journal, Loaded, LostRaceError
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.testing.faults import Fault, FaultStore
 
 PREFIX = "j"
 RATES = {Fault.REFUSED: 0.04, Fault.AMBIGUOUS: 0.06, Fault.LATE: 0.04, Fault.DELAYED: 0.15, Fault.TRUNCATED: 0.03}

@@ -14,10 +14,10 @@ from typing import TypeAlias
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.runtime.errors import HeadgateError
-from broker.store.interface import AppendFile, Store
-from broker.store.local import LocalStore
-from broker.store.memory import MemoryStore
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.store.interface import AppendFile, Store
+from headgate.broker.store.local import LocalStore
+from headgate.broker.store.memory import MemoryStore
 
 Call: TypeAlias = tuple[object, ...]
 

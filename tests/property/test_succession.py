@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cluster.admission import check
-from broker.cluster.manifest import (
+from headgate.broker.cluster.admission import check
+from headgate.broker.cluster.manifest import (
     AddChunks,
     CloseIncarnation,
     Committed,
@@ -35,9 +35,9 @@ from broker.cluster.manifest import (
     decode_edits,
     encode_edits,
 )
-from broker.cluster.segments import SegmentInfo, Successor
-from broker.cluster.succession import Gap, find_gaps, lead_everything, open_successors
-from broker.runtime.errors import FencedError, InvalidError, Reason
+from headgate.broker.cluster.segments import SegmentInfo, Successor
+from headgate.broker.cluster.succession import Gap, find_gaps, lead_everything, open_successors
+from headgate.broker.runtime.errors import FencedError, InvalidError, Reason
 
 LEADS = [letter * 32 for letter in "abc"]
 

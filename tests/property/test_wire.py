@@ -26,10 +26,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from broker.runtime.errors import InvalidError, Reason
-from broker.runtime.steps import finish
-from broker.wire.kafka.primitives import ZERO_UUID, DecodeError
-from broker.wire.kafka.schema import snake
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.steps import finish
+from headgate.broker.wire.kafka.primitives import ZERO_UUID, DecodeError
+from headgate.broker.wire.kafka.schema import snake
 from tests.support.messages import LOADED, message_module, message_values
 
 EXAMPLES = settings(

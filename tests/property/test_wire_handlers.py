@@ -15,16 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.engine.engine import Engine
-from broker.runtime.clock import ManualClock, SteadyClock
-from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError
-from broker.runtime.steps import finish
-from broker.runtime.turns import Turns
-from broker.server.kafka.apis import APIS
-from broker.server.kafka.context import Context
-from broker.store.memory import MemoryStore
-from broker.wire.kafka.schema import Field
+from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime.clock import ManualClock, SteadyClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.steps import finish
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.server.kafka.apis import APIS
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.store.memory import MemoryStore
+from headgate.broker.wire.kafka.schema import Field
 from tests.support.batches import batch
 from tests.support.messages import message_module, message_values, scalars
 

@@ -1,11 +1,11 @@
 """The simulated cluster: engine, control plane, recovery and journal as they are, in virtual time, one life per seed.
 
-Runs: `python -m broker.testing.simulate`, as a person would (a process of its own: its seeds depend on nothing that stands here).
-Compared: what clients were told with what a fresh broker has at the end; invariants 1 to 7 and 9 of the design, and that a cluster
-goes on when its faults are over. A mismatch names its seed and the command that tells its story.
+Runs: `python -m headgate.broker.testing.simulate`, as a person would (a process of its own: its seeds depend on nothing that
+stands here). Compared: what clients were told with what a fresh broker has at the end; invariants 1 to 7 and 9 of the design,
+and that a cluster goes on when its faults are over. A mismatch names its seed and the command that tells its story.
 
-The canaries plant a bug and expect the seeds to find it: among them bugs that the simulation found in the past. They prove that the
-checkers can fail. The digests prove that a seed is one life: without that, no failure could be run again.
+The canaries plant a bug and expect the seeds to find it: among them bugs that the simulation found in the past. They prove that
+the checkers can fail. The digests prove that a seed is one life: without that, no failure could be run again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONG = ("no-proof",)
 def simulate(*arguments: str, timeout_s: float = 600.0) -> tuple[int, str]:
     """(exit status, what it printed)."""
     done = subprocess.run(
-        [sys.executable, "-m", "broker.testing.simulate", *arguments],
+        [sys.executable, "-m", "headgate.broker.testing.simulate", *arguments],
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -62,7 +62,7 @@ class BrokerProcess:
         self.kafka_port, self.grpc_port, self.http_port = free_port(), free_port(), free_port()
         self.env = dict(env or {})
         self.arguments = arguments
-        self.entry: tuple[str, ...] = ("broker.cli.main",)
+        self.entry: tuple[str, ...] = ("headgate.broker.cli.main",)
         """The module to run, and its first arguments."""
         self.starts = 0
         self.start_times_s: list[float] = []

@@ -18,8 +18,8 @@ import grpc
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from broker.wire.grpc.headgate.v1 import control_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.wire.grpc.methods import methods
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS

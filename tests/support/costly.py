@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from broker.engine.coordinator import Coordinator
-from broker.engine.engine import Engine
-from broker.runtime.clock import Clock, SteadyClock
-from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.apis import APIS, PRODUCE, Api, request_bytes_max
-from broker.server.kafka.listener import KafkaServer
-from broker.store.memory import MemoryStore
-from broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX
-from broker.wire.kafka.schema import Field, Struct
+from headgate.broker.engine.coordinator import Coordinator
+from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime.clock import Clock, SteadyClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.apis import APIS, PRODUCE, Api, request_bytes_max
+from headgate.broker.server.kafka.listener import KafkaServer
+from headgate.broker.store.memory import MemoryStore
+from headgate.broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX
+from headgate.broker.wire.kafka.schema import Field, Struct
 from tests.support.batches import batch
 from tests.support.messages import LOADED, message_module
 from tests.support.wire import ClosedByPeer, RawConnection, framed, request_header

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.log.partitioner import partition_for_key
+from headgate.broker.log.partitioner import partition_for_key
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 FIRST_US = -315_619_200_000_000

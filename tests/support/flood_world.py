@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from assets.demo import flights
-from assets.demo.dagster_api import DagsterApi
-from assets.demo.play import choose_ports, environment
-from assets.demo.processes import Processes
-from assets.resources import ClusterResource
+from headgate.assets.demo import flights
+from headgate.assets.demo.dagster_api import DagsterApi
+from headgate.assets.demo.play import choose_ports, environment
+from headgate.assets.demo.processes import Processes
+from headgate.assets.resources import ClusterResource
 from tests.support.broker_process import ROOT
 
 FLOOD = "flights"
@@ -55,7 +55,7 @@ class FloodWorld:
     def start_brokers(self, most: int) -> None:
         ports = [part for name in ("kafka", "grpc", "http") for part in (f"--{name}-port", str(self.ports[name]))]
         store = str(self.directory / "store")
-        self.processes.start("brokers", "broker.cli.main", "up", "--store", store, "--max-brokers", str(most), *ports)
+        self.processes.start("brokers", "headgate.broker.cli.main", "up", "--store", store, "--max-brokers", str(most), *ports)
         self.until("the broker serves", lambda: " serves " in self.processes.tail("brokers"))
 
     def make_flights(self, brokers: int, grown: int = 1) -> None:

@@ -12,16 +12,16 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.wire.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from broker.wire.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from broker.wire.kafka.messages.offset_commit import (
+from headgate.broker.wire.kafka.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from headgate.broker.wire.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headgate.broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from headgate.broker.wire.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from headgate.broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 MEMBER_ID_REQUIRED = 79
 REBALANCE_IN_PROGRESS = 27

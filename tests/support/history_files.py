@@ -6,8 +6,8 @@ import zlib
 
 import pyarrow as pa
 
-from broker.client import FileRef, Gate, Window
-from broker.client.upload import Uploader
+from headgate.broker.client import FileRef, Gate, Window
+from headgate.broker.client.upload import Uploader
 from tests.support.history import payload
 
 FIRST_MS = 1_500_000_000_000

@@ -10,9 +10,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from broker.cluster.load_history import Targets
-from broker.cluster.reshard import LoadPlanner
-from broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad, SegmentInfo, SegmentLoad, Successor
+from headgate.broker.cluster.load_history import Targets
+from headgate.broker.cluster.reshard import LoadPlanner
+from headgate.broker.cluster.segments import BrokerLoad, Order, OrderKind, PartitionLoad, SegmentInfo, SegmentLoad, Successor
 
 Traffic = Callable[[int, int], float]
 """(second, partition) -> share of a broker that the partition takes."""

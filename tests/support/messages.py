@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import kio.schema.errors
 from hypothesis import strategies as st
 
-from broker.wire.kafka.generate import MESSAGES
-from broker.wire.kafka.primitives import ZERO_UUID
-from broker.wire.kafka.schema import Field, Struct, load, snake
+from headgate.broker.wire.kafka.generate import MESSAGES
+from headgate.broker.wire.kafka.primitives import ZERO_UUID
+from headgate.broker.wire.kafka.schema import Field, Struct, load, snake
 
 Scalars: TypeAlias = Callable[[Field], st.SearchStrategy[Any]]
 
@@ -24,7 +24,7 @@ _INTS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 
 def message_module(name: str) -> Any:
     """The generated module that has the message."""
-    return import_module(f"broker.wire.kafka.messages.{snake(LOADED[name][1])}")
+    return import_module(f"headgate.broker.wire.kafka.messages.{snake(LOADED[name][1])}")
 
 
 def scalars(field: Field) -> st.SearchStrategy[Any]:

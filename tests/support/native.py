@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.client import Admin, Consumer, Delivery, GroupAdmin, Producer
+from headgate.broker.client import Admin, Consumer, Delivery, GroupAdmin, Producer
 from tests.support.writers import PATIENCE_MS, PAUSE_S, Reader, Running, Writer
 
 

@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from broker.cli.main import main
-from broker.engine.engine import Engine
-from broker.engine.wal_group import GroupWriter
-from broker.log.buffers import BufferPool
-from broker.server.grpc.admin_service import AdminService
-from broker.server.kafka import fetch
-from broker.server.kafka.connection import Connection
-from broker.server.kafka.listener import KafkaServer
-from broker.store.local_files import LocalFiles
+from headgate.broker.cli.main import main
+from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.wal_group import GroupWriter
+from headgate.broker.log.buffers import BufferPool
+from headgate.broker.server.grpc.admin_service import AdminService
+from headgate.broker.server.kafka import fetch
+from headgate.broker.server.kafka.connection import Connection
+from headgate.broker.server.kafka.listener import KafkaServer
+from headgate.broker.store.local_files import LocalFiles
 
 PLACES: dict[str, tuple[Any, str]] = {
     "frame": (BufferPool, "take"),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from broker.cli.main import main
-from broker.runtime.clock import Clock
+from headgate.broker.cli.main import main
+from headgate.broker.runtime.clock import Clock
 from tests.support.broker_process import BrokerProcess
 
 

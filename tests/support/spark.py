@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session on two threads, in which a task that fails is tried three times."""
-    from pipelines.session import session
-    from pipelines.source import register
+    from headgate.pipelines.session import session
+    from headgate.pipelines.source import register
 
     conf = {
         "spark.sql.shuffle.partitions": "4",

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from assets.floods.model import Flood
-from assets.floods.windows import Window, gate_id
-from assets.resources import ClusterResource, SparkResource
-from assets.spark import job_of
-from broker.client.control import ClusterView, DesiredBrokers, Member, Reservation, Segment
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from pipelines.certificate import Certificate, PartitionCertificate, Tally
+from headgate.assets.floods.model import Flood
+from headgate.assets.floods.windows import Window, gate_id
+from headgate.assets.resources import ClusterResource, SparkResource
+from headgate.assets.spark import job_of
+from headgate.broker.client.control import ClusterView, DesiredBrokers, Member, Reservation, Segment
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
 
 
 @dataclass

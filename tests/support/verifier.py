@@ -27,7 +27,16 @@ class Verifier:
     """
 
     def __init__(self, bootstrap: str, history: Path, *options: str) -> None:
-        self._command = [sys.executable, "-m", "broker.cli.main", "verify", "--bootstrap", bootstrap, "--history", str(history)]
+        self._command = [
+            sys.executable,
+            "-m",
+            "headgate.broker.cli.main",
+            "verify",
+            "--bootstrap",
+            bootstrap,
+            "--history",
+            str(history),
+        ]
         self._command += ["--duration", "1d", "--interval", "500ms", "--json", *options]
         self._lines: list[str] = []
         self._complete = 0

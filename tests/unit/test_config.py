@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.runtime import config
-from broker.runtime.config import Settings
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime import config
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 
 def test_defaults_are_valid() -> None:
@@ -137,14 +137,16 @@ def test_every_setting_says_what_it_is_and_in_which_unit(item: object) -> None:
 
 
 def test_help_documents_every_setting() -> None:
-    done = subprocess.run([sys.executable, "-m", "broker.cli.main", "broker", "--help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "headgate.broker.cli.main", "broker", "--help"], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     for item in fields(Settings):
         assert config.flag_name(item.name) in done.stdout and config.environment_name(item.name) in done.stdout
 
 
 def test_settings_import_nothing_but_the_standard_library() -> None:
-    code = "import sys; import broker.runtime.config; print('\\n'.join(sys.modules))"
+    code = "import sys; import headgate.broker.runtime.config; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.split()
-    tops = {name.partition(".")[0] for name in loaded} - {"broker"}
+    tops = {name.partition(".")[0] for name in loaded} - {"headgate"}
     assert not {name for name in tops if name not in sys.stdlib_module_names and not name.startswith(("_", "sitecustomize"))}

@@ -6,8 +6,8 @@ import resource
 
 import pytest
 
-from broker.runtime import descriptors
-from broker.runtime.errors import InvalidError
+from headgate.broker.runtime import descriptors
+from headgate.broker.runtime.errors import InvalidError
 
 INFINITE = resource.RLIM_INFINITY
 

@@ -16,8 +16,8 @@ from email.utils import parsedate_to_datetime
 import pytest
 from starlette.applications import Starlette
 
-from broker.runtime import descriptors
-from broker.server.http import server
+from headgate.broker.runtime import descriptors
+from headgate.broker.server.http import server
 
 HOST = "127.0.0.1"
 

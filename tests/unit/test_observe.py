@@ -6,8 +6,8 @@ what was written. A mismatch means rates that are wrong after every move.
 
 from __future__ import annotations
 
-from broker.server.observe import TopicCounts
-from broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.server.observe import TopicCounts
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.unit.engine.world import Machine
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.cli import output
-from broker.runtime.errors import InvalidError, RetryError
+from headgate.broker.cli import output
+from headgate.broker.runtime.errors import InvalidError, RetryError
 from tests.support.ports import free_port
 
 HOST = "127.0.0.1"

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.runtime import logging as event_logging
-from broker.runtime.clock import Clock, ManualClock, SteadyClock
-from broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Metrics
+from headgate.broker.runtime import logging as event_logging
+from headgate.broker.runtime.clock import Clock, ManualClock, SteadyClock
+from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Metrics
 
 NOW_MS = 1_700_000_000_000
 
@@ -119,7 +119,7 @@ def test_text_lines() -> None:
 def test_json_lines() -> None:
     out = io.StringIO()
     event_logging.configure("debug", "auto", out)
-    log = event_logging.get_logger("broker.engine")
+    log = event_logging.get_logger("headgate.broker.engine")
     log.debug("opened", count=3, ratio=0.5, error=ValueError("line\nbreak"), nothing=None, flag=True)
     try:
         raise RuntimeError("boom")
@@ -129,7 +129,7 @@ def test_json_lines() -> None:
     logging.getLogger("botocore").info("unheard")
     first, second, third = map(json.loads, out.getvalue().splitlines())
     assert {name: first[name] for name in ("level", "logger", "event", "count", "ratio", "error", "nothing", "flag")} == {
-        "level": "debug", "logger": "broker.engine", "event": "opened", "count": 3, "ratio": 0.5, "error": "line\nbreak",
+        "level": "debug", "logger": "headgate.broker.engine", "event": "opened", "count": 3, "ratio": 0.5, "error": "line\nbreak",
         "nothing": None, "flag": True,
     }  # fmt: skip
     assert second["level"] == "error" and "RuntimeError: boom" in second["exception"]

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from broker.runtime.scheduling import TURN_NS, take_short_turns
+from headgate.broker.runtime.scheduling import TURN_NS, take_short_turns
 
 GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}
 

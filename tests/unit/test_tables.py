@@ -1,15 +1,15 @@
-"""The tables of broker/README.md against the code: a difference means that ``python -m broker.cli.tables`` was not run."""
+"""The tables of broker/README.md against the code: a difference means that ``python -m headgate.broker.cli.tables`` was not run."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker.cli import tables
+from headgate.broker.cli import tables
 
 
 def test_the_tables_are_those_of_the_code() -> None:
     page = tables.PAGE.read_text(encoding="utf-8")
-    assert tables.filled(page) == page, "run python -m broker.cli.tables"
+    assert tables.filled(page) == page, "run python -m headgate.broker.cli.tables"
 
 
 def test_a_page_without_a_place_for_a_table_is_refused() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.runtime.tasks import end_tasks, outlast
+from headgate.broker.runtime.tasks import end_tasks, outlast
 
 
 class Work:

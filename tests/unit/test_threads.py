@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.runtime import threads
-from broker.runtime.errors import FatalError, Reason
-from broker.runtime.threads import Pool, begin
-from broker.runtime.watchdog import Watchdog
+from headgate.broker.runtime import threads
+from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.threads import Pool, begin
+from headgate.broker.runtime.watchdog import Watchdog
 
 PATIENCE_S = 60.0
 

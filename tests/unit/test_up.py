@@ -16,10 +16,10 @@ from asyncio.subprocess import PIPE
 
 import pytest
 
-from broker.cli.child import LINE_BYTES_MAX, STRIDE, Child, Places, check_shareable
-from broker.cli.up import Supervisor, up
-from broker.runtime.config import Settings
-from broker.runtime.errors import FatalError, InvalidError
+from headgate.broker.cli.child import LINE_BYTES_MAX, STRIDE, Child, Places, check_shareable
+from headgate.broker.cli.up import Supervisor, up
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import FatalError, InvalidError
 from tests.support.ports import free_port
 
 HOST = "127.0.0.1"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from broker.client import Producer
-from broker.client.publish import upload_table
-from broker.client.upload import Uploader, write_extent
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.client import Producer
+from headgate.broker.client.publish import upload_table
+from headgate.broker.client.upload import Uploader, write_extent
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 KEY = "topics/t/data/partition=0/a.parquet"
 

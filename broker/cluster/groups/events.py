@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from broker.log.group_records import GroupMetadata, MemberMetadata
-from broker.runtime.errors import Reason
+from headgate.broker.log.group_records import GroupMetadata, MemberMetadata
+from headgate.broker.runtime.errors import Reason
 
 NO_MEMBER = ""
 NO_GENERATION = -1

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from broker.cluster.groups.events import (
+from headgate.broker.cluster.groups.events import (
     NO_MEMBER,
     Event,
     GroupConfig,
@@ -38,11 +38,11 @@ from broker.cluster.groups.events import (
     Tick,
     Unload,
 )
-from broker.cluster.groups.group import Group
-from broker.cluster.groups.member import CONSUMER_PROTOCOL
-from broker.cluster.groups.timers import Timers
-from broker.cluster.offsets import NEVER, Offsets, Position, is_expired
-from broker.log.group_records import (
+from headgate.broker.cluster.groups.group import Group
+from headgate.broker.cluster.groups.member import CONSUMER_PROTOCOL
+from headgate.broker.cluster.groups.timers import Timers
+from headgate.broker.cluster.offsets import NEVER, Offsets, Position, is_expired
+from headgate.broker.log.group_records import (
     GroupMetadata,
     OffsetKey,
     OffsetValue,
@@ -56,7 +56,7 @@ from broker.log.group_records import (
     encode_partition,
     offset_key_prefix,
 )
-from broker.runtime.errors import Reason
+from headgate.broker.runtime.errors import Reason
 
 Row: TypeAlias = tuple[bytes, bytes | None]
 """Key and value of a record; no value deletes the key."""

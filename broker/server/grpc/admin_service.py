@@ -6,17 +6,17 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from broker import __version__
-from broker.cluster.manifest import Incarnation, Topic
-from broker.cluster.topic_config import KEYS, config_key, is_internal
-from broker.engine.partition import PartitionLog
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.grpc.bounds import ADMIN, Bound, Bounds, find_bounds, own_bounds
-from broker.server.grpc.errors import error_message
-from broker.server.grpc.handlers import Context
-from broker.server.grpc.peers import CHANGE_TIMEOUT_S, TIMEOUT_S, is_forwarded
-from broker.server.grpc.shared import Shared
-from broker.wire.grpc.headgate.v1 import admin_pb2
+from headgate import __version__
+from headgate.broker.cluster.manifest import Incarnation, Topic
+from headgate.broker.cluster.topic_config import KEYS, config_key, is_internal
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.grpc.bounds import ADMIN, Bound, Bounds, find_bounds, own_bounds
+from headgate.broker.server.grpc.errors import error_message
+from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.server.grpc.peers import CHANGE_TIMEOUT_S, TIMEOUT_S, is_forwarded
+from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
 
 RATE_WINDOW_MS_MAX = 10_000
 NAMES_MAX = 1000

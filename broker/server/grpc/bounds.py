@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from broker.cluster.manifest import Incarnation
-from broker.engine.engine import Engine
-from broker.runtime.errors import RetryError
-from broker.server.grpc.peers import Peers
-from broker.wire.grpc.headgate.v1 import admin_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime.errors import RetryError
+from headgate.broker.server.grpc.peers import Peers
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
+from headgate.broker.wire.grpc.methods import methods
 
 ADMIN = methods(admin_pb2.DESCRIPTOR.services_by_name["Admin"])
 

@@ -13,12 +13,12 @@ from typing import Protocol
 
 from google.protobuf.message import Message
 
-from broker.cluster.capacity import Desired, OpenReservation, Reservation, check_reservation, check_ttl
-from broker.server.grpc.forward import Forwarder
-from broker.server.grpc.handlers import Context
-from broker.server.grpc.shared import Shared
-from broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.cluster.capacity import Desired, OpenReservation, Reservation, check_reservation, check_ttl
+from headgate.broker.server.grpc.forward import Forwarder
+from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
+from headgate.broker.wire.grpc.methods import methods
 
 METRIC = "headgate-desired-brokers"
 """What KEDA calls the number. One replica is to be there for each 1 of it."""

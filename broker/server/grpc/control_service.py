@@ -11,19 +11,19 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from broker.cluster.liveness import is_starved
-from broker.cluster.manifest import Incarnation, decode_edits
-from broker.cluster.segments import BrokerLoad, Order, SegmentInfo
-from broker.control.cluster import Cluster
-from broker.control.leader import QUEUE_MESSAGES_MAX, Leader
-from broker.control.load import broker_load
-from broker.control.replication import copy_of, surrender_messages
-from broker.control.wire import incarnation_of, member_message
-from broker.engine.engine import Held
-from broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import end_tasks
-from broker.server.grpc.handlers import Call, Context, decode
-from broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.cluster.liveness import is_starved
+from headgate.broker.cluster.manifest import Incarnation, decode_edits
+from headgate.broker.cluster.segments import BrokerLoad, Order, SegmentInfo
+from headgate.broker.control.cluster import Cluster
+from headgate.broker.control.leader import QUEUE_MESSAGES_MAX, Leader
+from headgate.broker.control.load import broker_load
+from headgate.broker.control.replication import copy_of, surrender_messages
+from headgate.broker.control.wire import incarnation_of, member_message
+from headgate.broker.engine.engine import Held
+from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.server.grpc.handlers import Call, Context, decode
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 RESIGN_TIMEOUT_S = 60.0
 HOLD_TIMEOUT_S = 5.0

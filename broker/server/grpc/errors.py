@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from grpc import StatusCode
 
-from broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
-from broker.wire.grpc.headgate.v1 import common_pb2
+from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, Reason, RetryError
+from headgate.broker.wire.grpc.headgate.v1 import common_pb2
 
 REASON_KEY = "headgate-reason"
 """Trailing metadata with the `Reason` of a failed call."""

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 import grpc
 from google.protobuf.message import Message
 
-from broker.runtime.errors import Reason, RetryError
-from broker.server.grpc.errors import REASON_KEY
-from broker.server.grpc.handlers import Context
-from broker.wire.grpc.methods import Method
+from headgate.broker.runtime.errors import Reason, RetryError
+from headgate.broker.server.grpc.errors import REASON_KEY
+from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.wire.grpc.methods import Method
 
 FORWARDED_KEY = "headgate-forwarded"
 TIMEOUT_S = 30.0

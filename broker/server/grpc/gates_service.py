@@ -8,15 +8,15 @@ from itertools import chain
 
 from google.protobuf.message import Message
 
-from broker.cluster.gates import Gate, ParquetExtent, Place, data_prefix
-from broker.cluster.manifest import Manifest
-from broker.control.cluster import Cluster
-from broker.control.gates import LeaderGates
-from broker.runtime.errors import InvalidError, Reason, RetryError
-from broker.server.grpc.forward import Forwarder
-from broker.server.grpc.handlers import Context
-from broker.wire.grpc.headgate.v1 import gates_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.cluster.gates import Gate, ParquetExtent, Place, data_prefix
+from headgate.broker.cluster.manifest import Manifest
+from headgate.broker.control.cluster import Cluster
+from headgate.broker.control.gates import LeaderGates
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.server.grpc.forward import Forwarder
+from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.wire.grpc.headgate.v1 import gates_pb2
+from headgate.broker.wire.grpc.methods import methods
 
 GATES = methods(gates_pb2.DESCRIPTOR.services_by_name["Gates"])
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from broker.cluster.groups.events import State
-from broker.cluster.groups.member import CONSUMER_PROTOCOL
-from broker.cluster.groups.shard import Commit, GroupListing, shard_of
-from broker.cluster.manifest import Incarnation
-from broker.cluster.offsets import Position
-from broker.engine.coordinator import TOPIC, Coordinator
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.server.grpc.bounds import Bounds, find_bounds
-from broker.server.grpc.errors import error_message
-from broker.server.grpc.handlers import Context
-from broker.server.grpc.peers import CHANGE_TIMEOUT_S, is_forwarded
-from broker.server.grpc.shared import Shared
-from broker.wire.grpc.headgate.v1 import groups_pb2
-from broker.wire.grpc.methods import methods
-from broker.wire.kafka.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from broker.wire.kafka.primitives import DecodeError
+from headgate.broker.cluster.groups.events import State
+from headgate.broker.cluster.groups.member import CONSUMER_PROTOCOL
+from headgate.broker.cluster.groups.shard import Commit, GroupListing, shard_of
+from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.offsets import Position
+from headgate.broker.engine.coordinator import TOPIC, Coordinator
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.server.grpc.bounds import Bounds, find_bounds
+from headgate.broker.server.grpc.errors import error_message
+from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.server.grpc.peers import CHANGE_TIMEOUT_S, is_forwarded
+from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.wire.grpc.headgate.v1 import groups_pb2
+from headgate.broker.wire.grpc.methods import methods
+from headgate.broker.wire.kafka.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from headgate.broker.wire.kafka.primitives import DecodeError
 
 GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
 IDS_MAX = 1000

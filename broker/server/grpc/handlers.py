@@ -22,12 +22,12 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.logging import get_logger
-from broker.runtime.metrics import Labels
-from broker.runtime.out_of_memory import left_half_done
-from broker.server.grpc.errors import LEADER_KEY, REASON_KEY, STATUS, leader_of, shown
-from broker.wire.grpc.methods import Method, methods
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.metrics import Labels
+from headgate.broker.runtime.out_of_memory import left_half_done
+from headgate.broker.server.grpc.errors import LEADER_KEY, REASON_KEY, STATUS, leader_of, shown
+from headgate.broker.wire.grpc.methods import Method, methods
 
 log = get_logger(__name__)
 

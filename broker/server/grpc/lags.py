@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-from broker.engine.coordinator import Coordinator
-from broker.runtime.metrics import Labels, Metrics
-from broker.server.grpc.bounds import find_bounds
-from broker.server.grpc.shared import Shared
+from headgate.broker.engine.coordinator import Coordinator
+from headgate.broker.runtime.metrics import Labels, Metrics
+from headgate.broker.server.grpc.bounds import find_bounds
+from headgate.broker.server.grpc.shared import Shared
 
 SERIES_MAX = 10_000
 """Series of one metric; Prometheus and whoever pays for it want no more. gRPC tells all."""

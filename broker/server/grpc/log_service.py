@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.engine.partition import PartitionLog
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.grpc.errors import error_message
-from broker.server.grpc.handlers import Call, Context
-from broker.server.grpc.positions import resolve
-from broker.server.grpc.publish import Publisher
-from broker.server.grpc.shared import Shared
-from broker.server.grpc.subscribe import Subscriber
-from broker.wire.grpc import payload
-from broker.wire.grpc.headgate.v1 import log_pb2
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.grpc.errors import error_message
+from headgate.broker.server.grpc.handlers import Call, Context
+from headgate.broker.server.grpc.positions import resolve
+from headgate.broker.server.grpc.publish import Publisher
+from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.server.grpc.subscribe import Subscriber
+from headgate.broker.wire.grpc import payload
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 QUERIES_MAX = 10_000
 BATCH_BYTES_MAX = 64 << 20

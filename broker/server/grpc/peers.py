@@ -14,14 +14,14 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from broker.cluster.manifest import Incarnation
-from broker.control.wire import error_of
-from broker.engine.engine import Engine
-from broker.runtime.errors import HeadgateError, Reason, RetryError
-from broker.server.grpc.errors import REASON_KEY
-from broker.server.grpc.forward import FORWARDED_KEY, OPTIONS
-from broker.server.grpc.handlers import Context
-from broker.wire.grpc.methods import Method
+from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.control.wire import error_of
+from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.server.grpc.errors import REASON_KEY
+from headgate.broker.server.grpc.forward import FORWARDED_KEY, OPTIONS
+from headgate.broker.server.grpc.handlers import Context
+from headgate.broker.wire.grpc.methods import Method
 
 TIMEOUT_S = 2.0
 """How long a broker may take to say what it knows already. One that is silent for so long is being replaced."""

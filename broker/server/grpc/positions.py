@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.engine.engine import Engine
-from broker.engine.partition import PartitionLog
-from broker.runtime.errors import InvalidError, Reason
-from broker.wire.grpc.headgate.v1 import log_pb2
+from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 
 async def resolve(engine: Engine, partition: PartitionLog, position: log_pb2.Position) -> tuple[int, int | None]:

@@ -18,17 +18,17 @@ from functools import partial
 
 import grpc
 
-from broker.cluster.topic_config import is_internal
-from broker.engine.engine import ADOPT_BYTES_MIN
-from broker.engine.partition import Appended, PartitionLog
-from broker.log.check import Source
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import end_tasks
-from broker.server.grpc.errors import error_message
-from broker.server.grpc.handlers import Call, StalledError, decode
-from broker.server.grpc.shared import Budget, Shared
-from broker.wire.grpc import payload
-from broker.wire.grpc.headgate.v1 import log_pb2
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.engine.engine import ADOPT_BYTES_MIN
+from headgate.broker.engine.partition import Appended, PartitionLog
+from headgate.broker.log.check import Source
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.server.grpc.errors import error_message
+from headgate.broker.server.grpc.handlers import Call, StalledError, decode
+from headgate.broker.server.grpc.shared import Budget, Shared
+from headgate.broker.wire.grpc import payload
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 ACK_INTERVAL_MS_MAX = 10_000
 OVERHEAD_BYTES = 256

@@ -6,22 +6,22 @@ import socket
 
 import grpc
 
-from broker.control.cluster import Cluster
-from broker.engine.coordinator import Coordinator
-from broker.engine.engine import Engine
-from broker.runtime import descriptors
-from broker.runtime.config import Settings
-from broker.runtime.errors import FatalError, Reason
-from broker.runtime.metrics import Metrics
-from broker.server.grpc.admin_service import Addresses, AdminService
-from broker.server.grpc.capacity_service import CapacityService, CapacityView, ExternalScalerService
-from broker.server.grpc.forward import Forwarder
-from broker.server.grpc.groups_service import GroupsService
-from broker.server.grpc.handlers import CallCounts, service_handler
-from broker.server.grpc.lags import Lags
-from broker.server.grpc.log_service import LogService
-from broker.server.grpc.shared import Shared
-from broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, externalscaler_pb2, groups_pb2, log_pb2
+from headgate.broker.control.cluster import Cluster
+from headgate.broker.engine.coordinator import Coordinator
+from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime import descriptors
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.metrics import Metrics
+from headgate.broker.server.grpc.admin_service import Addresses, AdminService
+from headgate.broker.server.grpc.capacity_service import CapacityService, CapacityView, ExternalScalerService
+from headgate.broker.server.grpc.forward import Forwarder
+from headgate.broker.server.grpc.groups_service import GroupsService
+from headgate.broker.server.grpc.handlers import CallCounts, service_handler
+from headgate.broker.server.grpc.lags import Lags
+from headgate.broker.server.grpc.log_service import LogService
+from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, externalscaler_pb2, groups_pb2, log_pb2
 
 CONCURRENT_CALLS_MAX = 10_000
 """Calls and streams of all clients; one more is answered RESOURCE_EXHAUSTED."""
@@ -137,9 +137,9 @@ class GrpcServer:
     def _control_handlers(self) -> list[grpc.GenericRpcHandler]:
         if self._cluster is None:
             return []
-        from broker.server.grpc.control_service import ControlService
-        from broker.server.grpc.gates_service import GatesService
-        from broker.wire.grpc.headgate.v1 import control_pb2, gates_pb2
+        from headgate.broker.server.grpc.control_service import ControlService
+        from headgate.broker.server.grpc.gates_service import GatesService
+        from headgate.broker.wire.grpc.headgate.v1 import control_pb2, gates_pb2
 
         gates = GatesService(self._cluster, self._forwarder)
         return [

@@ -6,13 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from broker.cluster.manifest import Topic
-from broker.engine.engine import Engine
-from broker.engine.partition import PartitionLog
-from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError, Reason, RetryError
-from broker.server.grpc.errors import MovedError
-from broker.server.grpc.peers import Peers, address_of
+from headgate.broker.cluster.manifest import Topic
+from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.server.grpc.errors import MovedError
+from headgate.broker.server.grpc.peers import Peers, address_of
 
 
 class Budget:

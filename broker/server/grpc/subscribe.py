@@ -16,17 +16,17 @@ from collections import deque
 
 import grpc
 
-from broker.engine.partition import PartitionLog
-from broker.engine.windows import new_reader
-from broker.log.batch import parse_header, split
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
-from broker.runtime.tasks import end_tasks
-from broker.server.grpc.errors import error_message
-from broker.server.grpc.handlers import Call, StalledError, decode
-from broker.server.grpc.positions import resolve
-from broker.server.grpc.shared import Shared
-from broker.wire.grpc import payload
-from broker.wire.grpc.headgate.v1 import log_pb2
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.windows import new_reader
+from headgate.broker.log.batch import parse_header, split
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
+from headgate.broker.runtime.tasks import end_tasks
+from headgate.broker.server.grpc.errors import error_message
+from headgate.broker.server.grpc.handlers import Call, StalledError, decode
+from headgate.broker.server.grpc.positions import resolve
+from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.wire.grpc import payload
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 SUBSCRIPTIONS_MAX = 10_000
 CREDIT_BYTES_MAX = 1 << 30

@@ -15,7 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from broker.runtime import descriptors
+from headgate.broker.runtime import descriptors
 
 REQUEST_BYTES_MAX = 16 << 10
 """Of a request's head. Nothing here takes a body."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, TypeAlias
 
-from broker.runtime.steps import Steps
-from broker.server.kafka.context import Context
-from broker.wire.kafka.primitives import Buffer
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.wire.kafka.primitives import Buffer
 
 
 class Message(Protocol):
@@ -53,8 +53,8 @@ class Api:
     def load(self) -> tuple[Decoder, Handler]:
         """The request's decoder, which works in steps, and the handler; the first call imports them."""
         assert self.module is not None
-        messages = import_module(f"broker.wire.kafka.messages.{self.module}")
-        handler = import_module(f"broker.server.kafka.api.{self.module}")
+        messages = import_module(f"headgate.broker.wire.kafka.messages.{self.module}")
+        handler = import_module(f"headgate.broker.server.kafka.api.{self.module}")
         return getattr(messages, f"{self.name}Request").decoding, handler.handle
 
 

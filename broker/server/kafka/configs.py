@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from broker.cluster.topic_config import KEYS, ConfigKey, Kind, config_key, validate_topic_name
-from broker.runtime.config import Settings
-from broker.runtime.errors import InvalidError, Reason
-from broker.server.kafka.context import Context
+from headgate.broker.cluster.topic_config import KEYS, ConfigKey, Kind, config_key, validate_topic_name
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.server.kafka.context import Context
 
 if TYPE_CHECKING:
-    from broker.cluster.manifest import Topic
+    from headgate.broker.cluster.manifest import Topic
 
 TOPIC, BROKER = 2, 4
 """Resource types. Kafka also has broker loggers (8), client metrics (16) and groups (32)."""

@@ -37,21 +37,21 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
-from broker.engine.windows import new_reader
-from broker.log.batch import Buffer
-from broker.log.check import Source
-from broker.runtime.errors import HeadgateError
-from broker.runtime.logging import get_logger
-from broker.runtime.out_of_memory import left_half_done
-from broker.runtime.steps import Steps, finish
-from broker.server.kafka import fetch, produce
-from broker.server.kafka.produce import Malformed, produce_again
-from broker.wire.kafka.primitives import STEP_ELEMENTS, DecodeError
+from headgate.broker.engine.windows import new_reader
+from headgate.broker.log.batch import Buffer
+from headgate.broker.log.check import Source
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.out_of_memory import left_half_done
+from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.server.kafka import fetch, produce
+from headgate.broker.server.kafka.produce import Malformed, produce_again
+from headgate.broker.wire.kafka.primitives import STEP_ELEMENTS, DecodeError
 
 if TYPE_CHECKING:
-    from broker.engine.engine import Engine
-    from broker.runtime.turns import Turn
-    from broker.server.kafka.listener import KafkaServer
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.runtime.turns import Turn
+    from headgate.broker.server.kafka.listener import KafkaServer
 
 log = get_logger("kafka")
 
@@ -498,7 +498,7 @@ class Connection(asyncio.BufferedProtocol):
             raise Malformed("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
         if version < produce.HINTS:
             return response
-        from broker.server.kafka.hints import hint_produce
+        from headgate.broker.server.kafka.hints import hint_produce
 
         assert self._server.engine is not None
         return (yield from hint_produce(self._server.engine, response, version))
@@ -508,7 +508,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a request was refused as a whole, and only because partitions are being handed over, from or to here."""
         if failed != produce.ALL_FAILED:
             return False
-        from broker.server.kafka.hints import is_on_its_way
+        from headgate.broker.server.kafka.hints import is_on_its_way
 
         return (yield from is_on_its_way(engine, response, version))
 
@@ -561,7 +561,7 @@ class Connection(asyncio.BufferedProtocol):
             portions[at] = []  # freeing a large request at once would take milliseconds
         if not hinted:
             return response.end()
-        from broker.server.kafka.hints import hint_fetch
+        from headgate.broker.server.kafka.hints import hint_fetch
 
         return (yield from hint_fetch(engine, response.end(), request.version))
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.engine.coordinator import Coordinator
-    from broker.engine.engine import Engine
-    from broker.runtime.config import Settings
-    from broker.runtime.turns import Turn
+    from headgate.broker.engine.coordinator import Coordinator
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.runtime.config import Settings
+    from headgate.broker.runtime.turns import Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

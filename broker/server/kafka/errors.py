@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from broker.runtime.errors import HeadgateError, Reason
+from headgate.broker.runtime.errors import HeadgateError, Reason
 
 
 class ErrorCode(IntEnum):

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from broker.log.batch import Buffer
-from broker.runtime.errors import HeadgateError, Reason, RetryError
-from broker.server.kafka.produce import Malformed, encode_unsigned_varint, read_name, skip_tags, unsigned_varint
-from broker.wire.kafka.primitives import ARRAY_ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, STEP_ELEMENTS
+from headgate.broker.log.batch import Buffer
+from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
+from headgate.broker.server.kafka.produce import Malformed, encode_unsigned_varint, read_name, skip_tags, unsigned_varint
+from headgate.broker.wire.kafka.primitives import ARRAY_ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, STEP_ELEMENTS
 
 if TYPE_CHECKING:
-    from broker.engine.engine import Engine
-    from broker.engine.partition import PartitionLog
-    from broker.runtime.turns import Turn
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.runtime.turns import Turn
 
 VERSION_MIN = 4
 VERSION_MAX = 17
@@ -323,7 +323,7 @@ def _epoch_error(asked: int, current: int) -> HeadgateError:
 
 
 def _code(error: HeadgateError) -> int:
-    from broker.server.kafka.errors import error_code
+    from headgate.broker.server.kafka.errors import error_code
 
     return error_code(error)
 

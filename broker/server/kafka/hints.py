@@ -11,16 +11,16 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from broker.log.batch import Buffer
-from broker.runtime.steps import Steps
-from broker.server.kafka.fetch import FENCED_LEADER_EPOCH, HINTED, NOT_LEADER_OR_FOLLOWER
-from broker.server.kafka.produce import FLEXIBLE
-from broker.wire.kafka.messages import fetch, produce
-from broker.wire.kafka.primitives import portions
+from headgate.broker.log.batch import Buffer
+from headgate.broker.runtime.steps import Steps
+from headgate.broker.server.kafka.fetch import FENCED_LEADER_EPOCH, HINTED, NOT_LEADER_OR_FOLLOWER
+from headgate.broker.server.kafka.produce import FLEXIBLE
+from headgate.broker.wire.kafka.messages import fetch, produce
+from headgate.broker.wire.kafka.primitives import portions
 
 if TYPE_CHECKING:
-    from broker.cluster.manifest import Incarnation
-    from broker.engine.engine import Engine
+    from headgate.broker.cluster.manifest import Incarnation
+    from headgate.broker.engine.engine import Engine
 
 ADDRESSES_VERSION_MIN = 16
 HEAD_BYTES = 9

@@ -7,25 +7,25 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from broker.log.batch import Buffer
-from broker.runtime import descriptors, memory
-from broker.runtime.clock import Clock
-from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError, Reason
-from broker.runtime.logging import get_logger
-from broker.runtime.turns import Turn, Turns
-from broker.server import ports
-from broker.server.kafka import fetch, produce
-from broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, Api, request_bytes_max
-from broker.server.kafka.connection import Connection, Slot
-from broker.server.kafka.context import Context
-from broker.wire.kafka.header import read_key_version, read_request_header, response_header
-from broker.wire.kafka.primitives import DecodeError, bounded, dispose
+from headgate.broker.log.batch import Buffer
+from headgate.broker.runtime import descriptors, memory
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import HeadgateError, Reason
+from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.turns import Turn, Turns
+from headgate.broker.server import ports
+from headgate.broker.server.kafka import fetch, produce
+from headgate.broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, Api, request_bytes_max
+from headgate.broker.server.kafka.connection import Connection, Slot
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.wire.kafka.header import read_key_version, read_request_header, response_header
+from headgate.broker.wire.kafka.primitives import DecodeError, bounded, dispose
 
 if TYPE_CHECKING:
-    from broker.engine.coordinator import Coordinator
-    from broker.engine.engine import Engine
-    from broker.wire.kafka.messages.list_offsets import ListOffsetsResponse
+    from headgate.broker.engine.coordinator import Coordinator
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.wire.kafka.messages.list_offsets import ListOffsetsResponse
 
 log = get_logger("kafka")
 
@@ -226,7 +226,7 @@ class KafkaServer:
         if key != PRODUCE and len(frame) > (bytes_max := request_bytes_max(key)):
             raise produce.Malformed(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{bytes_max}`")
         if key == API_VERSIONS and not api.serves(version):
-            from broker.server.kafka.api.api_versions import unsupported_version
+            from headgate.broker.server.kafka.api.api_versions import unsupported_version
 
             connection.fill(slot, _framed(response_header(key, correlation_id, False) + unsupported_version()))
             return
@@ -261,7 +261,7 @@ class KafkaServer:
             out[:4] = (len(out) - 4).to_bytes(4, "big")
             connection.fill_counted(slot, [bytes(out)])
             if key == LIST_OFFSETS:
-                from broker.server.kafka.api.list_offsets import is_led_elsewhere
+                from headgate.broker.server.kafka.api.list_offsets import is_led_elsewhere
 
                 connection.looked_up(elsewhere=await is_led_elsewhere(cast("ListOffsetsResponse", response), turn))
             await turn.run(dispose(message))

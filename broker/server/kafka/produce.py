@@ -12,15 +12,15 @@ import struct
 import uuid
 from typing import TYPE_CHECKING
 
-from broker.log.batch import HEADER_BYTES, parse, unpack_header
-from broker.log.check import RecordError, Source
-from broker.runtime.errors import HeadgateError
-from broker.runtime.steps import Steps, finish
-from broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX, TAGS_MAX
+from headgate.broker.log.batch import HEADER_BYTES, parse, unpack_header
+from headgate.broker.log.check import RecordError, Source
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX, TAGS_MAX
 
 if TYPE_CHECKING:
-    from broker.engine.engine import Engine
-    from broker.engine.partition import PartitionLog
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.engine.partition import PartitionLog
 
 VERSION_MIN = 3
 VERSION_MAX = 13
@@ -483,7 +483,7 @@ def _check_refused(count: int) -> None:
 
 
 def _code(error: HeadgateError) -> int:
-    from broker.server.kafka.errors import error_code
+    from headgate.broker.server.kafka.errors import error_code
 
     return error_code(error)
 

@@ -7,17 +7,17 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.cluster.groups.shard import RowsReply
-from broker.cluster.topic_config import validate_topic_name
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.kafka.errors import ErrorCode, error_code
+from headgate.broker.cluster.groups.shard import RowsReply
+from headgate.broker.cluster.topic_config import validate_topic_name
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.errors import ErrorCode, error_code
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from broker.cluster.manifest import Incarnation, Topic
-    from broker.engine.partition import PartitionLog
-    from broker.server.kafka.context import Context
+    from headgate.broker.cluster.manifest import Incarnation, Topic
+    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.server.kafka.context import Context
 
 NO_OPERATIONS = -(2**31)
 """Authorized operations where the client did not ask for them."""

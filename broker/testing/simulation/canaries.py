@@ -9,75 +9,75 @@ from msgspec.structs import replace
 
 def _no_fence_check() -> Mapping[str, object]:
     """A broker on a directory does not look for its fence between write and ack."""
-    return {"broker.engine.wal_group.GroupWriter._check_fence": lambda self: None}
+    return {"headgate.broker.engine.wal_group.GroupWriter._check_fence": lambda self: None}
 
 
 def _ack_before_durable() -> Mapping[str, object]:
     """Producers are told at once, not when their records are durable."""
-    return {"broker.engine.engine.Engine.on_acked": lambda self, callback: callback(None)}
+    return {"headgate.broker.engine.engine.Engine.on_acked": lambda self, callback: callback(None)}
 
 
 def _no_sequences() -> Mapping[str, object]:
     """A retry is appended once more."""
-    return {"broker.log.producers.ProducerState.check": lambda self, *batch: None}
+    return {"headgate.broker.log.producers.ProducerState.check": lambda self, *batch: None}
 
 
 def _no_replay() -> Mapping[str, object]:
     """A failover forgets what producers sent since the last checkpoint."""
-    return {"broker.engine.recovery._replay_producers": lambda frames, producers: None}
+    return {"headgate.broker.engine.recovery._replay_producers": lambda frames, producers: None}
 
 
 def _seal_half() -> Mapping[str, object]:
     """A broker that ends seals itself, but not the segment that it was given a moment ago."""
-    return {"broker.engine.catalog.check_together": lambda manifest, edits: None}
+    return {"headgate.broker.engine.catalog.check_together": lambda manifest, edits: None}
 
 
 def _lead_after_seal() -> Mapping[str, object]:
     """A broker that has sealed itself and is still connected is given segments."""
-    from broker.control.leader import Leader
+    from headgate.broker.control.leader import Leader
 
     def loads(self: Leader) -> object:
         return [*([self._own_load] if self._own_load else []), *(session.load for session in self.sessions.values())]
 
-    return {"broker.control.leader.Leader.loads": loads}
+    return {"headgate.broker.control.leader.Leader.loads": loads}
 
 
 def _half_resigned() -> Mapping[str, object]:
     """A broker that hands segments over stops half-way where the stream to the leader ends: nobody can write to them any more."""
-    from broker.engine.engine import Engine
+    from headgate.broker.engine.engine import Engine
 
-    return {"broker.engine.engine.Engine.resign": lambda self, segment_ids: Engine._resign(self, set(segment_ids))}
+    return {"headgate.broker.engine.engine.Engine.resign": lambda self, segment_ids: Engine._resign(self, set(segment_ids))}
 
 
 def _no_expiry() -> Mapping[str, object]:
     """A reservation that nobody renews goes on."""
-    from broker.cluster.capacity import OpenReservation
-    from broker.control.capacity import TermCapacity
+    from headgate.broker.cluster.capacity import OpenReservation
+    from headgate.broker.control.capacity import TermCapacity
 
     def reservations(self: TermCapacity) -> list[OpenReservation]:
         return [OpenReservation(reservation=one, left_ms=one.ttl_ms) for one in self._owner.manifest.reservations.values()]
 
     return {
-        "broker.cluster.capacity.Deadlines.expired": lambda self, now_ms: [],
-        "broker.control.capacity.TermCapacity.reservations": reservations,
+        "headgate.broker.cluster.capacity.Deadlines.expired": lambda self, now_ms: [],
+        "headgate.broker.control.capacity.TermCapacity.reservations": reservations,
     }
 
 
 def _half_a_gate() -> Mapping[str, object]:
     """A gate is filled in its first partitions only."""
-    from broker.cluster import manifest
+    from headgate.broker.cluster import manifest
 
     apply = manifest.Manifest.apply
 
     def half(self: manifest.Manifest, edits: Iterable[manifest.Edit]) -> None:
         apply(self, [replace(one, extents=one.extents[:1]) if isinstance(one, manifest.FillGate) else one for one in edits])
 
-    return {"broker.cluster.manifest.Manifest.apply": half}
+    return {"headgate.broker.cluster.manifest.Manifest.apply": half}
 
 
 def _readers_pass_gates() -> Mapping[str, object]:
     """Readers from the beginning do not wait for history."""
-    return {"broker.engine.windows.Window.waits": property(lambda self: False)}
+    return {"headgate.broker.engine.windows.Window.waits": property(lambda self: False)}
 
 
 def _deaf_recovery() -> Mapping[str, object]:
@@ -86,23 +86,23 @@ def _deaf_recovery() -> Mapping[str, object]:
     async def nothing(self: object, lead: object) -> list[object]:
         return []
 
-    return {"broker.control.leader.Leader._copies_of": nothing}
+    return {"headgate.broker.control.leader.Leader._copies_of": nothing}
 
 
 def _loyal_follower() -> Mapping[str, object]:
     """A follower goes on taking copies after it gave those that it had away."""
-    from broker.engine.replicas import Replicas
+    from headgate.broker.engine.replicas import Replicas
 
     def surrender(self: Replicas, lead: str, stream: int) -> list[object]:
         held = self._held.get(lead)
         return [] if held is None else list(held.copies)
 
-    return {"broker.engine.replicas.Replicas.surrender": surrender}
+    return {"headgate.broker.engine.replicas.Replicas.surrender": surrender}
 
 
 def _fixed_timeout() -> Mapping[str, object]:
     """The leader judges silence by a time-out that nothing stretches, takes the end of a stream for death, and knows no pauses."""
-    from broker.cluster.liveness import Detector
+    from headgate.broker.cluster.liveness import Detector
 
     left = Detector.left
 
@@ -111,41 +111,41 @@ def _fixed_timeout() -> Mapping[str, object]:
         self.over(incarnation_id, "its stream ended")
 
     return {
-        "broker.cluster.liveness.Detector.left": dies,
-        "broker.cluster.liveness.Pace.allows": lambda self, now_s: True,
-        "broker.cluster.liveness.Detector._allowed_s": lambda self, peer, now_s: self._timeout_s,
-        "broker.cluster.liveness.stretched": lambda timeout_s, late_s: timeout_s,
-        "broker.control.member.stretched": lambda timeout_s, late_s: timeout_s,
-        "broker.cluster.lease.stretched": lambda timeout_s, late_s: timeout_s,
+        "headgate.broker.cluster.liveness.Detector.left": dies,
+        "headgate.broker.cluster.liveness.Pace.allows": lambda self, now_s: True,
+        "headgate.broker.cluster.liveness.Detector._allowed_s": lambda self, peer, now_s: self._timeout_s,
+        "headgate.broker.cluster.liveness.stretched": lambda timeout_s, late_s: timeout_s,
+        "headgate.broker.control.member.stretched": lambda timeout_s, late_s: timeout_s,
+        "headgate.broker.cluster.lease.stretched": lambda timeout_s, late_s: timeout_s,
     }
 
 
 def _jumping(age: str) -> Mapping[str, object]:
     """Ages of one kind are measured by the system clock, with its jumps."""
-    from broker.engine.engine import Engine
-    from broker.testing.simulation import scenario
+    from headgate.broker.engine.engine import Engine
+    from headgate.broker.testing.simulation import scenario
 
     right, wrong_ms = Engine.cutoff_ms, getattr(scenario, age)
 
     def cutoff_ms(self: Engine, age_ms: int) -> int | None:
         return self.clock.system_ms() - age_ms if wrong_ms <= age_ms < wrong_ms + 1_000_000 else right(self, age_ms)
 
-    return {"broker.engine.engine.Engine.cutoff_ms": cutoff_ms}
+    return {"headgate.broker.engine.engine.Engine.cutoff_ms": cutoff_ms}
 
 
 def _jumping_appends() -> Mapping[str, object]:
     """Records get the time of the system clock, with its jumps, and are judged by it."""
     return {
-        "broker.runtime.clock.SteadyClock.now_ms": lambda self: self.system_ms(),
-        "broker.runtime.clock.SteadyClock.doubt": None,
+        "headgate.broker.runtime.clock.SteadyClock.now_ms": lambda self: self.system_ms(),
+        "headgate.broker.runtime.clock.SteadyClock.doubt": None,
     }
 
 
 def _no_downtime() -> Mapping[str, object]:
     """A broker that starts believes its clock, whatever the store says of the time before."""
-    from broker.cluster.downtime import Beginning
+    from headgate.broker.cluster.downtime import Beginning
 
-    return {"broker.cluster.downtime.begin": lambda *times: Beginning(None, [])}
+    return {"headgate.broker.cluster.downtime.begin": lambda *times: Beginning(None, [])}
 
 
 def _no_proof() -> Mapping[str, object]:
@@ -153,7 +153,7 @@ def _no_proof() -> Mapping[str, object]:
 
     async def confirm(self: object) -> None: ...
 
-    return {"broker.engine.proof.LeadProof.confirm": confirm}
+    return {"headgate.broker.engine.proof.LeadProof.confirm": confirm}
 
 
 BUGS: dict[str, Callable[[], Mapping[str, object]]] = {

@@ -12,18 +12,18 @@ from typing import Any
 
 import grpc
 
-from broker.cluster.gates import GateWindow, ParquetExtent
-from broker.log.batch import CONTROL, parse_header
-from broker.log.records import Record, encode_batch, iter_records
-from broker.runtime.errors import ClosedError, FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.runtime.tasks import outlast
-from broker.testing.simulation.clock import START_MS
-from broker.testing.simulation.ledger import Ledger, Partition, Violation
-from broker.testing.simulation.loop import Process, VirtualLoop
-from broker.testing.simulation.network import CLIENTS, Lane, Network
-from broker.testing.simulation.process import SERVICE, Broker
-from broker.testing.simulation.trace import Trace
-from broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.cluster.gates import GateWindow, ParquetExtent
+from headgate.broker.log.batch import CONTROL, parse_header
+from headgate.broker.log.records import Record, encode_batch, iter_records
+from headgate.broker.runtime.errors import ClosedError, FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.tasks import outlast
+from headgate.broker.testing.simulation.clock import START_MS
+from headgate.broker.testing.simulation.ledger import Ledger, Partition, Violation
+from headgate.broker.testing.simulation.loop import Process, VirtualLoop
+from headgate.broker.testing.simulation.network import CLIENTS, Lane, Network
+from headgate.broker.testing.simulation.process import SERVICE, Broker
+from headgate.broker.testing.simulation.trace import Trace
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 REQUEST_TIMEOUT_S = 2.0
 IN_FLIGHT_MAX = 5
@@ -655,7 +655,7 @@ class Historian:
         """The files of one partition, perhaps with fewer rows than there is room for."""
         import pyarrow as pa
 
-        from broker.log.parquet import write_extent_file
+        from headgate.broker.log.parquet import write_extent_file
 
         world = self._world
         base = window.base_offset

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.runtime.clock import Clock
-from broker.testing.simulation.loop import VirtualLoop
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.testing.simulation.loop import VirtualLoop
 
 START_MS = 1_700_000_000_000
 """The true time when the loop's is 0."""

@@ -8,13 +8,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.testing.simulation.ledger import Violation
-from broker.testing.simulation.loop import Process
-from broker.testing.simulation.network import CLIENTS
-from broker.testing.simulation.process import Broker
+from headgate.broker.testing.simulation.ledger import Violation
+from headgate.broker.testing.simulation.loop import Process
+from headgate.broker.testing.simulation.network import CLIENTS
+from headgate.broker.testing.simulation.process import Broker
 
 if TYPE_CHECKING:
-    from broker.testing.simulation.scenario import Scenario
+    from headgate.broker.testing.simulation.scenario import Scenario
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

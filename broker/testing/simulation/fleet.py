@@ -6,20 +6,20 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.fleet import Drain
-from broker.cluster.fleet import Fleet as Plan
-from broker.cluster.manifest import OpenSegment, SealSegment
-from broker.cluster.segments import SegmentInfo
-from broker.runtime.config import Settings
-from broker.runtime.errors import FencedError, HeadgateError
-from broker.testing.simulation.clients import Connection, GoneError
-from broker.testing.simulation.clock import WallClock
-from broker.testing.simulation.ledger import Partition, Violation
-from broker.testing.simulation.loop import WORLD
-from broker.testing.simulation.process import Broker
+from headgate.broker.cluster.fleet import Drain
+from headgate.broker.cluster.fleet import Fleet as Plan
+from headgate.broker.cluster.manifest import OpenSegment, SealSegment
+from headgate.broker.cluster.segments import SegmentInfo
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import FencedError, HeadgateError
+from headgate.broker.testing.simulation.clients import Connection, GoneError
+from headgate.broker.testing.simulation.clock import WallClock
+from headgate.broker.testing.simulation.ledger import Partition, Violation
+from headgate.broker.testing.simulation.loop import WORLD
+from headgate.broker.testing.simulation.process import Broker
 
 if TYPE_CHECKING:
-    from broker.testing.simulation.scenario import Scenario
+    from headgate.broker.testing.simulation.scenario import Scenario
 
 EXTRA_MAX = 2
 """How many more brokers a reservation may ask for."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import grpc
 
-from broker.runtime.errors import HeadgateError
-from broker.server.grpc.errors import REASON_KEY, STATUS, shown
-from broker.testing.simulation.loop import PROCESS, WORLD, Process, VirtualLoop, start
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.grpc.errors import REASON_KEY, STATUS, shown
+from headgate.broker.testing.simulation.loop import PROCESS, WORLD, Process, VirtualLoop, start
 
 CONNECT_TIMEOUT_S = 20.0
 CLIENTS = "clients"

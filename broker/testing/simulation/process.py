@@ -8,27 +8,27 @@ from concurrent.futures import Executor
 from random import Random
 from typing import Any
 
-from broker.cluster.capacity import Reservation
-from broker.cluster.groups.shard import Commit
-from broker.cluster.manifest import Incarnation
-from broker.cluster.offsets import Position
-from broker.control.capacity import TermCapacity
-from broker.control.cluster import Cluster
-from broker.engine.coordinator import Coordinator
-from broker.engine.engine import Engine
-from broker.engine.partition import PartitionLog
-from broker.runtime.clock import SteadyClock
-from broker.runtime.config import Settings
-from broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
-from broker.server.grpc.control_service import ControlService
-from broker.store.interface import Store
-from broker.store.wrappers import RetryingStore
-from broker.testing.simulation.clock import SimulatedClock, WallClock
-from broker.testing.simulation.loop import Process, VirtualLoop, start
-from broker.testing.simulation.network import Door, Network
-from broker.testing.simulation.store import Medium, StoreView
-from broker.testing.simulation.trace import Trace
-from broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.cluster.capacity import Reservation
+from headgate.broker.cluster.groups.shard import Commit
+from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.cluster.offsets import Position
+from headgate.broker.control.capacity import TermCapacity
+from headgate.broker.control.cluster import Cluster
+from headgate.broker.engine.coordinator import Coordinator
+from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.runtime.clock import SteadyClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
+from headgate.broker.server.grpc.control_service import ControlService
+from headgate.broker.store.interface import Store
+from headgate.broker.store.wrappers import RetryingStore
+from headgate.broker.testing.simulation.clock import SimulatedClock, WallClock
+from headgate.broker.testing.simulation.loop import Process, VirtualLoop, start
+from headgate.broker.testing.simulation.network import Door, Network
+from headgate.broker.testing.simulation.store import Medium, StoreView
+from headgate.broker.testing.simulation.trace import Trace
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 SERVICE = "/headgate.v1.Control/"
 GRACE_S = 10.0

@@ -14,20 +14,29 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TextIO
 
-from broker.cluster.manifest import Edit, FillGate, OpenSegment, SealIncarnation, SealSegment, SetLeader, SetLogStart, decode_edits
-from broker.cluster.topic_config import is_internal
-from broker.engine import keys
-from broker.runtime.config import Settings
-from broker.runtime.errors import RetryError
-from broker.testing.simulation.clients import Historian, Operator, Planner, World, add_member, records_of
-from broker.testing.simulation.faults import QUIET_S, Nemesis
-from broker.testing.simulation.fleet import EXTRA_MAX, Fleet
-from broker.testing.simulation.ledger import Ledger, Partition, Violation
-from broker.testing.simulation.loop import PROCESS, VirtualLoop
-from broker.testing.simulation.network import Channel, Network
-from broker.testing.simulation.store import Medium, Weather
-from broker.testing.simulation.trace import Trace
-from broker.testing.simulation.wal import SteppedWal
+from headgate.broker.cluster.manifest import (
+    Edit,
+    FillGate,
+    OpenSegment,
+    SealIncarnation,
+    SealSegment,
+    SetLeader,
+    SetLogStart,
+    decode_edits,
+)
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.engine import keys
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import RetryError
+from headgate.broker.testing.simulation.clients import Historian, Operator, Planner, World, add_member, records_of
+from headgate.broker.testing.simulation.faults import QUIET_S, Nemesis
+from headgate.broker.testing.simulation.fleet import EXTRA_MAX, Fleet
+from headgate.broker.testing.simulation.ledger import Ledger, Partition, Violation
+from headgate.broker.testing.simulation.loop import PROCESS, VirtualLoop
+from headgate.broker.testing.simulation.network import Channel, Network
+from headgate.broker.testing.simulation.store import Medium, Weather
+from headgate.broker.testing.simulation.trace import Trace
+from headgate.broker.testing.simulation.wal import SteppedWal
 
 SETTLE_S = 120.0
 """Virtual time that a cluster may take, after all faults, to ack everything and to be read."""
@@ -103,7 +112,7 @@ class _Listener(logging.Handler):
 
 
 def _listen(trace: Trace, aloud: bool) -> None:
-    logger = logging.getLogger("broker")
+    logger = logging.getLogger("headgate")
     logger.propagate = False
     logger.handlers[:] = [_Listener(trace)] if aloud else []
     logger.setLevel(logging.INFO if aloud else logging.CRITICAL + 1)
@@ -114,13 +123,13 @@ def _environment(random: Random, patches: Mapping[str, object]) -> dict[str, obj
     source = Random(random.random())
     return {
         "os.urandom": source.randbytes,
-        "broker.control.load.memory_bytes": lambda: 0,
-        "broker.engine.engine.AppendWal": SteppedWal,
-        "broker.cluster.capacity.DOWN_AFTER_MS": 2_000,
-        "broker.control.leader.TROUBLE_S": 3.0,
-        "broker.engine.fold.FANOUT": random.choice((2, 3, 8)),
-        "broker.store.journal.SNAPSHOT_BYTES_MIN": random.choice((2_000, 8_000, 64_000)),
-        "broker.cluster.manifest.CHAIN_SEGMENTS_MAX": random.choice((2, 64)),
+        "headgate.broker.control.load.memory_bytes": lambda: 0,
+        "headgate.broker.engine.engine.AppendWal": SteppedWal,
+        "headgate.broker.cluster.capacity.DOWN_AFTER_MS": 2_000,
+        "headgate.broker.control.leader.TROUBLE_S": 3.0,
+        "headgate.broker.engine.fold.FANOUT": random.choice((2, 3, 8)),
+        "headgate.broker.store.journal.SNAPSHOT_BYTES_MIN": random.choice((2_000, 8_000, 64_000)),
+        "headgate.broker.cluster.manifest.CHAIN_SEGMENTS_MAX": random.choice((2, 64)),
         **patches,
     }
 
@@ -206,7 +215,7 @@ class Scenario:
         def way(address: str) -> Channel:
             return Channel(self.network, address)
 
-        with replaced({"broker.control.member.connect": way, "broker.control.replication.connect": way}):
+        with replaced({"headgate.broker.control.member.connect": way, "headgate.broker.control.replication.connect": way}):
             self.fleet.start()
             operator = Operator(self.world, random.choice((0.2, 0.5, 3.0)), (0.02, 0.1) if self.long else (0.05, 0.3))
             opening = self.world.spawn(operator.create("t", random.randint(1, 4 if self.long else 2), random.randint(1, 2)), "open")

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
-from broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo
-from broker.store.keys import check_key, check_listing, check_range, not_found, views
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.testing.simulation.clock import SimulatedClock, WallClock
-from broker.testing.simulation.loop import WORLD, Process, VirtualLoop
-from broker.testing.simulation.trace import Trace
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
+from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo
+from headgate.broker.store.keys import check_key, check_listing, check_range, not_found, views
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.testing.simulation.clock import SimulatedClock, WallClock
+from headgate.broker.testing.simulation.loop import WORLD, Process, VirtualLoop
+from headgate.broker.testing.simulation.trace import Trace
 
 LATE_S_MAX = 6.0
 TIMEOUT_S = 5.0

@@ -1,8 +1,9 @@
-"""The WAL of a store with append, its thread taken apart into callbacks: `broker.engine.wal.AppendWal` with a thread that is none.
+"""The WAL of a store with append, its thread taken apart into callbacks: `headgate.broker.engine.wal.AppendWal` with a thread
+that is none.
 
-The thread's work runs as a callback of the process whenever the real thread would be woken, some time later. Where the real thread
-blocks in a call, the callback runs the rest of the world (`store.block`), so that between a write and the look for the fence
-everything can happen: the fence, a recovery, SIGSTOP, SIGKILL.
+The thread's work runs as a callback of the process whenever the real thread would be woken, some time later. Where the real
+thread blocks in a call, the callback runs the rest of the world (`store.block`), so that between a write and the look for the
+fence everything can happen: the fence, a recovery, SIGSTOP, SIGKILL.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import contextvars
 from random import Random
 from typing import Any
 
-from broker.engine.wal import AppendWal, Loop, Owner
-from broker.engine.wal_group import GroupWriter
-from broker.runtime.errors import HeadgateError
-from broker.testing.simulation.loop import PROCESS, VirtualLoop
-from broker.testing.simulation.store import BlockedError, block
+from headgate.broker.engine.wal import AppendWal, Loop, Owner
+from headgate.broker.engine.wal_group import GroupWriter
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.testing.simulation.loop import PROCESS, VirtualLoop
+from headgate.broker.testing.simulation.store import BlockedError, block
 
 WAKE_S_MAX = 0.002
 

@@ -1,12 +1,13 @@
-"""Make the Python of the .proto files: ``python -m broker.wire.grpc.generate``. Needs grpcio-tools; a test fails on a difference.
+"""Make the Python of the .proto files: ``python -m headgate.broker.wire.grpc.generate``. Needs grpcio-tools; a test fails on a
+difference.
 
 Only messages are generated. Services need no generated code: `methods.py` reads them from the descriptors, because grpcio's own
 output refuses to run with a grpcio that is older than the tools that made it.
 
-The .proto files are named as other languages expect (``headgate/v1/log.proto``), but there is no Python package `headgate`, so the
-imports are rewritten to the place where the files are. The run-time check of protobuf is relaxed to the minor version, which is all
-that protobuf asks for (https://protobuf.dev/support/cross-version-runtime-guarantee/). In the stubs, a message is a message: the
-dicts that protobuf would take in its place are not offered.
+The .proto files are named as other languages expect (``headgate/v1/log.proto``), but there is no Python package `headgate`, so
+the imports are rewritten to the place where the files are. The run-time check of protobuf is relaxed to the minor version, which
+is all that protobuf asks for (https://protobuf.dev/support/cross-version-runtime-guarantee/). In the stubs, a message is a
+message: the dicts that protobuf would take in its place are not offered.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 PACKAGE = Path("headgate/v1")
-PYTHON_PACKAGE = "broker.wire.grpc.headgate.v1"
+PYTHON_PACKAGE = "headgate.broker.wire.grpc.headgate.v1"
 
 
 def generate() -> dict[Path, str]:

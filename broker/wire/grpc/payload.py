@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from google.protobuf.message import Message
 
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -1,4 +1,4 @@
-"""Writes `messages/*.py` from Kafka's own message schemas: ``python -m broker.wire.kafka.generate``.
+"""Writes `messages/*.py` from Kafka's own message schemas: ``python -m headgate.broker.wire.kafka.generate``.
 
 The schemas are the JSON files of Apache Kafka (clients/src/main/resources/common/message), as the development dependency
 kafka-python carries them. The result is checked in; `tests/unit/wire/test_generated.py` fails where it differs from what this
@@ -20,7 +20,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from broker.wire.kafka.schema import FIXED, Field, Message, Struct, Versions, load, snake
+from headgate.broker.wire.kafka.schema import FIXED, Field, Message, Struct, Versions, load, snake
 
 MESSAGES: dict[str, tuple[str, ...]] = {
     api: (f"{api}Request", f"{api}Response")
@@ -584,8 +584,8 @@ def generate(module: str) -> str:
         out.use("ZERO_UUID")
     head.line()
     stepping = out.used & {"Steps", "finish"}
-    head.line(f"from broker.runtime.steps import {', '.join(sorted(stepping))}")
-    head.line("from broker.wire.kafka.primitives import (")
+    head.line(f"from headgate.broker.runtime.steps import {', '.join(sorted(stepping))}")
+    head.line("from headgate.broker.wire.kafka.primitives import (")
     # ruff's order: constants, classes, functions
     for used in sorted(out.used - stepping, key=lambda x: (0 if x.isupper() else 1 if x[0].isupper() else 2, x)):
         head.line(f"    {used},")

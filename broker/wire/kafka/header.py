@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from broker.wire.kafka.primitives import PARSE_ERRORS, Buffer, malformed, read_nullable_string, skip_tags
+from headgate.broker.wire.kafka.primitives import PARSE_ERRORS, Buffer, malformed, read_nullable_string, skip_tags
 
 API_VERSIONS_KEY = 18
 

@@ -16,8 +16,8 @@ from dataclasses import fields, is_dataclass
 from typing import TypeAlias, TypeVar
 from uuid import UUID
 
-from broker.runtime.errors import InvalidError, Reason
-from broker.runtime.steps import Steps
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.steps import Steps
 
 Buffer: TypeAlias = bytes | memoryview
 

@@ -20,10 +20,10 @@ from types import MappingProxyType
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from broker.client.control import Control, Segment
-from broker.cluster.manifest import AddChunks, Chunk, CreateTopic, Extent, Incarnation, OpenIncarnation, Topic
-from broker.engine.catalog import LocalCatalog
-from broker.store.local import LocalStore
+from headgate.broker.client.control import Control, Segment
+from headgate.broker.cluster.manifest import AddChunks, Chunk, CreateTopic, Extent, Incarnation, OpenIncarnation, Topic
+from headgate.broker.engine.catalog import LocalCatalog
+from headgate.broker.store.local import LocalStore
 from tests.bench import brokers
 from tests.bench.harness import Bench, Case, remove_tree
 from tests.bench.native import BenchError, free_port

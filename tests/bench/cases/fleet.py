@@ -20,7 +20,7 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from broker.client.control import Control
+from headgate.broker.client.control import Control
 from tests.bench import brokers
 from tests.bench.harness import DISTURBED_CORES, Bench, Case, remove_tree
 from tests.bench.native import BenchError, busy_seconds, free_port
@@ -107,7 +107,7 @@ def _fleet(bench: Bench, store: Path) -> Iterator[Fleet]:
     log = bench.directory / "fleet.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-m", "broker.cli.main", "up", "--store", str(store), "--max-brokers", str(BROKERS), *ports],
+            [sys.executable, "-m", "headgate.broker.cli.main", "up", "--store", str(store), "--max-brokers", str(BROKERS), *ports],
             stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, cwd=brokers.ROOT, env=brokers.environment({}),
         )  # fmt: skip
     try:

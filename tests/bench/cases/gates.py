@@ -34,12 +34,12 @@ class Topic:
         self._gates: Any = None
 
     async def open(self) -> None:
-        from broker.cluster.gates import Gate, GateWindow, ParquetExtent
-        from broker.cluster.manifest import OpenGate
-        from broker.engine.engine import Engine
-        from broker.runtime.clock import Clock, SteadyClock
-        from broker.runtime.config import Settings
-        from broker.store.local import LocalStore
+        from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent
+        from headgate.broker.cluster.manifest import OpenGate
+        from headgate.broker.engine.engine import Engine
+        from headgate.broker.runtime.clock import Clock, SteadyClock
+        from headgate.broker.runtime.config import Settings
+        from headgate.broker.store.local import LocalStore
         from tests.unit.engine.gate_world import Alone, gates_of
 
         self._store = LocalStore(str(self.directory))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from broker.server.kafka.apis import APIS, Api
+from headgate.broker.server.kafka.apis import APIS, Api
 from tests.bench import frames
 from tests.bench.harness import MEMORY, Bench, Case
 from tests.bench.report import Row

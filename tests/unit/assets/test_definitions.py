@@ -18,10 +18,10 @@ import yaml
 from dagster._core.instance.config import dagster_instance_config_schema  # type: ignore[attr-defined]
 from dagster._utils.schedules import schedule_execution_time_iterator
 
-from assets.build import flood_definitions
-from assets.definitions import from_environment
-from assets.floods.parse import parse
-from broker.runtime.errors import InvalidError
+from headgate.assets.build import flood_definitions
+from headgate.assets.definitions import from_environment
+from headgate.assets.floods.parse import parse
+from headgate.broker.runtime.errors import InvalidError
 from tests.support.floods import CHECKS
 
 ROOT = Path(__file__).parents[3]
@@ -52,9 +52,10 @@ def refuse(*arguments, **named):
     raise AssertionError("loading talks to the network")
 socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
 import dagster
-from assets.definitions import defs
+from headgate.assets.definitions import defs
 dagster.Definitions.validate_loadable(defs())
-heavy = {"pyspark", "py4j", "pyarrow", "numpy", "pandas", "boto3", "kubernetes", "grpc.aio", "broker.client", "confluent_kafka"}
+heavy = {"pyspark", "py4j", "pyarrow", "numpy", "pandas", "boto3", "kubernetes", "grpc.aio", "confluent_kafka"}
+heavy.add("headgate.broker.client")
 print(sorted(heavy & set(sys.modules)))
 """
 
@@ -167,7 +168,9 @@ def test_a_mistake_in_the_file_stops_the_loading(tmp_path: Path) -> None:
 
 def test_the_files_beside_it_are_what_dagster_takes() -> None:
     workspace = yaml.safe_load((ROOT / "workspace.yaml").read_text())
-    assert workspace == {"load_from": [{"python_module": {"module_name": "assets.definitions", "location_name": "headgate"}}]}
+    assert workspace == {
+        "load_from": [{"python_module": {"module_name": "headgate.assets.definitions", "location_name": "headgate"}}]
+    }
     instance = yaml.safe_load((ROOT / "assets" / "deploy" / "dagster.yaml").read_text())
     assert instance["concurrency"]["pools"] == {"default_limit": 1, "granularity": "run"}
     assert set(instance) <= set(dagster_instance_config_schema())

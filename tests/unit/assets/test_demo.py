@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from assets.demo import flights
-from assets.demo.__main__ import _show
-from assets.demo.play import Demo, Facts, Options
-from assets.demo.processes import Processes, free_port, wait_for
-from assets.demo.reader import Checker
-from assets.recorder import Sample
-from broker.runtime.errors import FatalError
+from headgate.assets.demo import flights
+from headgate.assets.demo.__main__ import _show
+from headgate.assets.demo.play import Demo, Facts, Options
+from headgate.assets.demo.processes import Processes, free_port, wait_for
+from headgate.assets.demo.reader import Checker
+from headgate.assets.recorder import Sample
+from headgate.broker.runtime.errors import FatalError
 
 # partition, offset, timestamp in ms, value
 HISTORY = [(0, 0, 1, {"id": 1}), (0, 1, 2, {"id": 2}), (1, 0, 1, {"id": 3})]

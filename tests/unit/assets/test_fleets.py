@@ -22,13 +22,13 @@ import yaml
 from botocore.config import Config  # type: ignore[import-untyped]
 from kubernetes import client as kubernetes  # type: ignore[import-untyped]
 
-from assets.fleets.ecs import EcsFleet
-from assets.fleets.interface import Fleet
-from assets.fleets.kubernetes import KubernetesFleet
-from assets.fleets.local import LocalFleet
-from assets.resources import FleetResource
-from broker.client.control import DesiredBrokers
-from broker.runtime.errors import FatalError, RetryError
+from headgate.assets.fleets.ecs import EcsFleet
+from headgate.assets.fleets.interface import Fleet
+from headgate.assets.fleets.kubernetes import KubernetesFleet
+from headgate.assets.fleets.local import LocalFleet
+from headgate.assets.resources import FleetResource
+from headgate.broker.client.control import DesiredBrokers
+from headgate.broker.runtime.errors import FatalError, RetryError
 from tests.support.ports import free_port
 from tests.support.s3_server import S3Server
 from tests.support.stand_in import StandInCluster, book

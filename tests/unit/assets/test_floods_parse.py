@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.definitions import DEFAULT_FILE, load
-from assets.floods.document import DocumentError
-from assets.floods.model import Brokers, Flood
-from assets.floods.parse import parse, parse_all
-from broker.runtime.errors import InvalidError
+from headgate.assets.definitions import DEFAULT_FILE, load
+from headgate.assets.floods.document import DocumentError
+from headgate.assets.floods.model import Brokers, Flood
+from headgate.assets.floods.parse import parse, parse_all
+from headgate.broker.runtime.errors import InvalidError
 
 GOOD = """floods:
   - name: clicks

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.floods.measure import measure
-from assets.floods.model import Brokers, Flood, Partitions, Source
-from assets.floods.plan import PartitionSize, PastRun, Plan, covered, deviation, forecast, too_late
-from assets.floods.spread import Part, next_merge, next_split
-from assets.floods.windows import windows
-from assets.plot import markdown, svg
-from assets.recorder import Sample, broker_seconds, peak
-from broker.runtime.errors import FatalError, InvalidError, Reason
+from headgate.assets.floods.measure import measure
+from headgate.assets.floods.model import Brokers, Flood, Partitions, Source
+from headgate.assets.floods.plan import PartitionSize, PastRun, Plan, covered, deviation, forecast, too_late
+from headgate.assets.floods.spread import Part, next_merge, next_split
+from headgate.assets.floods.windows import windows
+from headgate.assets.plot import markdown, svg
+from headgate.assets.recorder import Sample, broker_seconds, peak
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from tests.support import floods
 from tests.support.s3_server import S3Server
 

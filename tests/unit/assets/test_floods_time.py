@@ -15,10 +15,10 @@ from dagster._utils.schedules import schedule_execution_time_iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.build import expected_runs, partitions_definition
-from assets.floods.cron import Cron
-from assets.floods.model import Flood, Occurrences, Partitions, Source
-from assets.floods.windows import (
+from headgate.assets.build import expected_runs, partitions_definition
+from headgate.assets.floods.cron import Cron
+from headgate.assets.floods.model import Flood, Occurrences, Partitions, Source
+from headgate.assets.floods.windows import (
     deadline_at,
     gate_id,
     newest_key,
@@ -29,7 +29,7 @@ from assets.floods.windows import (
     window,
     windows,
 )
-from assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
+from headgate.assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
 from tests.support import floods
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata")

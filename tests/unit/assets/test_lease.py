@@ -14,12 +14,21 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
 
-from assets.lease import BEATS_PER_TTL, Heartbeat, Leases
-from assets.owners import BACKFILL_TAG, FLOOD_TAG, GRACE, HOLD_UNTIL_TAG, OCCURRENCE_TAG, Owner, occurrence_id, occurrence_time
-from assets.resources import FleetResource
-from assets.sensors import abandoned, cluster_sensors, reconcile, release_after
-from broker.client.control import Reservation
-from broker.runtime.errors import Reason, RetryError
+from headgate.assets.lease import BEATS_PER_TTL, Heartbeat, Leases
+from headgate.assets.owners import (
+    BACKFILL_TAG,
+    FLOOD_TAG,
+    GRACE,
+    HOLD_UNTIL_TAG,
+    OCCURRENCE_TAG,
+    Owner,
+    occurrence_id,
+    occurrence_time,
+)
+from headgate.assets.resources import FleetResource
+from headgate.assets.sensors import abandoned, cluster_sensors, reconcile, release_after
+from headgate.broker.client.control import Reservation
+from headgate.broker.runtime.errors import Reason, RetryError
 from tests.support.floods import flood
 from tests.support.stand_in import StandInCluster, book
 

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from assets.build import flood_definitions
-from assets.floods.model import Brokers
-from assets.lease import LEASES
-from assets.resources import FleetResource, SparkResource
-from broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.assets.build import flood_definitions
+from headgate.assets.floods.model import Brokers
+from headgate.assets.lease import LEASES
+from headgate.assets.resources import FleetResource, SparkResource
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from tests.support.floods import CHECKS, flood
 from tests.support.stand_in import Book, StandInCluster, StandInSpark, book
 
@@ -329,7 +329,7 @@ def test_a_source_in_a_bucket_without_credentials(instance: dg.DagsterInstance, 
 _NO_SPARK = """
 import sys
 import dagster as dg
-from assets.resources import SparkResource
+from headgate.assets.resources import SparkResource
 from tests.unit.assets.test_materialize import World, failure
 with dg.DagsterInstance.ephemeral() as instance:
     world = World(sys.argv[1], instance, SparkResource(master="nowhere://at:all"))
@@ -404,7 +404,7 @@ def test_a_cluster_that_is_not_there(world: World) -> None:
 
 def test_consumers_that_stand_still_are_told_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.book.lags = [{"a": (10, 7), "b": (5, 2), "c": (0, 9)}, {"a": (12, 8), "b": (5, 2), "c": (0, 9)}]
-    monkeypatch.setattr("assets.build.CATCH_UP_LOOK_S", 0.5)
+    monkeypatch.setattr("headgate.assets.build.CATCH_UP_LOOK_S", 0.5)
     result = world.run()
     assert result.success
     found = next(one for one in result.get_asset_check_evaluations() if one.check_name == "consumers_catching_up")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assets.floods.model import Flood, Source
-from assets.floods.windows import Window, window, windows
-from assets.spark import gates_ahead, job_of, own_words, rows_of
-from broker.runtime.errors import InvalidError
+from headgate.assets.floods.model import Flood, Source
+from headgate.assets.floods.windows import Window, window, windows
+from headgate.assets.spark import gates_ahead, job_of, own_words, rows_of
+from headgate.broker.runtime.errors import InvalidError
 from tests.support.floods import flood
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def test_who_waits_for_many_gates_is_told_how_far_they_are(monkeypatch: pytest.M
         nonlocal now
         now += 2
 
-    monkeypatch.setattr("assets.spark._open", count)
-    monkeypatch.setattr("assets.progress.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("headgate.assets.spark._open", count)
+    monkeypatch.setattr("headgate.assets.progress.time", SimpleNamespace(monotonic=lambda: now))
     said: list[str] = []
     with gates_ahead(None, declared, windows(declared.partitions, days), "127.0.0.1:1", 1, 60, said.append):  # type: ignore[arg-type]
         assert [text.split(":")[0] for text in said] == ["2026-01-01 (1 of 9)", "2026-01-04 (4 of 9)", "2026-01-07 (7 of 9)"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.capacity import (
+from headgate.broker.cluster.capacity import (
     BROKERS_MAX,
     DOWN_AFTER_MS,
     RESERVATIONS_MAX,
@@ -25,7 +25,7 @@ from broker.cluster.capacity import (
     opened,
     renewed,
 )
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 MINUTE_MS = 60_000
 

@@ -17,16 +17,25 @@ import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
-from broker.client.control import Control
-from broker.cluster.capacity import Deadlines, Desired, LoadDemand, OpenReservation, Reservation, desired_brokers, opened, renewed
-from broker.runtime.config import Settings
-from broker.runtime.errors import InvalidError, Reason, RetryError
-from broker.server.grpc.capacity_service import CAPACITY, METRIC, SCALER, CapacityService, ExternalScalerService
-from broker.server.grpc.forward import Forwarder
-from broker.server.grpc.handlers import CallCounts, service_handler
-from broker.server.grpc.shared import Shared
-from broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
-from broker.wire.grpc.methods import Method
+from headgate.broker.client.control import Control
+from headgate.broker.cluster.capacity import (
+    Deadlines,
+    Desired,
+    LoadDemand,
+    OpenReservation,
+    Reservation,
+    desired_brokers,
+    opened,
+    renewed,
+)
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.server.grpc.capacity_service import CAPACITY, METRIC, SCALER, CapacityService, ExternalScalerService
+from headgate.broker.server.grpc.forward import Forwarder
+from headgate.broker.server.grpc.handlers import CallCounts, service_handler
+from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_pb2
+from headgate.broker.wire.grpc.methods import Method
 
 WAIT_S = 90
 

@@ -16,11 +16,11 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from broker.cli import app
-from broker.runtime.errors import InvalidError, Reason, RetryError
-from broker.server.grpc.errors import error_message
-from broker.server.grpc.handlers import CallCounts, service_handler
-from broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2
+from headgate.broker.cli import app
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.server.grpc.errors import error_message
+from headgate.broker.server.grpc.handlers import CallCounts, service_handler
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2
 from tests.unit.cluster.test_capacity_service import Door, PaperControl
 
 
@@ -258,7 +258,7 @@ async def test_status_shows_segments_and_decisions(brokers: tuple[Broker, Broker
 async def test_status_without_a_leader_shows_the_rest(
     brokers: tuple[Broker, Broker], headgate: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.cli.status.LEADER_MS", 300)
+    monkeypatch.setattr("headgate.broker.cli.status.LEADER_MS", 300)
     leader, other = brokers
     leader.control.leads = False
     code, out, _ = await headgate(other, "status", "--window", "0")

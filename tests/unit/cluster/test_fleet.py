@@ -10,7 +10,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.fleet import PAUSE_MS_MAX, PAUSE_MS_MIN, SERVED_MS, STABLE_MS, Drain, Fleet, Start
+from headgate.broker.cluster.fleet import PAUSE_MS_MAX, PAUSE_MS_MIN, SERVED_MS, STABLE_MS, Drain, Fleet, Start
 
 
 def served(fleet: Fleet, now_ms: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.liveness import (
+from headgate.broker.cluster.liveness import (
     ASK_AGAIN_S,
     CALM_PAUSES,
     GAP_S_MAX,

@@ -12,8 +12,8 @@ import math
 
 import pytest
 
-from broker.cluster.segments import OrderKind
-from broker.runtime.errors import InvalidError
+from headgate.broker.cluster.segments import OrderKind
+from headgate.broker.runtime.errors import InvalidError
 from tests.support.load_world import World, kinds, spread
 
 # MB/s written to a broker, second by second: an idempotent librdkafka producer of 1000-byte records on a machine that was busy with

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.capacity import RESERVED_DOWN_AFTER_MS, Reservation
-from broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation, SetLeader
-from broker.cluster.reshard import LoadPlanner
-from broker.cluster.segments import BrokerLoad
-from broker.control.capacity import TermCapacity
-from broker.engine.catalog import LocalCatalog
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import InvalidError, Reason, RetryError
-from broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.cluster.capacity import RESERVED_DOWN_AFTER_MS, Reservation
+from headgate.broker.cluster.manifest import Edit, Manifest, PutReservation, ReleaseReservation, SetLeader
+from headgate.broker.cluster.reshard import LoadPlanner
+from headgate.broker.cluster.segments import BrokerLoad
+from headgate.broker.control.capacity import TermCapacity
+from headgate.broker.engine.catalog import LocalCatalog
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
 
 TTL_MS = 60_000
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.cluster.manifest import Committed, CreateTopic, Edit, Topic
-from broker.control import catalog as module
-from broker.control.catalog import ClusterCatalog
-from broker.engine.catalog import DeposedError, LocalCatalog
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.cluster.manifest import Committed, CreateTopic, Edit, Topic
+from headgate.broker.control import catalog as module
+from headgate.broker.control.catalog import ClusterCatalog
+from headgate.broker.engine.catalog import DeposedError, LocalCatalog
+from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.unit.engine.world import MortalStore
 
 ME = "a" * 32
@@ -150,7 +150,7 @@ async def test_what_was_committed_lately(monkeypatch: pytest.MonkeyPatch) -> Non
     await reader.load()
     assert reader.since(versions[1]) == missed
     assert reader.since(0) is not None
-    monkeypatch.setattr("broker.engine.catalog.RECENT_BYTES_MAX", sum(len(data) for _, data in missed))
+    monkeypatch.setattr("headgate.broker.engine.catalog.RECENT_BYTES_MAX", sum(len(data) for _, data in missed))
     await reader.commit(edit("more"))
     assert reader.since(versions[1]) is None
     assert reader.since(reader.version - 1) is not None

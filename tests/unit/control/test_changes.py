@@ -15,19 +15,19 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
-from broker.client.control import ClusterView, Control
-from broker.cluster.manifest import CreateTopic, DeleteTopic, Topic, encode_edits
-from broker.control import leader
-from broker.control.load import LoadMeter, broker_load
-from broker.control.member import Membership
-from broker.engine import keys
-from broker.runtime.errors import FencedError, InvalidError, Reason
-from broker.runtime.turns import Turns
-from broker.server.grpc.errors import REASON_KEY
-from broker.server.kafka.context import Context
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.wire.grpc.headgate.v1 import control_pb2
-from broker.wire.kafka.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from headgate.broker.client.control import ClusterView, Control
+from headgate.broker.cluster.manifest import CreateTopic, DeleteTopic, Topic, encode_edits
+from headgate.broker.control import leader
+from headgate.broker.control.load import LoadMeter, broker_load
+from headgate.broker.control.member import Membership
+from headgate.broker.engine import keys
+from headgate.broker.runtime.errors import FencedError, InvalidError, Reason
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.server.grpc.errors import REASON_KEY
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.wire.kafka.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill
 from tests.unit.control.world import METHODS, WAIT_S, Broker, World, until
@@ -284,8 +284,8 @@ class Epochs:
 
 
 async def ask_epoch(broker: Broker, topic: str, epoch: int, current: int) -> tuple[int, int, int]:
-    from broker.server.kafka.api import offset_for_leader_epoch
-    from broker.wire.kafka.messages.offset_for_leader_epoch import OffsetForLeaderPartition, OffsetForLeaderTopic
+    from headgate.broker.server.kafka.api import offset_for_leader_epoch
+    from headgate.broker.wire.kafka.messages.offset_for_leader_epoch import OffsetForLeaderPartition, OffsetForLeaderTopic
 
     request = OffsetForLeaderEpochRequest(
         topics=[

@@ -16,16 +16,16 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.client import Admin, Consumer, GroupAdmin, Producer, TopicPartition
-from broker.client import cluster as cluster_module
-from broker.client import reader as reader_module
-from broker.client import sender as sender_module
-from broker.client.cluster import Link, TopicView, newer
-from broker.client.control import Control
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.server.grpc.publish import Publisher
-from broker.server.grpc.subscribe import Subscriber
-from broker.wire.grpc.methods import Method
+from headgate.broker.client import Admin, Consumer, GroupAdmin, Producer, TopicPartition
+from headgate.broker.client import cluster as cluster_module
+from headgate.broker.client import reader as reader_module
+from headgate.broker.client import sender as sender_module
+from headgate.broker.client.cluster import Link, TopicView, newer
+from headgate.broker.client.control import Control
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.server.grpc.publish import Publisher
+from headgate.broker.server.grpc.subscribe import Subscriber
+from headgate.broker.wire.grpc.methods import Method
 from tests.support.ports import free_port
 from tests.unit.control.test_one_cluster import create
 from tests.unit.control.world import World, until
@@ -239,7 +239,7 @@ async def test_changes_whose_answers_are_lost_are_made_once(world: World, monkey
 
 
 async def test_a_broker_that_hangs_does_not_hide_the_leader(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.client.control.ATTEMPT_S", 0.5)
+    monkeypatch.setattr("headgate.broker.client.control.ATTEMPT_S", 0.5)
     hanging = grpc.aio.server()
     never = asyncio.Event()
 

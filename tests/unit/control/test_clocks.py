@@ -6,10 +6,10 @@ they keep, and what retention removes. A mismatch means that a wrong clock delet
 
 from __future__ import annotations
 
-from broker.control.lease import LeaseRegister
-from broker.runtime.clock import Clock
-from broker.store.memory import MemoryStore
-from broker.wire.grpc.headgate.v1 import admin_pb2
+from headgate.broker.control.lease import LeaseRegister
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.store.memory import MemoryStore
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill
 from tests.unit.control.world import Broker, World, until

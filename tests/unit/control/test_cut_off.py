@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.control.leader import Leader, Session
-from broker.runtime.errors import FencedError
-from broker.server.grpc.control_service import MemberSession
+from headgate.broker.control.leader import Leader, Session
+from headgate.broker.runtime.errors import FencedError
+from headgate.broker.server.grpc.control_service import MemberSession
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.world import Broker, World, until
 

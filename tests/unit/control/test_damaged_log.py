@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.control import leader
-from broker.engine import keys
-from broker.store.memory import MemoryStore
+from headgate.broker.control import leader
+from headgate.broker.engine import keys
+from headgate.broker.store.memory import MemoryStore
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill
 from tests.unit.control.world import until

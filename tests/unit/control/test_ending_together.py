@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.cluster.manifest import Edit, SealIncarnation
-from broker.control.lease import LeaseRegister
-from broker.runtime.clock import Clock
-from broker.store.memory import MemoryStore
+from headgate.broker.cluster.manifest import Edit, SealIncarnation
+from headgate.broker.control.lease import LeaseRegister
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.store.memory import MemoryStore
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create, fill
 from tests.unit.control.world import WAIT_S, until

@@ -14,21 +14,21 @@ from typing import Any
 
 import pytest
 
-from broker.client.control import Control, Segment
-from broker.runtime.clock import Clock
-from broker.server.kafka import connection
-from broker.server.kafka.connection import Connection
-from broker.server.kafka.errors import ErrorCode
-from broker.server.kafka.listener import KafkaServer
-from broker.server.ports import address, listen
-from broker.wire.kafka.messages.produce import (
+from headgate.broker.client.control import Control, Segment
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.server.kafka import connection
+from headgate.broker.server.kafka.connection import Connection
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.server.kafka.listener import KafkaServer
+from headgate.broker.server.ports import address, listen
+from headgate.broker.wire.kafka.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from broker.wire.kafka.messages.request_header import RequestHeader
+from headgate.broker.wire.kafka.messages.request_header import RequestHeader
 from tests.support.batches import batch
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_one_cluster import create

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.lease import Contender, Lease
-from broker.control.lease import LeaseRegister
-from broker.engine import keys
-from broker.runtime.clock import Clock
-from broker.runtime.errors import CorruptError, FatalError, Reason, RetryError
-from broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.cluster.lease import Contender, Lease
+from headgate.broker.control.lease import LeaseRegister
+from headgate.broker.engine import keys
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import CorruptError, FatalError, Reason, RetryError
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.unit.engine.world import MortalStore
 
 TTL_MS = 3000

@@ -11,11 +11,11 @@ import asyncio
 import grpc
 import pytest
 
-from broker.client import Admin, GroupAdmin, TopicPartition
-from broker.log.records import Record, encode_batch
-from broker.runtime.errors import HeadgateError, Reason
-from broker.server.grpc.errors import LEADER_KEY, REASON_KEY
-from broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
+from headgate.broker.client import Admin, GroupAdmin, TopicPartition
+from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.runtime.errors import HeadgateError, Reason
+from headgate.broker.server.grpc.errors import LEADER_KEY, REASON_KEY
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
 from tests.unit.control.world import Broker, World, until
 
 

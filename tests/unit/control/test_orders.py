@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.manifest import (
+from headgate.broker.cluster.manifest import (
     CreateTopic,
     DeleteTopic,
     Edit,
@@ -23,10 +23,10 @@ from broker.cluster.manifest import (
     SealSegment,
     Topic,
 )
-from broker.cluster.segments import Order, OrderKind, SegmentInfo, Successor
-from broker.control.orders import Decision, OrderBook
-from broker.runtime.clock import Clock
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.cluster.segments import Order, OrderKind, SegmentInfo, Successor
+from headgate.broker.control.orders import Decision, OrderBook
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 
 A, B = "a" * 32, "b" * 32
 

@@ -13,13 +13,13 @@ from contextlib import suppress
 
 import pytest
 
-from broker.cluster.manifest import Follower
-from broker.control import replication
-from broker.engine import replicas
-from broker.engine.partition import PartitionLog
-from broker.engine.replicas import Copy, Replicas
-from broker.log.records import Record, encode_batch, iter_records
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.cluster.manifest import Follower
+from headgate.broker.control import replication
+from headgate.broker.engine import replicas
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.replicas import Copy, Replicas
+from headgate.broker.log.records import Record, encode_batch, iter_records
+from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.world import Broker, World, until
 

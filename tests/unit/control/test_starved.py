@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.liveness import STRETCHED_MAX
-from broker.control.leader import Leader
-from broker.runtime.errors import Reason, RetryError
-from broker.wire.grpc.headgate.v1 import control_pb2
+from headgate.broker.cluster.liveness import STRETCHED_MAX
+from headgate.broker.control.leader import Leader
+from headgate.broker.runtime.errors import Reason, RetryError
+from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_cut_off import incarnations, silence
 from tests.unit.control.world import World, until

@@ -11,17 +11,17 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from broker.cluster.manifest import Incarnation
-from broker.control.cluster import Cluster
-from broker.engine.coordinator import Coordinator
-from broker.engine.engine import Engine
-from broker.runtime.clock import Clock, SteadyClock
-from broker.runtime.config import Settings
-from broker.runtime.errors import FatalError, HeadgateError, Reason
-from broker.server.grpc.server import GrpcServer
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2, groups_pb2, log_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.control.cluster import Cluster
+from headgate.broker.engine.coordinator import Coordinator
+from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime.clock import Clock, SteadyClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
+from headgate.broker.server.grpc.server import GrpcServer
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, control_pb2, groups_pb2, log_pb2
+from headgate.broker.wire.grpc.methods import methods
 from tests.support.ports import free_port
 from tests.unit.engine.world import MortalStore
 

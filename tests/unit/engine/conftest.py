@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from broker.runtime.clock import ManualClock
-from broker.store.interface import Store
-from broker.store.local import LocalStore
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.store.s3 import open_s3
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.store.interface import Store
+from headgate.broker.store.local import LocalStore
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.store.s3 import open_s3
 from tests.support.s3_server import S3Server, s3_server
 from tests.unit.engine.world import NOW_MS, Machine
 
@@ -32,12 +32,12 @@ def clock() -> ManualClock:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses before something is tried again are short."""
-    monkeypatch.setattr("broker.engine.checkpoint.RETRY_S", 0.001)
-    monkeypatch.setattr("broker.engine.catalog.COMMIT_PAUSE_S", 0.001)
-    monkeypatch.setattr("broker.engine.wal_group.RETRY_MS_MIN", 1)
-    monkeypatch.setattr("broker.engine.wal_group.RETRY_MS_MAX", 4)
-    monkeypatch.setattr("broker.engine.wal_put.RETRY_MS_MIN", 1)
-    monkeypatch.setattr("broker.engine.wal_put.RETRY_MS_MAX", 4)
+    monkeypatch.setattr("headgate.broker.engine.checkpoint.RETRY_S", 0.001)
+    monkeypatch.setattr("headgate.broker.engine.catalog.COMMIT_PAUSE_S", 0.001)
+    monkeypatch.setattr("headgate.broker.engine.wal_group.RETRY_MS_MIN", 1)
+    monkeypatch.setattr("headgate.broker.engine.wal_group.RETRY_MS_MAX", 4)
+    monkeypatch.setattr("headgate.broker.engine.wal_put.RETRY_MS_MIN", 1)
+    monkeypatch.setattr("headgate.broker.engine.wal_put.RETRY_MS_MAX", 4)
 
 
 @pytest_asyncio.fixture

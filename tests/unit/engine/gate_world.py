@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from broker.cluster.gates import Gate, GateWindow, ParquetExtent, data_prefix
-from broker.cluster.manifest import Edit, Manifest
-from broker.control.gates import LeaderGates
-from broker.engine.catalog import LocalCatalog
-from broker.engine.engine import Engine, Held
-from broker.log.parquet import write_extent_file
-from broker.runtime.clock import Clock
+from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent, data_prefix
+from headgate.broker.cluster.manifest import Edit, Manifest
+from headgate.broker.control.gates import LeaderGates
+from headgate.broker.engine.catalog import LocalCatalog
+from headgate.broker.engine.engine import Engine, Held
+from headgate.broker.log.parquet import write_extent_file
+from headgate.broker.runtime.clock import Clock
 
 HISTORY_MS = 1_500_000_000_000
 

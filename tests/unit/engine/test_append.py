@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.batch import HEADER_BYTES, check, crc_matches, parse, stamp_crc
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log.batch import HEADER_BYTES, check, crc_matches, parse, stamp_crc
+from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.batches import batch
 from tests.unit.engine.world import NOW_MS, Machine
 

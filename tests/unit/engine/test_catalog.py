@@ -14,11 +14,11 @@ from contextlib import suppress
 
 import pytest
 
-from broker.cluster.manifest import CreateTopic, Topic
-from broker.engine.catalog import LocalCatalog
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.testing.faults import Fault
+from headgate.broker.cluster.manifest import CreateTopic, Topic
+from headgate.broker.engine.catalog import LocalCatalog
+from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation, Machine, eventually, read_values, swept
 
@@ -27,7 +27,7 @@ TRIES = 3
 
 @pytest.fixture(autouse=True)
 def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.catalog.COMMIT_TRIES", TRIES)
+    monkeypatch.setattr("headgate.broker.engine.catalog.COMMIT_TRIES", TRIES)
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ async def test_an_edit_that_gave_up_is_decided_before_the_next(machine: Machine,
 async def test_chunks_whose_listing_gave_up_are_listed_once(
     make_machine: MakeMachine, medium: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.engine.fold.FANOUT", 3)
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", 3)
     machine = make_machine(medium)
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})

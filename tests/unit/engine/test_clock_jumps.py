@@ -11,9 +11,9 @@ import asyncio
 
 import pytest
 
-from broker.cluster.downtime import cutoff_ms
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.cluster.downtime import cutoff_ms
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation, Machine, read_values, settings
 

@@ -21,12 +21,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from broker.engine import encoding
-from broker.engine.encoding import NICENESS, Encoders, RowGroupBytes, encode, receive
-from broker.log.batch import parse_header
-from broker.log.compression import Codec
-from broker.log.parquet import footer_size, read_footer, write_extent_file
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.engine import encoding
+from headgate.broker.engine.encoding import NICENESS, Encoders, RowGroupBytes, encode, receive
+from headgate.broker.log.batch import parse_header
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.parquet import footer_size, read_footer, write_extent_file
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 
 PATIENCE_S = 60.0
 

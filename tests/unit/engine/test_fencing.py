@@ -14,8 +14,8 @@ from contextlib import suppress
 
 import pytest
 
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.testing.faults import Fault
+from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Machine, eventually, read_values, settings
 

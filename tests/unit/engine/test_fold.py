@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cluster.manifest import AddChunks, Chunk, FoldChunks, Incarnation, Manifest, OpenIncarnation
-from broker.engine.fold import BYTES_MAX, COUNT_MIN, SPAN_MS_MAX, choose, fold
-from broker.runtime.errors import RetryError
-from broker.store.wrappers import MeteredStore
-from broker.testing.faults import Fault
+from headgate.broker.cluster.manifest import AddChunks, Chunk, FoldChunks, Incarnation, Manifest, OpenIncarnation
+from headgate.broker.engine.fold import BYTES_MAX, COUNT_MIN, SPAN_MS_MAX, choose, fold
+from headgate.broker.runtime.errors import RetryError
+from headgate.broker.store.wrappers import MeteredStore
+from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation as Broker
 from tests.unit.engine.world import Machine, eventually, read_all, swept
@@ -30,7 +30,7 @@ ID = uuid.UUID(int=5).hex
 
 @pytest.fixture(autouse=True)
 def small_fans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.fold.FANOUT", FANOUT)
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", FANOUT)
 
 
 SIZES = st.one_of(
@@ -121,7 +121,7 @@ async def test_folded_records_are_the_same_records(make_machine: MakeMachine, me
 
 
 async def test_what_nobody_can_read_is_left_behind(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.fold.FANOUT", 1000)
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", 1000)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 3, {})
@@ -133,7 +133,7 @@ async def test_what_nobody_can_read_is_left_behind(make_machine: MakeMachine, mo
     del machine.acked["gone", 0]
     await broker.engine.delete_topic(broker.engine.topic("gone"))
     await broker.engine.delete_records(broker.log(), 15)
-    monkeypatch.setattr("broker.engine.fold.FANOUT", FANOUT)
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", FANOUT)
     await swept(broker)
     for chunk in broker.engine.manifest.chunks[broker.engine.incarnation_id].values():
         if chunk.generation:
@@ -146,12 +146,12 @@ async def test_what_nobody_can_read_is_left_behind(make_machine: MakeMachine, mo
 
 @pytest.mark.parametrize("fault", [Fault.LATE, Fault.AMBIGUOUS, Fault.REFUSED])
 async def test_a_fold_that_came_late_harms_nobody(make_machine: MakeMachine, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.fold.FANOUT", 1000)
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", 1000)
     machine = make_machine("memory")
     first = await machine.start()
     await first.engine.create_topic("t", 3, {})
     await fill(machine, first, 10)
-    monkeypatch.setattr("broker.engine.fold.FANOUT", FANOUT)
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", FANOUT)
     first.faults.script("put", fault)
     with pytest.raises(RetryError):
         await first.engine._sweeper.fold()

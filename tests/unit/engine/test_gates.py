@@ -21,15 +21,15 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from broker.cluster.gates import Gate, GateWindow, ParquetExtent
-from broker.cluster.manifest import CondemnFiles, CreateTopic, Manifest, OpenGate, Topic, decode_edits, encode_edits
-from broker.engine.references import References
-from broker.engine.retention import expired_offset
-from broker.log.batch import parse_header
-from broker.log.records import iter_records
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import InvalidError, Reason
-from broker.server.grpc.gates_service import layout
+from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent
+from headgate.broker.cluster.manifest import CondemnFiles, CreateTopic, Manifest, OpenGate, Topic, decode_edits, encode_edits
+from headgate.broker.engine.references import References
+from headgate.broker.engine.retention import expired_offset
+from headgate.broker.log.batch import parse_header
+from headgate.broker.log.records import iter_records
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.server.grpc.gates_service import layout
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import Alone, files_for, gates_of, put_file, rows_of, value_of
 from tests.unit.engine.world import NOW_MS, Incarnation, read_values, settings

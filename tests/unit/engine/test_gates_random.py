@@ -19,13 +19,13 @@ from random import Random
 
 import pytest
 
-from broker.cluster.gates import Gate
-from broker.control.gates import LeaderGates
-from broker.engine.windows import NOBODY
-from broker.log.batch import parse_header, split
-from broker.log.records import Record, iter_records
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import HeadgateError, InvalidError
+from headgate.broker.cluster.gates import Gate
+from headgate.broker.control.gates import LeaderGates
+from headgate.broker.engine.windows import NOBODY
+from headgate.broker.log.batch import parse_header, split
+from headgate.broker.log.records import Record, iter_records
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import HeadgateError, InvalidError
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import files_for, gates_of, value_of
 from tests.unit.engine.test_random import seeds

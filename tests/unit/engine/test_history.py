@@ -24,20 +24,20 @@ import pytest
 import pytest_asyncio
 from crc32c import crc32c
 
-from broker.client.gates import FileRef
-from broker.client.upload import write_extent
-from broker.cluster.gates import ParquetExtent
-from broker.engine.encoding import Encoders
-from broker.engine.history import HistoryReader
-from broker.log.batch import crc_matches, parse_header
-from broker.log.column_schema import HEADERS_TYPE
-from broker.log.compression import Codec
-from broker.log.parquet import write_extent_file
-from broker.log.records import Record, iter_records
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.store.s3 import open_s3
+from headgate.broker.client.gates import FileRef
+from headgate.broker.client.upload import write_extent
+from headgate.broker.cluster.gates import ParquetExtent
+from headgate.broker.engine.encoding import Encoders
+from headgate.broker.engine.history import HistoryReader
+from headgate.broker.log.batch import crc_matches, parse_header
+from headgate.broker.log.column_schema import HEADERS_TYPE
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.parquet import write_extent_file
+from headgate.broker.log.records import Record, iter_records
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import ClosedError, CorruptError, HeadgateError, InvalidError, Reason
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.store.s3 import open_s3
 from tests.support.s3_server import S3Server
 
 BASE = 1000
@@ -253,7 +253,7 @@ async def test_a_row_group_that_holds_far_more_than_its_bytes_say(
 async def test_readers_of_a_row_group_in_parts(
     store: CountedStore, make_reader: MakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.engine.history.PART_BYTES_MIN", 50_000)
+    monkeypatch.setattr("headgate.broker.engine.history.PART_BYTES_MIN", 50_000)
     count = 15_000
     records = rows(count)
     extent = await put(store, records, group_bytes=1 << 30)
@@ -525,7 +525,7 @@ async def test_who_reads_no_more_needs_no_processes(store: CountedStore, monkeyp
     assert encoders.pids == []
     assert await read_all(reader, extent) == rows(100)
     assert len(encoders.pids) == 1
-    monkeypatch.setattr("broker.engine.history.IDLE_S", 0.05)
+    monkeypatch.setattr("headgate.broker.engine.history.IDLE_S", 0.05)
     for _ in range(2):
         assert await read_all(reader, extent) == rows(100)
         await until(lambda: encoders.pids == [])

@@ -11,11 +11,11 @@ from typing import cast
 
 import pytest
 
-from broker.engine import proof
-from broker.engine.proof import SAFE_SHARE, LeadProof
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.store.interface import Store
+from headgate.broker.engine import proof
+from headgate.broker.engine.proof import SAFE_SHARE, LeadProof
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store.interface import Store
 
 ABSENT = InvalidError(Reason.NOT_FOUND, "no such object")
 AWAY = RetryError(Reason.STORE_UNAVAILABLE, "the store is away")

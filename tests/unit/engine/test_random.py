@@ -17,9 +17,9 @@ from random import Random
 
 import pytest
 
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import HeadgateError, InvalidError, RetryError
-from broker.testing.faults import Fault
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, RetryError
+from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation, Machine, settings
 
@@ -288,9 +288,9 @@ async def run(make_machine: MakeMachine, clock: ManualClock, part: int, count: i
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.fold.FANOUT", 3)
-    monkeypatch.setattr("broker.engine.catalog.COMMIT_TRIES", 4)
-    monkeypatch.setattr("broker.engine.engine.STALL_GRACE_S", 0.05)
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", 3)
+    monkeypatch.setattr("headgate.broker.engine.catalog.COMMIT_TRIES", 4)
+    monkeypatch.setattr("headgate.broker.engine.engine.STALL_GRACE_S", 0.05)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -13,14 +13,14 @@ import itertools
 
 import pytest
 
-from broker.engine import keys
-from broker.engine.recovery import is_fence, recover
-from broker.log.batch import parse_header
-from broker.log.chunk import CHUNK_HEADER_BYTES
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import CorruptError, FatalError, HeadgateError, InvalidError, Reason, RetryError
-from broker.store.interface import ObjectInfo
-from broker.testing.faults import Fault
+from headgate.broker.engine import keys
+from headgate.broker.engine.recovery import is_fence, recover
+from headgate.broker.log.batch import parse_header
+from headgate.broker.log.chunk import CHUNK_HEADER_BYTES
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import CorruptError, FatalError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store.interface import ObjectInfo
+from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation, Machine, eventually, read_batches, read_values, settings, swept
 

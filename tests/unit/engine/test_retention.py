@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.admission import check
-from broker.cluster.manifest import (
+from headgate.broker.cluster.admission import check
+from headgate.broker.cluster.manifest import (
     AddChunks,
     Chunk,
     CloseIncarnation,
@@ -30,11 +30,11 @@ from broker.cluster.manifest import (
     SetLogStart,
     Topic,
 )
-from broker.engine.partition import PartitionLog
-from broker.engine.retention import Cutoff, expired_offset, sweep_edits
-from broker.runtime.clock import Clock, ManualClock
-from broker.runtime.errors import InvalidError, Reason, RetryError
-from broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.retention import Cutoff, expired_offset, sweep_edits
+from headgate.broker.runtime.clock import Clock, ManualClock
+from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation as Broker
 from tests.unit.engine.world import Machine, eventually, read_all, settings, swept
@@ -503,8 +503,8 @@ async def test_topics_that_are_deleted_one_after_another_are_looked_after_in_one
         looks.append(partition)
         return expired_offset(partition, cutoff)
 
-    monkeypatch.setattr("broker.engine.retention.expired_offset", counted)
-    monkeypatch.setattr("broker.engine.retention.REST", 1e12)
+    monkeypatch.setattr("headgate.broker.engine.retention.expired_offset", counted)
+    monkeypatch.setattr("headgate.broker.engine.retention.REST", 1e12)
     objects = MemoryObjects()
     machine = Machine(lambda: MemoryStore(objects), Clock())
     broker = await machine.start()

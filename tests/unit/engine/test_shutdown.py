@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Machine, eventually, read_values
 

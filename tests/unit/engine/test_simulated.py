@@ -1,4 +1,4 @@
-"""What whole simulated clusters found (`broker.testing.simulate`), each bug by itself, as small as it can be.
+"""What whole simulated clusters found (`headgate.broker.testing.simulate`), each bug by itself, as small as it can be.
 
 Runs: one engine, or a manifest alone. Compared: what the manifest has in the end, and whether the broker goes on. A mismatch means
 that a cluster may lose the way to a partition, or a broker, as it once did.
@@ -11,9 +11,9 @@ import threading
 
 import pytest
 
-from broker.cluster.admission import check_together
-from broker.cluster.manifest import SealIncarnation
-from broker.runtime.errors import InvalidError
+from headgate.broker.cluster.admission import check_together
+from headgate.broker.cluster.manifest import SealIncarnation
+from headgate.broker.runtime.errors import InvalidError
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import gates_of
 from tests.unit.engine.world import eventually, settings

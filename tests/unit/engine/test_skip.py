@@ -11,10 +11,10 @@ import uuid
 
 import pytest
 
-from broker.cluster.admission import CUTS_MAX
-from broker.cluster.manifest import CreateTopic, Manifest, SetLogStart, SkipRecords, Topic
-from broker.log.batch import CONTROL, parse_header
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.cluster.admission import CUTS_MAX
+from headgate.broker.cluster.manifest import CreateTopic, Manifest, SetLogStart, SkipRecords, Topic
+from headgate.broker.log.batch import CONTROL, parse_header
+from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.poison import GOOD, POISON
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_fold import FANOUT, fill, forget_memory
@@ -23,7 +23,7 @@ from tests.unit.engine.world import Incarnation, Machine, eventually, read_batch
 
 @pytest.fixture(autouse=True)
 def small_fans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.fold.FANOUT", FANOUT)
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", FANOUT)
 
 
 def poison(broker: Incarnation, name: str = "noise", partition: int = 0) -> tuple[int, int]:
@@ -110,7 +110,7 @@ async def test_a_fold_reports_what_it_moves(make_machine: MakeMachine) -> None:
 
 
 async def test_a_look_is_bounded_and_goes_on(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.skip.FOUND_MAX", 2)
+    monkeypatch.setattr("headgate.broker.engine.skip.FOUND_MAX", 2)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
@@ -118,7 +118,7 @@ async def test_a_look_is_bounded_and_goes_on(make_machine: MakeMachine, monkeypa
     first = [poison(broker)[0] for _ in range(5)]
     await broker.engine.durable()
     found, offset, calls = [], 0, 0
-    monkeypatch.setattr("broker.engine.skip.READ_BYTES", 1)
+    monkeypatch.setattr("headgate.broker.engine.skip.READ_BYTES", 1)
     while offset < log.high_watermark:
         checked = await broker.engine.find_unreadable(log, offset, log.high_watermark - 1)
         found += [one.base_offset for one in checked.found]
@@ -157,7 +157,7 @@ def test_ranges_that_touch_are_one() -> None:
 
 
 def test_the_number_of_ranges_is_bounded() -> None:
-    from broker.cluster.admission import check as admit
+    from headgate.broker.cluster.admission import check as admit
 
     manifest = Manifest()
     manifest.apply([CreateTopic(TOPIC), *(SkipRecords(TOPIC.id, 0, 2 * at, 2 * at + 1) for at in range(CUTS_MAX))])

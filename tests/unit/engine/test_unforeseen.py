@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.runtime.errors import FatalError, Reason
+from headgate.broker.runtime.errors import FatalError, Reason
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Incarnation, Machine, eventually
 
@@ -51,7 +51,7 @@ async def test_of_the_opening_of_segments(machine: Machine, monkeypatch: pytest.
     async def unforeseen(*arguments: object) -> None:
         raise UNFORESEEN
 
-    monkeypatch.setattr("broker.engine.leads.load_producers", unforeseen)
+    monkeypatch.setattr("headgate.broker.engine.leads.load_producers", unforeseen)
     await ends(await machine.start(), "opening of segments")
 
 

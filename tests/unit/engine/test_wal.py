@@ -17,23 +17,23 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from broker.cluster.manifest import Topic
-from broker.cluster.topic_config import TopicConfig
-from broker.engine import keys
-from broker.engine.partition import PartitionLog
-from broker.engine.wal import AppendWal, InlineWal, Wal
-from broker.engine.wal_group import GroupWriter, Pending
-from broker.engine.wal_put import PutWal
-from broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp
-from broker.log.buffers import BufferPool
-from broker.log.chunk import CHUNK_HEADER_BYTES, ChunkScan, Frame
-from broker.log.records import Record, encode_batch
-from broker.log.tail import TailMemory
-from broker.runtime.clock import Clock, ManualClock
-from broker.runtime.errors import ClosedError, FatalError, FencedError, HeadgateError, Reason, RetryError
-from broker.store.interface import Appender, AppendFile, Buffer
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.testing.faults import Fault, FaultStore
+from headgate.broker.cluster.manifest import Topic
+from headgate.broker.cluster.topic_config import TopicConfig
+from headgate.broker.engine import keys
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.wal import AppendWal, InlineWal, Wal
+from headgate.broker.engine.wal_group import GroupWriter, Pending
+from headgate.broker.engine.wal_put import PutWal
+from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp
+from headgate.broker.log.buffers import BufferPool
+from headgate.broker.log.chunk import CHUNK_HEADER_BYTES, ChunkScan, Frame
+from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.log.tail import TailMemory
+from headgate.broker.runtime.clock import Clock, ManualClock
+from headgate.broker.runtime.errors import ClosedError, FatalError, FencedError, HeadgateError, Reason, RetryError
+from headgate.broker.store.interface import Appender, AppendFile, Buffer
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.testing.faults import Fault, FaultStore
 from tests.unit.engine.world import NOW_MS, eventually
 
 INCARNATION = uuid.UUID(int=77).hex
@@ -454,7 +454,7 @@ def test_groups_of_all_sizes_are_packed(
     alignment_bytes: int, seed: int, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with batches larger than the staging buffer, and with a last block that is written again and again."""
-    monkeypatch.setattr("broker.engine.wal_group.GROUP_BYTES_MAX", 20_000)
+    monkeypatch.setattr("headgate.broker.engine.wal_group.GROUP_BYTES_MAX", 20_000)
     chunks = Chunks(alignment_bytes, clock, chunk_bytes=300_000)
     chance = random.Random(seed)
     pending = batches(400, sizes=(0, 50, 900, 4_000, 30_000), seed=seed)
@@ -476,7 +476,7 @@ def test_groups_of_all_sizes_are_packed(
 
 
 def test_no_group_is_larger_than_its_limit_but_for_a_single_batch(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.wal_group.GROUP_BYTES_MAX", 10_000)
+    monkeypatch.setattr("headgate.broker.engine.wal_group.GROUP_BYTES_MAX", 10_000)
     chunks = Chunks(1, clock, chunk_bytes=1 << 20)
     groups: list[list[Pending]] = []
     chunks.writer.on_group = lambda group, number, position: groups.append(group)
@@ -489,7 +489,7 @@ def test_no_group_is_larger_than_its_limit_but_for_a_single_batch(clock: ManualC
 
 
 def test_a_torn_write_is_written_again_at_its_place(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.wal_group.RETRY_MS_MIN", 1)
+    monkeypatch.setattr("headgate.broker.engine.wal_group.RETRY_MS_MIN", 1)
     for alignment_bytes in (1, 4096):
         chunks = Chunks(alignment_bytes, clock, chunk_bytes=100_000)
         stalls: list[HeadgateError] = []
@@ -556,7 +556,7 @@ def test_a_chunk_without_groups_is_not_reported(clock: ManualClock) -> None:
 
 
 def test_a_chunk_that_could_not_be_prepared_is_made_when_it_is_needed(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.wal_group.RETRY_MS_MIN", 1)
+    monkeypatch.setattr("headgate.broker.engine.wal_group.RETRY_MS_MIN", 1)
     chunks = Chunks(4096, clock, chunk_bytes=5_000)
     pending = batches(60, sizes=(900,))
     for number, one in enumerate(pending):
@@ -572,7 +572,7 @@ def test_a_chunk_that_could_not_be_prepared_is_made_when_it_is_needed(clock: Man
 
 def test_chunks_grow_with_what_is_written(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room is made ready for as much as a broker seems to need: it costs a disk its time, and giving it back costs more."""
-    monkeypatch.setattr("broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
+    monkeypatch.setattr("headgate.broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
     chunks = Chunks(4096, clock, chunk_bytes=65_536)
     assert chunks.files() == [8_192], "nothing is made ready for a broker that nobody writes to"
     pending = batches(300, sizes=(900,))
@@ -614,7 +614,7 @@ def test_room_is_filled_with_zeros_while_groups_are_small(clock: ManualClock, mo
 
 
 def test_chunks_that_are_not_filled_stay_small(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
+    monkeypatch.setattr("headgate.broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
     chunks = Chunks(4096, clock, chunk_bytes=65_536, chunk_ms=1_000)
     pending = batches(12, sizes=(900,))
     for number, one in enumerate(pending):
@@ -630,7 +630,7 @@ def test_chunks_that_are_not_filled_stay_small(clock: ManualClock, monkeypatch: 
 
 def test_who_asks_for_a_roll_does_not_wait_for_the_disk(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk that is handed over early gives back most of its file: that happens beside the next writes, and they go on."""
-    monkeypatch.setattr("broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
+    monkeypatch.setattr("headgate.broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
     chunks = Chunks(4096, clock, chunk_bytes=65_536)
     pending = batches(30, sizes=(900,))
     for number, one in enumerate(pending):
@@ -646,8 +646,8 @@ def test_who_asks_for_a_roll_does_not_wait_for_the_disk(clock: ManualClock, monk
 
 async def test_puts_that_succeed_do_not_hide_that_the_next_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the patience with a store that stores nothing would begin anew with each of them."""
-    monkeypatch.setattr("broker.engine.wal_put.RETRY_MS_MIN", 1)
-    monkeypatch.setattr("broker.engine.wal_put.RETRY_MS_MAX", 1)
+    monkeypatch.setattr("headgate.broker.engine.wal_put.RETRY_MS_MIN", 1)
+    monkeypatch.setattr("headgate.broker.engine.wal_put.RETRY_MS_MAX", 1)
     bench = Bench("put")
     put, refused = bench.store.put_if_absent, {keys.chunk(INCARNATION, 1)}
     states: list[tuple[HeadgateError | None, float]] = []

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from broker.runtime.errors import Reason, RetryError
+from headgate.broker.runtime.errors import Reason, RetryError
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.world import Machine, eventually, settings
 
@@ -87,7 +87,7 @@ async def test_every_operation_may_fail_for_a_while(make_machine: MakeMachine, m
 
 
 async def test_new_records_are_refused_when_a_stall_lasts(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.engine.engine.STALL_GRACE_S", 0.05)
+    monkeypatch.setattr("headgate.broker.engine.engine.STALL_GRACE_S", 0.05)
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
@@ -110,8 +110,8 @@ async def test_a_store_that_hangs_is_noticed(
     make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, medium: str, operation: str
 ) -> None:
     """A disk that is frozen raises no error: nobody would say why records wait."""
-    monkeypatch.setattr("broker.engine.wal_watch.LOOK_S", 0.01)
-    monkeypatch.setattr("broker.engine.engine.STALL_GRACE_S", 0.0)
+    monkeypatch.setattr("headgate.broker.engine.wal_watch.LOOK_S", 0.01)
+    monkeypatch.setattr("headgate.broker.engine.engine.STALL_GRACE_S", 0.0)
     machine = make_machine(medium)
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})

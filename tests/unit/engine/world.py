@@ -15,17 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 
-from broker.engine.engine import Engine
-from broker.engine.fold import choose
-from broker.engine.partition import PartitionLog
-from broker.engine.retention import expired_offset, sweep_edits
-from broker.log.batch import crc_matches, parse_header
-from broker.log.records import Record, encode_batch, iter_records
-from broker.runtime.clock import Clock, ManualClock, SteadyClock
-from broker.runtime.config import Settings
-from broker.runtime.errors import FatalError, HeadgateError, Reason
-from broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
-from broker.testing.faults import Fault, FaultStore
+from headgate.broker.engine.engine import Engine
+from headgate.broker.engine.fold import choose
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.retention import expired_offset, sweep_edits
+from headgate.broker.log.batch import crc_matches, parse_header
+from headgate.broker.log.records import Record, encode_batch, iter_records
+from headgate.broker.runtime.clock import Clock, ManualClock, SteadyClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason
+from headgate.broker.store.interface import Appender, AppendFile, Buffer, ObjectInfo, Store
+from headgate.broker.testing.faults import Fault, FaultStore
 
 NOW_MS = 1_700_000_000_000
 EVERYTHING = 1 << 30

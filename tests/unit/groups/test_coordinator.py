@@ -14,16 +14,16 @@ from contextlib import suppress
 import pytest
 import pytest_asyncio
 
-from broker.cluster.groups.events import Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync, SyncReply
-from broker.cluster.groups.shard import Commit, DeleteReply, RowsReply, shard_of
-from broker.cluster.offsets import Position
-from broker.engine import coordinator as module
-from broker.engine.coordinator import TOPIC, Coordinator, PatientClock
-from broker.engine.engine import Engine
-from broker.runtime.clock import ManualClock, SteadyClock
-from broker.runtime.config import Settings
-from broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.store.memory import MemoryStore
+from headgate.broker.cluster.groups.events import Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync, SyncReply
+from headgate.broker.cluster.groups.shard import Commit, DeleteReply, RowsReply, shard_of
+from headgate.broker.cluster.offsets import Position
+from headgate.broker.engine import coordinator as module
+from headgate.broker.engine.coordinator import TOPIC, Coordinator, PatientClock
+from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime.clock import ManualClock, SteadyClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store.memory import MemoryStore
 
 DAY_MS = 86_400_000
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.groups.events import State
-from broker.runtime.errors import Reason
+from headgate.broker.cluster.groups.events import State
+from headgate.broker.runtime.errors import Reason
 from tests.unit.groups.world import RANGE, REBALANCE_MS, SESSION_MS, World
 
 

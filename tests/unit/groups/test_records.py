@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log.group_records import (
+from headgate.broker.log.group_records import (
     GroupMetadata,
     MemberMetadata,
     OffsetKey,
@@ -25,7 +25,7 @@ from broker.log.group_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from broker.runtime.errors import CorruptError
+from headgate.broker.runtime.errors import CorruptError
 
 TOPIC_ID = uuid.UUID("00000000-0000-0001-0000-000000000002")
 

@@ -11,8 +11,8 @@ import uuid
 
 import pytest
 
-from broker.cluster.groups.events import GroupConfig, Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync
-from broker.cluster.groups.shard import (
+from headgate.broker.cluster.groups.events import GroupConfig, Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync
+from headgate.broker.cluster.groups.shard import (
     Answer,
     Append,
     Budget,
@@ -25,9 +25,9 @@ from broker.cluster.groups.shard import (
     Shard,
     shard_of,
 )
-from broker.cluster.offsets import NEVER, Position
-from broker.log.group_records import OffsetValue
-from broker.runtime.errors import CorruptError, Reason
+from headgate.broker.cluster.offsets import NEVER, Position
+from headgate.broker.log.group_records import OffsetValue
+from headgate.broker.runtime.errors import CorruptError, Reason
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
 

@@ -6,8 +6,8 @@ both believe that they own a partition.
 
 from __future__ import annotations
 
-from broker.cluster.groups.events import Leaving, State
-from broker.runtime.errors import Reason
+from headgate.broker.cluster.groups.events import Leaving, State
+from headgate.broker.runtime.errors import Reason
 from tests.unit.groups.world import World
 
 

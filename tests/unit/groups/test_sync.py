@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.groups.events import Join, JoinReply, Leave, LeaveReply, Leaving, State, Unload
-from broker.runtime.errors import Reason
+from headgate.broker.cluster.groups.events import Join, JoinReply, Leave, LeaveReply, Leaving, State, Unload
+from headgate.broker.runtime.errors import Reason
 from tests.unit.groups.world import REBALANCE_MS, SESSION_MS, World
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from broker.cluster.groups.events import (
+from headgate.broker.cluster.groups.events import (
     Effect,
     Event,
     GroupConfig,
@@ -24,9 +24,9 @@ from broker.cluster.groups.events import (
     SyncReply,
     Tick,
 )
-from broker.cluster.groups.group import Group
-from broker.log.group_records import GroupMetadata
-from broker.runtime.errors import Reason
+from headgate.broker.cluster.groups.group import Group
+from headgate.broker.log.group_records import GroupMetadata
+from headgate.broker.runtime.errors import Reason
 
 RANGE = (("range", b"topics"),)
 SESSION_MS = 10_000

@@ -13,16 +13,16 @@ import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
-from broker.engine.coordinator import Coordinator
-from broker.engine.engine import Engine
-from broker.log.records import Record, encode_batch
-from broker.runtime.clock import Clock, SteadyClock
-from broker.runtime.config import Settings, Value
-from broker.runtime.errors import HeadgateError
-from broker.server.grpc.server import GrpcServer
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.engine.coordinator import Coordinator
+from headgate.broker.engine.engine import Engine
+from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.runtime.clock import Clock, SteadyClock
+from headgate.broker.runtime.config import Settings, Value
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.grpc.server import GrpcServer
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
+from headgate.broker.wire.grpc.methods import methods
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import grpc
 import pytest
 
-from broker import __version__
-from broker.cluster.topic_config import KEYS
-from broker.runtime.metrics import Metrics
-from broker.server.grpc import handlers
-from broker.wire.grpc.headgate.v1 import admin_pb2 as pb
-from broker.wire.grpc.headgate.v1 import log_pb2
-from broker.wire.grpc.methods import methods
+from headgate import __version__
+from headgate.broker.cluster.topic_config import KEYS
+from headgate.broker.runtime.metrics import Metrics
+from headgate.broker.server.grpc import handlers
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2 as pb
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2
+from headgate.broker.wire.grpc.methods import methods
 from tests.unit.grpc.conftest import Served, Start, batch, status_of, until
 
 
@@ -256,8 +256,8 @@ async def test_calls_are_counted(served: Served) -> None:
 
 
 async def test_a_port_that_is_taken_is_one_line(served: Served, start: Start) -> None:
-    from broker.runtime.errors import FatalError
-    from broker.server.grpc.server import GrpcServer
+    from headgate.broker.runtime.errors import FatalError
+    from headgate.broker.server.grpc.server import GrpcServer
 
     await served.stop()
     await served.start()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from broker.client import Admin, OffsetAndTimestamp, Timestamp, TopicPartition
-from broker.client.cluster import Link
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.wire.grpc.methods import Method
+from headgate.broker.client import Admin, OffsetAndTimestamp, Timestamp, TopicPartition
+from headgate.broker.client.cluster import Link
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.wire.grpc.methods import Method
 from tests.unit.grpc.conftest import Served, batch
 
 

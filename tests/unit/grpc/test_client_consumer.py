@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from broker.client import Consumer, ConsumerRecord, Producer, Timestamp, TopicPartition
-from broker.client.reader import Reader
-from broker.log.compression import Codec
-from broker.log.records import Record, encode_batch
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
+from headgate.broker.client import Consumer, ConsumerRecord, Producer, Timestamp, TopicPartition
+from headgate.broker.client.reader import Reader
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason
 from tests.unit.grpc.conftest import WAIT_S, Served, Start, batch, until
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -291,7 +291,7 @@ async def test_a_damaged_batch(served: Served, monkeypatch: pytest.MonkeyPatch) 
     damaged[-1] ^= 0xFF
     await served.fill("a", 0, numbered(0, 3))
     with monkeypatch.context() as patch:
-        patch.setattr("broker.log.batch.crc32c", lambda _: int.from_bytes(damaged[17:21], "big"))
+        patch.setattr("headgate.broker.log.batch.crc32c", lambda _: int.from_bytes(damaged[17:21], "big"))
         await served.fill("a", 0, bytes(damaged))
     await served.fill("a", 0, numbered(5, 1))
     async with Consumer(served.address) as consumer:
@@ -314,7 +314,7 @@ async def test_records_that_are_no_records(served: Served) -> None:
     hostile[61] = 0x7F  # the first record's length
     from crc32c import crc32c
 
-    from broker.log.batch import CRC_START
+    from headgate.broker.log.batch import CRC_START
 
     hostile[17:21] = crc32c(bytes(hostile[CRC_START:])).to_bytes(4, "big")
     await served.fill("a", 0, bytes(hostile))

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from kafka.partitioner.default import murmur2
 
-from broker.client import Admin, Delivery, Producer
-from broker.client.sender import Batch
-from broker.client.sequencing import IN_FLIGHT_MAX
-from broker.cluster.manifest import Incarnation
-from broker.engine.partition import PartitionLog
-from broker.log.batch import CODEC_MASK, parse_header, split
-from broker.log.compression import Codec
-from broker.log.records import Record, iter_records
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.server.grpc.publish import Publisher
+from headgate.broker.client import Admin, Delivery, Producer
+from headgate.broker.client.sender import Batch
+from headgate.broker.client.sequencing import IN_FLIGHT_MAX
+from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.log.batch import CODEC_MASK, parse_header, split
+from headgate.broker.log.compression import Codec
+from headgate.broker.log.records import Record, iter_records
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.server.grpc.publish import Publisher
 from tests.unit.grpc.conftest import Served, Start, until
 
 
@@ -458,7 +458,7 @@ async def test_a_forgotten_producer_warns_of_what_it_did_not_send(served: Served
     await served.create("a", 1)
     script = (
         "import asyncio, sys\n"
-        "from broker.client import Producer\n"
+        "from headgate.broker.client import Producer\n"
         "async def forget():\n"
         "    forgotten, done = Producer(sys.argv[1], linger_ms=60_000), Producer(sys.argv[1])\n"
         "    await done.send_and_wait('a', b'acked')\n"

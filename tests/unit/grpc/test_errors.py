@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from broker.client.errors import REASON_KEY as CLIENT_REASON_KEY
-from broker.client.errors import from_call, from_message
-from broker.runtime.errors import (
+from headgate.broker.client.errors import REASON_KEY as CLIENT_REASON_KEY
+from headgate.broker.client.errors import from_call, from_message
+from headgate.broker.runtime.errors import (
     ClosedError,
     CorruptError,
     FatalError,
@@ -17,8 +17,8 @@ from broker.runtime.errors import (
     Reason,
     RetryError,
 )
-from broker.server.grpc.errors import MESSAGE_CHARS_MAX, REASON_KEY, STATUS, error_message, shown
-from broker.wire.grpc.headgate.v1 import common_pb2
+from headgate.broker.server.grpc.errors import MESSAGE_CHARS_MAX, REASON_KEY, STATUS, error_message, shown
+from headgate.broker.wire.grpc.headgate.v1 import common_pb2
 
 RETRIED = {
     Reason.NOT_LEADER, Reason.UNKNOWN_LEADER_EPOCH, Reason.STORE_UNAVAILABLE, Reason.STORE_FULL, Reason.TIMED_OUT,

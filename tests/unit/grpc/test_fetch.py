@@ -7,9 +7,9 @@ import asyncio
 import grpc
 import pytest
 
-from broker.log.batch import parse_header, split
-from broker.log.records import iter_records
-from broker.wire.grpc.headgate.v1 import log_pb2 as pb
+from headgate.broker.log.batch import parse_header, split
+from headgate.broker.log.records import iter_records
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
 from tests.unit.grpc.conftest import Served, Start, batch, status_of, until
 
 BATCHES = [batch(b"0", b"1", b"2", timestamp_ms=1000), batch(b"3", timestamp_ms=3000), batch(b"4", b"5", timestamp_ms=2000)]

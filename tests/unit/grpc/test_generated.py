@@ -1,20 +1,21 @@
-"""The checked-in Python of the .proto files against what the generator makes of them now, and the services against their handlers.
+"""The checked-in Python of the .proto files against what the generator makes of them now, and the services against their
+handlers.
 
-A difference means that somebody changed a .proto file without ``python -m broker.wire.grpc.generate``, or a generated file by hand;
-or that a service has an rpc that nobody serves.
+A difference means that somebody changed a .proto file without ``python -m headgate.broker.wire.grpc.generate``, or a generated
+file by hand; or that a service has an rpc that nobody serves.
 """
 
 from __future__ import annotations
 
 import re
 
-from broker.runtime.config import Settings
-from broker.server.grpc.admin_service import AdminService
-from broker.server.grpc.log_service import LogService
-from broker.wire.grpc import payload
-from broker.wire.grpc.generate import PACKAGE, ROOT, generate
-from broker.wire.grpc.headgate.v1 import admin_pb2, common_pb2, log_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.runtime.config import Settings
+from headgate.broker.server.grpc.admin_service import AdminService
+from headgate.broker.server.grpc.log_service import LogService
+from headgate.broker.wire.grpc import payload
+from headgate.broker.wire.grpc.generate import PACKAGE, ROOT, generate
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, common_pb2, log_pb2
+from headgate.broker.wire.grpc.methods import methods
 
 SERVICES = {
     AdminService: admin_pb2.DESCRIPTOR.services_by_name["Admin"],
@@ -27,7 +28,7 @@ def test_generated_files_are_what_the_protos_say() -> None:
     there = {path.relative_to(ROOT) for path in (ROOT / PACKAGE).iterdir() if "_pb2" in path.name}
     assert there == set(made)
     for path, text in made.items():
-        assert (ROOT / path).read_text() == text, f"run `python -m broker.wire.grpc.generate`: {path} differs"
+        assert (ROOT / path).read_text() == text, f"run `python -m headgate.broker.wire.grpc.generate`: {path} differs"
 
 
 def test_generated_code_runs_with_every_patch_of_its_protobuf() -> None:

@@ -6,15 +6,15 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from broker.client import GroupAdmin, TopicPartition
-from broker.cluster.groups.events import Join, Leave, Leaving, Sync
-from broker.cluster.groups.shard import Commit
-from broker.cluster.offsets import Position
-from broker.runtime.errors import InvalidError, Reason
-from broker.runtime.metrics import Metrics
-from broker.wire.grpc.headgate.v1 import groups_pb2 as pb
-from broker.wire.kafka.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from broker.wire.kafka.messages.consumer_protocol_assignment import TopicPartition as Assigned
+from headgate.broker.client import GroupAdmin, TopicPartition
+from headgate.broker.cluster.groups.events import Join, Leave, Leaving, Sync
+from headgate.broker.cluster.groups.shard import Commit
+from headgate.broker.cluster.offsets import Position
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.metrics import Metrics
+from headgate.broker.wire.grpc.headgate.v1 import groups_pb2 as pb
+from headgate.broker.wire.kafka.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from headgate.broker.wire.kafka.messages.consumer_protocol_assignment import TopicPartition as Assigned
 from tests.unit.grpc.conftest import Served, Start, batch, status_of
 
 LAG = "headgate_group_lag_records"

@@ -7,9 +7,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.runtime.errors import InvalidError, Reason
-from broker.wire.grpc import payload
-from broker.wire.grpc.headgate.v1 import log_pb2
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.wire.grpc import payload
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 REQUESTS = st.builds(
     log_pb2.PublishRequest,

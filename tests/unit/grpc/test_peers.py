@@ -12,10 +12,10 @@ from typing import Any
 
 import grpc
 
-from broker.cluster.manifest import Incarnation
-from broker.server.grpc.peers import Peers
-from broker.wire.grpc.headgate.v1 import admin_pb2
-from broker.wire.grpc.methods import methods
+from headgate.broker.cluster.manifest import Incarnation
+from headgate.broker.server.grpc.peers import Peers
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
+from headgate.broker.wire.grpc.methods import methods
 
 LIST = methods(admin_pb2.DESCRIPTOR.services_by_name["Admin"])["ListTopics"]
 HOST = "127.0.0.1"

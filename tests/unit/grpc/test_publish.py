@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.log.batch import crc_matches, parse_header, split
-from broker.runtime.errors import ClosedError, Reason
-from broker.wire.grpc.headgate.v1 import log_pb2 as pb
+from headgate.broker.log.batch import crc_matches, parse_header, split
+from headgate.broker.runtime.errors import ClosedError, Reason
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
 from tests.unit.grpc.conftest import WAIT_S, RawStream, Served, Start, batch, until
 
 

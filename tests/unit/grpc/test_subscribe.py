@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import pytest
 
-from broker.log.batch import split
-from broker.log.records import iter_records
-from broker.server.grpc.subscribe import Subscriber
-from broker.wire.grpc.headgate.v1 import log_pb2 as pb
+from headgate.broker.log.batch import split
+from headgate.broker.log.records import iter_records
+from headgate.broker.server.grpc.subscribe import Subscriber
+from headgate.broker.wire.grpc.headgate.v1 import log_pb2 as pb
 from tests.unit.grpc.conftest import RawStream, Served, Start, batch, until
 
 EARLIEST = pb.Position(earliest=True)

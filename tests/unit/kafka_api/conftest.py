@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from broker.engine.coordinator import Coordinator
-from broker.engine.engine import Engine
-from broker.runtime.clock import ManualClock, SteadyClock
-from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError
-from broker.runtime.steps import finish
-from broker.runtime.turns import Turns
-from broker.server.kafka.apis import APIS
-from broker.server.kafka.context import Context
-from broker.store.memory import MemoryStore
+from headgate.broker.engine.coordinator import Coordinator
+from headgate.broker.engine.engine import Engine
+from headgate.broker.runtime.clock import ManualClock, SteadyClock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.runtime.steps import finish
+from headgate.broker.runtime.turns import Turns
+from headgate.broker.server.kafka.apis import APIS
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.store.memory import MemoryStore
 
 NOW_MS = 1_700_000_000_000
 
@@ -68,7 +68,7 @@ class Kafka:
         )
         response = await handle(message, context)
         data = response.encode(version)
-        module = import_module(f"broker.wire.kafka.messages.{api.module}")
+        module = import_module(f"headgate.broker.wire.kafka.messages.{api.module}")
         answer, end = getattr(module, f"{api.name}Response").decode(data, 0, version)
         assert end == len(data)
         return answer

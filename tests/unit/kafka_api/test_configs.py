@@ -10,10 +10,10 @@ import asyncio
 
 import pytest
 
-from broker.runtime.config import Settings
-from broker.server.kafka.errors import ErrorCode
-from broker.wire.kafka.messages import alter_configs, incremental_alter_configs
-from broker.wire.kafka.messages.describe_configs import (
+from headgate.broker.runtime.config import Settings
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages import alter_configs, incremental_alter_configs
+from headgate.broker.wire.kafka.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,

@@ -10,15 +10,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from broker.runtime.config import Settings
-from broker.server.kafka.api.api_versions import unsupported_version
-from broker.server.kafka.apis import APIS
-from broker.server.kafka.errors import ErrorCode
-from broker.wire.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from broker.wire.kafka.messages.describe_cluster import DescribeClusterRequest
-from broker.wire.kafka.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
-from broker.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from broker.wire.kafka.primitives import ZERO_UUID
+from headgate.broker.runtime.config import Settings
+from headgate.broker.server.kafka.api.api_versions import unsupported_version
+from headgate.broker.server.kafka.apis import APIS
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headgate.broker.wire.kafka.messages.describe_cluster import DescribeClusterRequest
+from headgate.broker.wire.kafka.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest, TopicRequest
+from headgate.broker.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from headgate.broker.wire.kafka.primitives import ZERO_UUID
 from tests.unit.kafka_api.conftest import Kafka
 
 

@@ -12,35 +12,35 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from broker.runtime.config import Settings
-from broker.server.kafka.apis import APIS
-from broker.server.kafka.errors import ErrorCode
-from broker.wire.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from broker.wire.kafka.messages.delete_groups import DeleteGroupsRequest
-from broker.wire.kafka.messages.delete_topics import DeleteTopicsRequest
-from broker.wire.kafka.messages.describe_groups import DescribeGroupsRequest
-from broker.wire.kafka.messages.find_coordinator import FindCoordinatorRequest
-from broker.wire.kafka.messages.heartbeat import HeartbeatRequest
-from broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from broker.wire.kafka.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from broker.wire.kafka.messages.list_groups import ListGroupsRequest
-from broker.wire.kafka.messages.offset_commit import (
+from headgate.broker.runtime.config import Settings
+from headgate.broker.server.kafka.apis import APIS
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from headgate.broker.wire.kafka.messages.delete_groups import DeleteGroupsRequest
+from headgate.broker.wire.kafka.messages.delete_topics import DeleteTopicsRequest
+from headgate.broker.wire.kafka.messages.describe_groups import DescribeGroupsRequest
+from headgate.broker.wire.kafka.messages.find_coordinator import FindCoordinatorRequest
+from headgate.broker.wire.kafka.messages.heartbeat import HeartbeatRequest
+from headgate.broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from headgate.broker.wire.kafka.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from headgate.broker.wire.kafka.messages.list_groups import ListGroupsRequest
+from headgate.broker.wire.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from broker.wire.kafka.messages.offset_delete import (
+from headgate.broker.wire.kafka.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from broker.wire.kafka.messages.offset_fetch import (
+from headgate.broker.wire.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from headgate.broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tests.unit.kafka_api.conftest import Kafka
 
 

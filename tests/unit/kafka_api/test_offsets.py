@@ -10,12 +10,12 @@ import uuid
 
 import pytest
 
-from broker.engine.engine import Engine
-from broker.server.kafka.errors import ErrorCode
-from broker.wire.kafka.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest
-from broker.wire.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from broker.wire.kafka.messages.offset_for_leader_epoch import (
+from headgate.broker.engine.engine import Engine
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from headgate.broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest
+from headgate.broker.wire.kafka.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from headgate.broker.wire.kafka.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
@@ -103,9 +103,9 @@ async def reopened():  # type: ignore[no-untyped-def]
 
     Epochs 0 and 2 are those of the incarnations.
     """
-    from broker.runtime.clock import SteadyClock
-    from broker.runtime.config import Settings
-    from broker.store.memory import MemoryObjects, MemoryStore
+    from headgate.broker.runtime.clock import SteadyClock
+    from headgate.broker.runtime.config import Settings
+    from headgate.broker.store.memory import MemoryObjects, MemoryStore
 
     objects = MemoryObjects()
     settings = Settings()

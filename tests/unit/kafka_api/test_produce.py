@@ -11,18 +11,18 @@ import struct
 
 import pytest
 
-from broker.log.batch import parse_header
-from broker.log.check import Source
-from broker.server.kafka import produce
-from broker.server.kafka.errors import ErrorCode
-from broker.wire.kafka.messages.produce import (
+from headgate.broker.log.batch import parse_header
+from headgate.broker.log.check import Source
+from headgate.broker.server.kafka import produce
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX
+from headgate.broker.wire.kafka.primitives import REQUEST_ELEMENTS_MAX
 from tests.support.batches import batch
 from tests.unit.kafka_api.conftest import NOW_MS, Kafka
 

@@ -14,13 +14,13 @@ from typing import Any, cast
 import kio.schema.errors
 import pytest
 
-from broker.runtime.clock import Clock
-from broker.runtime.config import Settings
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.kafka.apis import APIS, FETCH, PRODUCE, request_bytes_max
-from broker.server.kafka.errors import MESSAGE_LENGTH_MAX, ErrorCode, error_code, error_message
-from broker.server.kafka.listener import ENDS_TOLD_MAX, KafkaServer
-from broker.server.kafka.produce import Malformed
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.apis import APIS, FETCH, PRODUCE, request_bytes_max
+from headgate.broker.server.kafka.errors import MESSAGE_LENGTH_MAX, ErrorCode, error_code, error_message
+from headgate.broker.server.kafka.listener import ENDS_TOLD_MAX, KafkaServer
+from headgate.broker.server.kafka.produce import Malformed
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -51,7 +51,7 @@ def test_keys_ascend_and_are_theirs() -> None:
 def test_rows_fit_the_schema_and_load(key: int) -> None:
     api = APIS[key]
     name = api.module or {PRODUCE: "produce", FETCH: "fetch"}[key]
-    messages = import_module(f"broker.wire.kafka.messages.{name}")
+    messages = import_module(f"headgate.broker.wire.kafka.messages.{name}")
     for kind in ("Request", "Response"):
         message = getattr(messages, api.name + kind)
         assert key == message.API_KEY
@@ -97,7 +97,7 @@ async def test_the_log_is_not_flooded_by_connections_that_are_ended(caplog: pyte
 def test_the_first_answer_needs_nothing_heavy() -> None:
     heavy = ("grpc", "boto3", "botocore", "starlette", "uvicorn", "prometheus_client", "rich", "typer", "msgspec", "pydantic")
     script = (
-        "import sys; import broker.server.kafka.api.api_versions; import broker.wire.kafka.header; "
+        "import sys; import headgate.broker.server.kafka.api.api_versions; import headgate.broker.wire.kafka.header; "
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

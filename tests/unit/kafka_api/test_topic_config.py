@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.topic_config import KEYS, TopicConfig, config_key, is_internal, validate_topic_name
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.cluster.topic_config import KEYS, TopicConfig, config_key, is_internal, validate_topic_name
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 249, "...", "__consumer_offsets"])

@@ -12,27 +12,27 @@ from uuid import uuid4
 
 import pytest
 
-from broker.engine.catalog import LocalCatalog
-from broker.runtime.config import Settings
-from broker.runtime.errors import Reason
-from broker.server.kafka.errors import ErrorCode
-from broker.wire.kafka.messages.create_partitions import (
+from headgate.broker.engine.catalog import LocalCatalog
+from headgate.broker.runtime.config import Settings
+from headgate.broker.runtime.errors import Reason
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from broker.wire.kafka.messages.create_topics import (
+from headgate.broker.wire.kafka.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreatableTopicResult,
     CreateTopicsRequest,
 )
-from broker.wire.kafka.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from broker.wire.kafka.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
-from broker.wire.kafka.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from broker.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
-from broker.wire.kafka.primitives import ZERO_UUID
+from headgate.broker.wire.kafka.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from headgate.broker.wire.kafka.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
+from headgate.broker.wire.kafka.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from headgate.broker.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headgate.broker.wire.kafka.primitives import ZERO_UUID
 from tests.unit.kafka_api.conftest import Kafka
 
 

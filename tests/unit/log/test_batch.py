@@ -16,7 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
-from broker.log.batch import (
+from headgate.broker.log.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
     BatchHeader,
@@ -28,7 +28,7 @@ from broker.log.batch import (
     stamp,
     stamp_append_time,
 )
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.batches import batch, patched
 from tests.support.poison import with_count, with_records
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.buffers import SIZE_STEP_BYTES, BufferPool
+from headgate.broker.log.buffers import SIZE_STEP_BYTES, BufferPool
 
 STEP = SIZE_STEP_BYTES
 

@@ -15,12 +15,12 @@ import cramjam
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from broker.log import check
-from broker.log.batch import parse
-from broker.log.check import RecordError, Source, Times, Verdict, check_all, check_sample
-from broker.log.compression import Codec, ExpansionError, decompress
-from broker.log.records import Record, encode_batch
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log import check
+from headgate.broker.log.batch import parse
+from headgate.broker.log.check import RecordError, Source, Times, Verdict, check_all, check_sample
+from headgate.broker.log.compression import Codec, ExpansionError, decompress
+from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.runtime.errors import InvalidError, Reason
 from tests.support.batches import batch
 from tests.support.poison import GOOD, NOISE, POISON, with_count, with_records
 

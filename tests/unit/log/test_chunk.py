@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header, stamp
-from broker.log.chunk import (
+from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header, stamp
+from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,
     FLAG_SYNCED,
     FORMAT_VERSION,
@@ -26,8 +26,8 @@ from broker.log.chunk import (
     parse_stream_key,
     stream_key,
 )
-from broker.log.records import Record, encode_batch
-from broker.runtime.errors import CorruptError
+from headgate.broker.log.records import Record, encode_batch
+from headgate.broker.runtime.errors import CorruptError
 
 INCARNATION = uuid.UUID(int=0x0123456789ABCDEF0123456789ABCDEF).bytes
 OTHER = uuid.UUID(int=7).bytes

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from broker.log import column_chain
-from broker.log.batch import HEADER_BYTES
-from broker.log.column_chain import find_records
-from broker.log.records import Record, encode_batch
+from headgate.broker.log import column_chain
+from headgate.broker.log.batch import HEADER_BYTES
+from headgate.broker.log.column_chain import find_records
+from headgate.broker.log.records import Record, encode_batch
 
 CHANCE = random.Random(7)
 

@@ -13,7 +13,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from broker.log.compression import Codec, compress, decompress
+from headgate.broker.log.compression import Codec, compress, decompress
 
 SIZES = (0, 1, 100, 70_000, 300_000)
 

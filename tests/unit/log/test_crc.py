@@ -8,7 +8,7 @@ import sys
 import crc32c as package
 import pytest
 
-from broker.log.crc import crc32c
+from headgate.broker.log.crc import crc32c
 
 
 def test_the_check_value_of_the_polynomial() -> None:
@@ -24,7 +24,7 @@ def test_it_is_that_of_the_package(size: int) -> None:
 
 
 def test_it_comes_without_the_package() -> None:
-    code = "import sys, broker.log.crc; print('argparse' in sys.modules, 'importlib.metadata' in sys.modules)"
+    code = "import sys, headgate.broker.log.crc; print('argparse' in sys.modules, 'importlib.metadata' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"], capture_output=True, text=True, check=True
     )

@@ -9,8 +9,8 @@ import struct
 
 import pytest
 
-from broker.log.index import ROW_BYTES, BatchIndex
-from broker.runtime.errors import CorruptError
+from headgate.broker.log.index import ROW_BYTES, BatchIndex
+from headgate.broker.runtime.errors import CorruptError
 
 ROWS = [(10, 1000, 48, 100), (13, 900, 148, 61), (14, 1000, 300, 5000), (40, -1, 6000, 70), (41, 2000, 2**32 - 1, 2**32 - 1)]
 

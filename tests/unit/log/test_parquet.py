@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from crc32c import crc32c
 
-from broker.log import parquet
-from broker.log.columns import HEADERS_TYPE, checksum
-from broker.log.parquet import ROW_GROUP_ROWS_MAX, footer_size, read_footer, read_group, write_extent_file
-from broker.runtime.errors import InvalidError, Reason
+from headgate.broker.log import parquet
+from headgate.broker.log.columns import HEADERS_TYPE, checksum
+from headgate.broker.log.parquet import ROW_GROUP_ROWS_MAX, footer_size, read_footer, read_group, write_extent_file
+from headgate.broker.runtime.errors import InvalidError, Reason
 
 
 def table(count: int, value_bytes: int = 30) -> pa.Table:

@@ -9,8 +9,8 @@ import struct
 
 import pytest
 
-from broker.log.producers import ACTIVE_MAX, PRODUCERS_MAX, SEQUENCE_COUNT, WINDOW_BATCHES, ProducerState
-from broker.runtime.errors import CorruptError, InvalidError, Reason
+from headgate.broker.log.producers import ACTIVE_MAX, PRODUCERS_MAX, SEQUENCE_COUNT, WINDOW_BATCHES, ProducerState
+from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 
 ID = 42
 LAST = SEQUENCE_COUNT - 1

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.buffers import SIZE_STEP_BYTES, BufferPool
-from broker.log.tail import POOLED_BYTES_MIN, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Segment, Tail, TailMemory
+from headgate.broker.log.buffers import SIZE_STEP_BYTES, BufferPool
+from headgate.broker.log.tail import POOLED_BYTES_MIN, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Segment, Tail, TailMemory
 
 MANY = 1 << 30
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.gates import Gate, GateState, Place
-from broker.cluster.gates import DEFINITION_CHARS_MAX
-from broker.runtime.errors import InvalidError, Reason
-from pipelines.backfill import Backfill
+from headgate.broker.client.gates import Gate, GateState, Place
+from headgate.broker.cluster.gates import DEFINITION_CHARS_MAX
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.backfill import Backfill
 
 
 def id_of(source: str, format: str = "parquet") -> str:

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker.log.columns import SCHEMA
-from broker.runtime.errors import InvalidError
-from pipelines.certificate import Certificate, PartitionCertificate, Tally
-from pipelines.tally import tally
-from pipelines.verify import Seen
+from headgate.broker.log.columns import SCHEMA
+from headgate.broker.runtime.errors import InvalidError
+from headgate.pipelines.certificate import Certificate, PartitionCertificate, Tally
+from headgate.pipelines.tally import tally
+from headgate.pipelines.verify import Seen
 
 BLANK = PartitionCertificate(partition=0, base_offset=100, end_offset=104)
 

@@ -1,4 +1,4 @@
-"""`pipelines.connection`: asyncio's client for callers that have no loop.
+"""`headgate.pipelines.connection`: asyncio's client for callers that have no loop.
 
 Compared: what has ended, with what was broken off. A mismatch is work that goes on behind the back of who gave it up.
 """
@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from pipelines.connection import Connection
+from headgate.pipelines.connection import Connection
 
 
 def test_a_call_that_is_broken_off_ends_its_work() -> None:

@@ -1,6 +1,6 @@
 """The Java that is chosen, and Kafka's partitioner in numpy. No Spark.
 
-The partitioner is compared with `broker.log.partitioner`, which foreign clients judge. A mismatch would tear keys apart.
+The partitioner is compared with `headgate.broker.log.partitioner`, which foreign clients judge. A mismatch would tear keys apart.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log.partitioner import partition_for_key
-from pipelines.extents import by_partition
-from pipelines.java import java_home, java_version, shim
-from pipelines.murmur2 import kafka_partitions
-from pipelines.session import patient
+from headgate.broker.log.partitioner import partition_for_key
+from headgate.pipelines.extents import by_partition
+from headgate.pipelines.java import java_home, java_version, shim
+from headgate.pipelines.murmur2 import kafka_partitions
+from headgate.pipelines.session import patient
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from broker.client.types import Timestamp
-from broker.runtime.errors import InvalidError, Reason
-from pipelines.offsets import Narrowed, Place, Topics, from_json, rate_limited, to_json
-from pipelines.options import check_options, flag_option, number_option
+from headgate.broker.client.types import Timestamp
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.pipelines.offsets import Narrowed, Place, Topics, from_json, rate_limited, to_json
+from headgate.pipelines.options import check_options, flag_option, number_option
 
 KNOWN = {"a": 2, "ab": 3, "c": 1, "__consumer_offsets": 2}
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.client.gates import FileRef, Hole, Layout, PartitionLayout
-from broker.runtime.errors import Reason, RetryError
-from pipelines.offsets import Narrowed
-from pipelines.reads import FETCH_ROWS_SHARED, PIECES_MAX, Work, plan
+from headgate.broker.client.gates import FileRef, Hole, Layout, PartitionLayout
+from headgate.broker.runtime.errors import Reason, RetryError
+from headgate.pipelines.offsets import Narrowed
+from headgate.pipelines.reads import FETCH_ROWS_SHARED, PIECES_MAX, Work, plan
 
 
 def file(base: int, rows: int, *, size: int = 1000, first_ms: int = 0, last_ms: int = 0, partition: int = 0) -> FileRef:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from broker.runtime.clock import Clock
-from broker.store.interface import Store
-from broker.store.local import LocalStore
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.store.s3 import open_s3
-from broker.store.wrappers import MeteredStore, RetryingStore
-from broker.testing.faults import FaultStore
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.store.interface import Store
+from headgate.broker.store.local import LocalStore
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.store.s3 import open_s3
+from headgate.broker.store.wrappers import MeteredStore, RetryingStore
+from headgate.broker.testing.faults import FaultStore
 from tests.support.s3_server import S3Server, s3_server
 
 __all__ = ["s3_server"]

@@ -18,11 +18,11 @@ from typing import get_args
 import pytest
 import pytest_asyncio
 
-from broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
-from broker.store.interface import AppendFile, Buffer, Store
-from broker.store.local import LocalStore
-from broker.store.local_append import ZERO_STEP_BYTES, Fsync, LocalAppendFile
-from broker.store.memory import MemoryStore
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
+from headgate.broker.store.interface import AppendFile, Buffer, Store
+from headgate.broker.store.local import LocalStore
+from headgate.broker.store.local_append import ZERO_STEP_BYTES, Fsync, LocalAppendFile
+from headgate.broker.store.memory import MemoryStore
 
 BLOCK = 4096
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from broker.runtime.errors import ClosedError, InvalidError, Reason
-from broker.store.interface import Buffer, Store
-from broker.store.keys import KEY_BYTES_MAX, PART_BYTES_MAX
+from headgate.broker.runtime.errors import ClosedError, InvalidError, Reason
+from headgate.broker.store.interface import Buffer, Store
+from headgate.broker.store.keys import KEY_BYTES_MAX, PART_BYTES_MAX
 from tests.unit.store.conftest import StoreFactory
 
 

@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
-from broker.store.memory import MemoryStore
-from broker.testing.faults import POSSIBLE, RIVAL_BYTES, Fault, FaultStore
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store.memory import MemoryStore
+from headgate.broker.testing.faults import POSSIBLE, RIVAL_BYTES, Fault, FaultStore
 
 
 def faulty(memory: MemoryStore | None = None, random: Random | None = None, rates: dict[Fault, float] | None = None) -> FaultStore:

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, InvalidError, Reason, RetryError
-from broker.store import journal as module
-from broker.store.interface import ObjectInfo, Store
-from broker.store.journal import SNAPSHOT_BYTES_MIN, SNAPSHOT_EDITS_MAX, Journal, Loaded, LostRaceError
-from broker.store.memory import MemoryStore
-from broker.testing.faults import Fault, FaultStore
+from headgate.broker.runtime.errors import CorruptError, FatalError, FencedError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store import journal as module
+from headgate.broker.store.interface import ObjectInfo, Store
+from headgate.broker.store.journal import SNAPSHOT_BYTES_MIN, SNAPSHOT_EDITS_MAX, Journal, Loaded, LostRaceError
+from headgate.broker.store.memory import MemoryStore
+from headgate.broker.testing.faults import Fault, FaultStore
 
 PREFIX = "cluster/manifest"
 

@@ -21,15 +21,15 @@ from shutil import rmtree
 import pytest
 import pytest_asyncio
 
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, RetryError
-from broker.store.interface import Appender
-from broker.store.local import LocalStore
-from broker.store.local_files import TEMP_AGE_S_MAX, TEMP_DIRECTORY
-from broker.store.memory import MemoryObjects, MemoryStore
-from broker.store.os_errors import store_error
-from broker.store.readable import ReadableDirectory
-from broker.store.wrappers import MeteredStore
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store.interface import Appender
+from headgate.broker.store.local import LocalStore
+from headgate.broker.store.local_files import TEMP_AGE_S_MAX, TEMP_DIRECTORY
+from headgate.broker.store.memory import MemoryObjects, MemoryStore
+from headgate.broker.store.os_errors import store_error
+from headgate.broker.store.readable import ReadableDirectory
+from headgate.broker.store.wrappers import MeteredStore
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -136,8 +136,8 @@ async def test_a_full_disk() -> None:
     output = run_child(
         """
         import asyncio, os, resource, sys, tempfile
-        from broker.runtime.errors import RetryError, Reason
-        from broker.store.local import LocalStore
+        from headgate.broker.runtime.errors import RetryError, Reason
+        from headgate.broker.store.local import LocalStore
 
         async def main(root):
             store = LocalStore(root)
@@ -198,8 +198,8 @@ def test_a_directory_that_may_not_be_written_to() -> None:
     output = run_child(
         """
         import asyncio, os, sys, tempfile
-        from broker.runtime.errors import FatalError, Reason
-        from broker.store.local import LocalStore
+        from headgate.broker.runtime.errors import FatalError, Reason
+        from headgate.broker.store.local import LocalStore
 
         def refused(call):
             try:
@@ -457,7 +457,7 @@ def test_of_16_processes_one_wins(tmp_path: Path) -> None:
     output = run_child(
         """
         import os, sys
-        from broker.store.local_files import LocalFiles
+        from headgate.broker.store.local_files import LocalFiles
 
         root, rounds, racers = sys.argv[1], 20, 16
         files = LocalFiles(root)
@@ -489,7 +489,7 @@ def write_until_killed(root: Path, acks: int) -> int:
     """Start a writer, SIGKILL it after some acks; the number that it acked last."""
     script = """
         import sys
-        from broker.store.local_files import LocalFiles
+        from headgate.broker.store.local_files import LocalFiles
         files = LocalFiles(sys.argv[1])
         for number in range(1_000_000):
             files.put("same", [memoryview(b"%07d\\n" % number * 20_000)])

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.runtime.errors import InvalidError, Reason
-from broker.store.local import LocalStore
-from broker.store.memory import MemoryStore
-from broker.store.open import open_store
-from broker.store.wrappers import RetryingStore
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.store.local import LocalStore
+from headgate.broker.store.memory import MemoryStore
+from headgate.broker.store.open import open_store
+from headgate.broker.store.wrappers import RetryingStore
 
 
 async def test_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,8 +57,10 @@ def test_anything_else(url: str) -> None:
 def test_nothing_heavy_is_imported_for_a_directory(tmp_path: Path) -> None:
     """boto3 alone takes longer than a broker may take to its first answer."""
     script = (
-        "import sys; from broker.store.open import open_store; open_store(sys.argv[1]); import broker.store.journal;"
-        "print([name for name in ('boto3', 'botocore', 'broker.store.s3', 'prometheus_client', 'random') if name in sys.modules])"
+        "import sys; from headgate.broker.store.open import open_store; open_store(sys.argv[1]);"
+        "import headgate.broker.store.journal;"
+        "heavy = ('boto3', 'botocore', 'headgate.broker.store.s3', 'prometheus_client', 'random');"
+        "print([name for name in heavy if name in sys.modules])"
     )
     child = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "store")],

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from broker.runtime.clock import Clock
-from broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, RetryError
-from broker.store import s3
-from broker.store.open import open_store
-from broker.store.s3 import S3Store, open_s3, parse_s3_url
-from broker.store.wrappers import RetryingStore
+from headgate.broker.runtime.clock import Clock
+from headgate.broker.runtime.errors import FatalError, HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.store import s3
+from headgate.broker.store.open import open_store
+from headgate.broker.store.s3 import S3Store, open_s3, parse_s3_url
+from headgate.broker.store.wrappers import RetryingStore
 from tests.support.s3_proxy import Break, S3Proxy
 from tests.support.s3_server import S3Server
 

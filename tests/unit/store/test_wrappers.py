@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from broker.runtime.clock import ManualClock
-from broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
-from broker.runtime.metrics import Metrics
-from broker.store.interface import Store
-from broker.store.memory import MemoryStore
-from broker.store.wrappers import OPERATIONS, MeteredStore, RetryingStore
-from broker.testing.faults import RIVAL_BYTES, Fault, FaultStore
+from headgate.broker.runtime.clock import ManualClock
+from headgate.broker.runtime.errors import FatalError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.metrics import Metrics
+from headgate.broker.store.interface import Store
+from headgate.broker.store.memory import MemoryStore
+from headgate.broker.store.wrappers import OPERATIONS, MeteredStore, RetryingStore
+from headgate.broker.testing.faults import RIVAL_BYTES, Fault, FaultStore
 
 REFUSED, AMBIGUOUS, LATE, LOST_RACE = Fault.REFUSED, Fault.AMBIGUOUS, Fault.LATE, Fault.LOST_RACE
 

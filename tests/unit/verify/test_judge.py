@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from broker.verify.history import (
+from headgate.broker.verify.history import (
     Outcome,
     PlaceHistory,
     ProducerInfo,
@@ -20,9 +20,9 @@ from broker.verify.history import (
     operations,
     reads,
 )
-from broker.verify.judge import EXAMPLES_MAX, judge_place
-from broker.verify.value import HEAD_BYTES, Unread, key_of, read_stamp, value_of
-from broker.verify.verdict import RULES, STRICT_ONLY, Kind
+from headgate.broker.verify.judge import EXAMPLES_MAX, judge_place
+from headgate.broker.verify.value import HEAD_BYTES, Unread, key_of, read_stamp, value_of
+from headgate.broker.verify.verdict import RULES, STRICT_ONLY, Kind
 
 IDEMPOTENT, PLAIN = 0, 1
 LIVE, FINAL, MEMBER, OTHER_MEMBER = 10, 11, 12, 13

@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from broker.verify.history import NO_POSITION, Commit, Outcome, PositionAnswer, WatermarkAnswer
-from broker.verify.registers import judge_positions, judge_watermarks
-from broker.verify.verdict import Kind
+from headgate.broker.verify.history import NO_POSITION, Commit, Outcome, PositionAnswer, WatermarkAnswer
+from headgate.broker.verify.registers import judge_positions, judge_watermarks
+from headgate.broker.verify.verdict import Kind
 
 OK, UNKNOWN, FAILED = Outcome.OK, Outcome.UNKNOWN, Outcome.FAILED
 

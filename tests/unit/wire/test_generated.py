@@ -2,7 +2,7 @@
 
 Runs the generator in memory and compares its text with `broker/wire/kafka/messages/`. A mismatch means that somebody edited
 generated code, or changed the generator (or the version of kafka-python, which carries the schemas) without running it again:
-``python -m broker.wire.kafka.generate``.
+``python -m headgate.broker.wire.kafka.generate``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import broker.wire.kafka
-from broker.wire.kafka import generate
-from broker.wire.kafka.schema import load
+import headgate.broker.wire.kafka
+from headgate.broker.wire.kafka import generate
+from headgate.broker.wire.kafka.schema import load
 
-MESSAGES = Path(broker.wire.kafka.__file__).parent / "messages"
+MESSAGES = Path(headgate.broker.wire.kafka.__file__).parent / "messages"
 
 KAFKA_4_2 = {
     "ApiVersionsRequest": (18, 0, 4),
@@ -57,7 +57,7 @@ def test_checked_in_messages_are_what_the_generator_writes() -> None:
     generated = generate.generate_all()
     assert {path.name for path in MESSAGES.glob("*.py")} == set(generated)
     for name, text in generated.items():
-        assert (MESSAGES / name).read_text() == text, f"{name} differs: run python -m broker.wire.kafka.generate"
+        assert (MESSAGES / name).read_text() == text, f"{name} differs: run python -m headgate.broker.wire.kafka.generate"
 
 
 @pytest.mark.parametrize("name", KAFKA_4_2)

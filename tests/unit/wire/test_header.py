@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.server.kafka.apis import APIS
-from broker.wire.kafka.header import read_key_version, read_request_header, response_header
-from broker.wire.kafka.messages.request_header import RequestHeader
-from broker.wire.kafka.messages.response_header import ResponseHeader
-from broker.wire.kafka.primitives import DecodeError
+from headgate.broker.server.kafka.apis import APIS
+from headgate.broker.wire.kafka.header import read_key_version, read_request_header, response_header
+from headgate.broker.wire.kafka.messages.request_header import RequestHeader
+from headgate.broker.wire.kafka.messages.response_header import ResponseHeader
+from headgate.broker.wire.kafka.primitives import DecodeError
 
 
 @pytest.mark.parametrize("client_id", [None, "", "rdkafka", "ä" * 100])

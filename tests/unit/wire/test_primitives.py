@@ -13,15 +13,15 @@ from uuid import UUID
 
 import pytest
 
-from broker.wire.kafka import primitives as p
-from broker.wire.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from broker.wire.kafka.messages.create_topics import CreateTopicsRequest
-from broker.wire.kafka.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
-from broker.wire.kafka.messages.fetch import FetchRequest
-from broker.wire.kafka.messages.find_coordinator import FindCoordinatorRequest
-from broker.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
-from broker.wire.kafka.messages.produce import ProduceRequest
-from broker.wire.kafka.primitives import DecodeError
+from headgate.broker.wire.kafka import primitives as p
+from headgate.broker.wire.kafka.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headgate.broker.wire.kafka.messages.create_topics import CreateTopicsRequest
+from headgate.broker.wire.kafka.messages.describe_topic_partitions import Cursor, DescribeTopicPartitionsRequest
+from headgate.broker.wire.kafka.messages.fetch import FetchRequest
+from headgate.broker.wire.kafka.messages.find_coordinator import FindCoordinatorRequest
+from headgate.broker.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic
+from headgate.broker.wire.kafka.messages.produce import ProduceRequest
+from headgate.broker.wire.kafka.primitives import DecodeError
 
 
 @pytest.mark.parametrize(

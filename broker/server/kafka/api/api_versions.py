@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 
-from broker.server.kafka.apis import APIS
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode
-from broker.wire.kafka.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from headgate.broker.server.kafka.apis import APIS
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

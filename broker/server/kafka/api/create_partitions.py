@@ -6,12 +6,12 @@ cannot be changed (POLICY_VIOLATION): groups would be looked for where they are 
 
 from __future__ import annotations
 
-from broker.cluster.topic_config import is_internal
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import error_code, error_message
-from broker.server.kafka.shared import check_assignment, repeated
-from broker.wire.kafka.messages.create_partitions import (
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import error_code, error_message
+from headgate.broker.server.kafka.shared import check_assignment, repeated
+from headgate.broker.wire.kafka.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,

@@ -12,23 +12,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.topics import NewTopic
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.kafka.configs import topic_entries
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import error_code, error_message
-from broker.server.kafka.shared import check_assignment, repeated
-from broker.wire.kafka.messages.create_topics import (
+from headgate.broker.cluster.topics import NewTopic
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.configs import topic_entries
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import error_code, error_message
+from headgate.broker.server.kafka.shared import check_assignment, repeated
+from headgate.broker.wire.kafka.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from broker.wire.kafka.primitives import ZERO_UUID
+from headgate.broker.wire.kafka.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from broker.cluster.manifest import Topic
+    from headgate.broker.cluster.manifest import Topic
 
 DEFAULT = -1
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.runtime.errors import HeadgateError, Reason
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import reason_code
-from broker.wire.kafka.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from headgate.broker.runtime.errors import HeadgateError, Reason
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import reason_code
+from headgate.broker.wire.kafka.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
 async def handle(request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.topic_config import is_internal
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import error_code
-from broker.server.kafka.shared import ID_UNKNOWN
-from broker.wire.kafka.messages.delete_records import (
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import error_code
+from headgate.broker.server.kafka.shared import ID_UNKNOWN
+from headgate.broker.wire.kafka.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -21,7 +21,7 @@ from broker.wire.kafka.messages.delete_records import (
 )
 
 if TYPE_CHECKING:
-    from broker.engine.partition import PartitionLog
+    from headgate.broker.engine.partition import PartitionLog
 
 
 async def handle(request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.topic_config import is_internal
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import error_code, error_message
-from broker.server.kafka.shared import repeated
-from broker.wire.kafka.messages.delete_topics import (
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import error_code, error_message
+from headgate.broker.server.kafka.shared import repeated
+from headgate.broker.wire.kafka.messages.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from broker.wire.kafka.primitives import ZERO_UUID
+from headgate.broker.wire.kafka.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from broker.cluster.manifest import Topic
+    from headgate.broker.cluster.manifest import Topic
 
 IDS_VERSION_MIN = 6
 

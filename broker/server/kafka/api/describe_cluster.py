@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode
-from broker.server.kafka.shared import CLUSTER_OPERATIONS, broker_address
-from broker.wire.kafka.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.server.kafka.shared import CLUSTER_OPERATIONS, broker_address
+from headgate.broker.wire.kafka.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 
 if TYPE_CHECKING:
-    from broker.cluster.manifest import Incarnation
+    from headgate.broker.cluster.manifest import Incarnation
 
 BROKERS = 1
 CONTROLLERS = 2

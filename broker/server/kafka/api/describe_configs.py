@@ -8,8 +8,8 @@ Deviation: broker loggers, client metrics and groups have no configs here (INVAL
 
 from __future__ import annotations
 
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.configs import (
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.configs import (
     BROKER,
     TOPIC,
     Entry,
@@ -19,9 +19,9 @@ from broker.server.kafka.configs import (
     topic_entries,
     unsupported_resource,
 )
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import error_code, error_message
-from broker.wire.kafka.messages.describe_configs import (
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import error_code, error_message
+from headgate.broker.wire.kafka.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,

@@ -7,12 +7,12 @@ ask for an answer of any size.
 
 from __future__ import annotations
 
-from broker.cluster.groups.events import State
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode, error_code, error_message
-from broker.server.kafka.shared import GROUP_OPERATIONS, NO_OPERATIONS, find_group_doubt
-from broker.wire.kafka.messages.describe_groups import (
+from headgate.broker.cluster.groups.events import State
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message
+from headgate.broker.server.kafka.shared import GROUP_OPERATIONS, NO_OPERATIONS, find_group_doubt
+from headgate.broker.wire.kafka.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,

@@ -5,8 +5,8 @@ Deviation: there is one "directory", the store itself. Its size and free space a
 
 from __future__ import annotations
 
-from broker.server.kafka.context import Context
-from broker.wire.kafka.messages.describe_log_dirs import (
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.wire.kafka.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,

@@ -5,11 +5,11 @@ Deviation: transactions are not served, so no producer has a coordinator's epoch
 
 from __future__ import annotations
 
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import error_code, error_message
-from broker.server.kafka.shared import ID_UNKNOWN
-from broker.wire.kafka.messages.describe_producers import (
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import error_code, error_message
+from headgate.broker.server.kafka.shared import ID_UNKNOWN
+from headgate.broker.wire.kafka.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,

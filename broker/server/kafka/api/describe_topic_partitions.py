@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.topic_config import is_internal
-from broker.runtime.errors import InvalidError
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode
-from broker.server.kafka.shared import TOPIC_OPERATIONS, lead_of, unknown_topic_code
-from broker.wire.kafka.messages.describe_topic_partitions import (
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.server.kafka.shared import TOPIC_OPERATIONS, lead_of, unknown_topic_code
+from headgate.broker.wire.kafka.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -24,7 +24,7 @@ from broker.wire.kafka.messages.describe_topic_partitions import (
 )
 
 if TYPE_CHECKING:
-    from broker.cluster.manifest import Topic
+    from headgate.broker.cluster.manifest import Topic
 
 PARTITIONS_MAX = 2000
 

@@ -9,12 +9,12 @@ code that ends every client's producer at once. UNSUPPORTED_VERSION would say it
 
 from __future__ import annotations
 
-from broker.cluster.groups.shard import shard_of
-from broker.engine.coordinator import TOPIC
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode
-from broker.server.kafka.shared import ID_UNKNOWN, broker_address
-from broker.wire.kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from headgate.broker.cluster.groups.shard import shard_of
+from headgate.broker.engine.coordinator import TOPIC
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.server.kafka.shared import ID_UNKNOWN, broker_address
+from headgate.broker.wire.kafka.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 KEYS_VERSION_MIN = 4
 GROUP, TRANSACTION = 0, 1

@@ -5,11 +5,11 @@ While groups are loaded the answer is NONE, as Kafka's: the member shall stay wh
 
 from __future__ import annotations
 
-from broker.cluster.groups.events import Heartbeat
-from broker.runtime.errors import HeadgateError, Reason
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import reason_code
-from broker.wire.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headgate.broker.cluster.groups.events import Heartbeat
+from headgate.broker.runtime.errors import HeadgateError, Reason
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import reason_code
+from headgate.broker.wire.kafka.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 async def handle(request: HeartbeatRequest, context: Context) -> HeartbeatResponse:

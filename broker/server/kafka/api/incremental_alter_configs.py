@@ -9,12 +9,12 @@ Deviation: a broker's settings cannot be changed while it runs (INVALID_REQUEST)
 
 from __future__ import annotations
 
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.kafka.configs import BROKER, TOPIC, Operation, altered, check_broker, find_topic, unsupported_resource
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import error_code, error_message
-from broker.server.kafka.shared import repeated
-from broker.wire.kafka.messages.incremental_alter_configs import (
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.configs import BROKER, TOPIC, Operation, altered, check_broker, find_topic, unsupported_resource
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import error_code, error_message
+from headgate.broker.server.kafka.shared import repeated
+from headgate.broker.wire.kafka.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,

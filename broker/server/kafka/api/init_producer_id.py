@@ -8,11 +8,11 @@ rather than given a producer id whose transactions would not be atomic.
 
 from __future__ import annotations
 
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode, error_code
-from broker.server.kafka.shared import ID_UNKNOWN
-from broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, error_code
+from headgate.broker.server.kafka.shared import ID_UNKNOWN
+from headgate.broker.wire.kafka.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
 async def handle(request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:

@@ -7,11 +7,11 @@ What the versions change: 1 has a rebalance time-out of its own, 4 gives a new m
 
 from __future__ import annotations
 
-from broker.cluster.groups.events import Join, JoinReply
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode, reason_code
-from broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from headgate.broker.cluster.groups.events import Join, JoinReply
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, reason_code
+from headgate.broker.wire.kafka.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 REBALANCE_TIMEOUT_VERSION_MIN = 1
 MEMBER_ID_REQUIRED_VERSION_MIN = 4

@@ -6,11 +6,11 @@ id (KIP-345).
 
 from __future__ import annotations
 
-from broker.cluster.groups.events import Leave, LeaveReply, Leaving
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode, reason_code
-from broker.wire.kafka.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from headgate.broker.cluster.groups.events import Leave, LeaveReply, Leaving
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, reason_code
+from headgate.broker.wire.kafka.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 MEMBERS_VERSION_MIN = 3
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import error_code
-from broker.wire.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import error_code
+from headgate.broker.wire.kafka.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 TYPE = "classic"
 

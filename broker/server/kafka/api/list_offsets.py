@@ -15,11 +15,11 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode, error_code
-from broker.server.kafka.shared import check_leader_epoch, epoch_at, find_doubt, repeated
-from broker.wire.kafka.messages.list_offsets import (
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, error_code
+from headgate.broker.server.kafka.shared import check_leader_epoch, epoch_at, find_doubt, repeated
+from headgate.broker.wire.kafka.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -28,8 +28,8 @@ from broker.wire.kafka.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from broker.engine.partition import PartitionLog
-    from broker.runtime.turns import Turn
+    from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.runtime.turns import Turn
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _VERSION_MIN = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}

@@ -7,8 +7,8 @@ answer for that.
 
 from __future__ import annotations
 
-from broker.server.kafka.context import Context
-from broker.wire.kafka.messages.list_partition_reassignments import (
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.wire.kafka.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )

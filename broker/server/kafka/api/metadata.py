@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.topic_config import is_internal
-from broker.cluster.topics import NewTopic
-from broker.runtime.errors import HeadgateError, InvalidError, Reason
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode, error_code
-from broker.server.kafka.shared import (
+from headgate.broker.cluster.topic_config import is_internal
+from headgate.broker.cluster.topics import NewTopic
+from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, error_code
+from headgate.broker.server.kafka.shared import (
     CLUSTER_OPERATIONS,
     NO_OPERATIONS,
     TOPIC_OPERATIONS,
@@ -27,17 +27,17 @@ from broker.server.kafka.shared import (
     lead_of,
     unknown_topic_code,
 )
-from broker.wire.kafka.messages.metadata import (
+from headgate.broker.wire.kafka.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from broker.wire.kafka.primitives import ZERO_UUID
+from headgate.broker.wire.kafka.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from broker.cluster.manifest import Incarnation, Topic
+    from headgate.broker.cluster.manifest import Incarnation, Topic
 
 ALL_IS_EMPTY_VERSION = 0
 IDS_VERSION_MIN = 12

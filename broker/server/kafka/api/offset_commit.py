@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.cluster.groups.shard import Commit, RowsReply
-from broker.cluster.offsets import Position
-from broker.runtime.errors import Reason
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode, reason_code
-from broker.server.kafka.shared import in_portions, unknown_topic_code
-from broker.wire.kafka.messages.offset_commit import (
+from headgate.broker.cluster.groups.shard import Commit, RowsReply
+from headgate.broker.cluster.offsets import Position
+from headgate.broker.runtime.errors import Reason
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, reason_code
+from headgate.broker.server.kafka.shared import in_portions, unknown_topic_code
+from headgate.broker.wire.kafka.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode, reason_code
-from broker.server.kafka.shared import in_portions
-from broker.wire.kafka.messages.offset_delete import (
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, reason_code
+from headgate.broker.server.kafka.shared import in_portions
+from headgate.broker.wire.kafka.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,

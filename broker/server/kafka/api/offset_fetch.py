@@ -9,12 +9,12 @@ transactions that could be open.
 
 from __future__ import annotations
 
-from broker.log.group_records import OffsetValue
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import error_code
-from broker.server.kafka.shared import ID_UNKNOWN, find_group_doubt
-from broker.wire.kafka.messages.offset_fetch import (
+from headgate.broker.log.group_records import OffsetValue
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import error_code
+from headgate.broker.server.kafka.shared import ID_UNKNOWN, find_group_doubt
+from headgate.broker.wire.kafka.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,

@@ -6,11 +6,11 @@ offset -1, which is not an error.
 
 from __future__ import annotations
 
-from broker.runtime.errors import HeadgateError
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import error_code
-from broker.server.kafka.shared import check_leader_epoch, find_doubt
-from broker.wire.kafka.messages.offset_for_leader_epoch import (
+from headgate.broker.runtime.errors import HeadgateError
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import error_code
+from headgate.broker.server.kafka.shared import check_leader_epoch, find_doubt
+from headgate.broker.wire.kafka.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

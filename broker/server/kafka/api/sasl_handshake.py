@@ -6,9 +6,9 @@ broker for one that cannot be reached.
 
 from __future__ import annotations
 
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode
-from broker.wire.kafka.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode
+from headgate.broker.wire.kafka.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 
 async def handle(request: SaslHandshakeRequest, context: Context) -> SaslHandshakeResponse:

@@ -6,11 +6,11 @@ here, and joining again is what there is to do. More assignments than a group ma
 
 from __future__ import annotations
 
-from broker.cluster.groups.events import Sync, SyncReply
-from broker.runtime.errors import HeadgateError, Reason
-from broker.server.kafka.context import Context
-from broker.server.kafka.errors import ErrorCode, reason_code
-from broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headgate.broker.cluster.groups.events import Sync, SyncReply
+from headgate.broker.runtime.errors import HeadgateError, Reason
+from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.errors import ErrorCode, reason_code
+from headgate.broker.wire.kafka.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 async def handle(request: SyncGroupRequest, context: Context) -> SyncGroupResponse:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from uuid import UUID
 
-from broker.runtime.steps import Steps, finish
-from broker.wire.kafka.primitives import (
+from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     ZERO_UUID,
     Buffer,

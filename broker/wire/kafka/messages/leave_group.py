@@ -6,8 +6,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from broker.runtime.steps import Steps, finish
-from broker.wire.kafka.primitives import (
+from headgate.broker.runtime.steps import Steps, finish
+from headgate.broker.wire.kafka.primitives import (
     PARSE_ERRORS,
     Buffer,
     check_version,

@@ -27,7 +27,7 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aheadgate/v1/ca
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broker.wire.grpc.headgate.v1.capacity_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headgate.broker.wire.grpc.headgate.v1.capacity_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RESERVATION']._serialized_start=43

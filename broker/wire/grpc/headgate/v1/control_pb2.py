@@ -27,7 +27,7 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19headgate/v1/co
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broker.wire.grpc.headgate.v1.control_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headgate.broker.wire.grpc.headgate.v1.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOINREQUEST']._serialized_start=43

@@ -27,7 +27,7 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17headgate/v1/ga
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'broker.wire.grpc.headgate.v1.gates_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headgate.broker.wire.grpc.headgate.v1.gates_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GATEPLACE']._serialized_start=1983

@@ -1,0 +1,55 @@
+"""Headgate: a message queue for floods. This module is the public API; ARCHITECTURE.md says how the parts fit.
+
+The asyncio clients (`Producer`, `Consumer`, `Admin` ...) stand here, the Spark parts in `headgate.spark`, the Dagster parts in
+`headgate.dagster`. A name is imported at its first use: ``import headgate`` loads nothing else, and a broker starts as quickly as
+without this module.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headgate.broker.client import (
+        Admin,
+        Consumer,
+        ConsumerRecord,
+        Control,
+        Delivery,
+        GateAdmin,
+        GroupAdmin,
+        Producer,
+        TopicPartition,
+    )
+    from headgate.broker.runtime.errors import HeadgateError
+
+__version__ = "0.1.0"
+
+_HOMES = {"HeadgateError": "headgate.broker.runtime.errors"}
+"""Module of each public name that is not the client's."""
+
+__all__ = [
+    "Admin",
+    "Consumer",
+    "ConsumerRecord",
+    "Control",
+    "Delivery",
+    "GateAdmin",
+    "GroupAdmin",
+    "HeadgateError",
+    "Producer",
+    "TopicPartition",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name (PEP 562). Raises AttributeError for any other."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES.get(name, "headgate.broker.client")), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
