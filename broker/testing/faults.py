@@ -1,7 +1,8 @@
-"""A store that fails as stores fail, by script or by seed.
+"""A store wrapper that injects faults, by script or by seed.
 
-Between a caller and a healthy store it makes the faults that the contract (store/interface.py) allows, and no others: whoever is
-right on it relies on nothing that S3 or a disk does not keep. With a seeded `random` a run can be repeated exactly.
+The wrapper stands between a caller and a healthy store. It injects only the faults that the contract in store/interface.py
+allows, so code that passes with it relies on nothing that S3 or a disk does not guarantee. With a seeded `random` every run is
+the same.
 """
 
 from __future__ import annotations
@@ -17,28 +18,28 @@ from headgate.broker.store.interface import Appender, AppendFile, Buffer, Object
 from headgate.broker.store.keys import views
 
 LATE_CALLS_MAX = 8
-"""A late operation takes effect before so many others have passed at the latest."""
+"""Upper bound of the operations that take effect before a LATE operation does."""
 
 
 class Fault(StrEnum):
-    """What goes wrong with one call."""
+    """One way in which a call fails."""
 
     REFUSED = "refused"
-    """RetryError, and nothing happened: 503 SlowDown, a refused connection."""
+    """RetryError; the operation did not take effect. Stands for 503 SlowDown or a refused connection."""
     FULL = "full"
-    """RetryError(STORE_FULL), and nothing happened. Writes only."""
+    """RetryError(STORE_FULL); the operation did not take effect. Writes only."""
     AMBIGUOUS = "ambiguous"
-    """It happened, then RetryError: stored, but answered with 500. Writes only."""
+    """RetryError; the operation took effect. Stands for an object that was stored but answered with 500. Writes only."""
     LATE = "late"
-    """RetryError, and it happens later by itself: a request that timed out here and is still under way. Writes only."""
+    """RetryError; the operation takes effect later. Stands for a request that timed out and is still under way. Writes only."""
     LOST_RACE = "lost_race"
     """Another writer created the key a moment ago, with other bytes. `put_if_absent` only."""
     TRUNCATED = "truncated"
-    """RetryError in the middle of an answer. Reads only."""
+    """RetryError in the middle of the answer's bytes. Reads only."""
     DELAYED = "delayed"
-    """It takes a while, then it is as if nothing was."""
+    """The operation is delayed and then succeeds."""
     TORN = "torn"
-    """A part of it is written, then RetryError. Writes of an append file only."""
+    """RetryError; only a part of the bytes was written. Writes of an append file only."""
 
 
 _READS = frozenset({Fault.REFUSED, Fault.TRUNCATED, Fault.DELAYED})
@@ -63,13 +64,13 @@ _T = TypeVar("_T")
 
 
 class FaultStore:
-    """See the module's text.
+    """Wraps a store and injects faults into its calls.
 
     Args:
-        sleep: what DELAYED waits with, seconds.
-        random: decides, with `rates`, what goes wrong where no script says it. None: nothing does.
-        rates: probability of each fault per call, among the operations that can have it.
-        delay_s_max: of DELAYED.
+        sleep: called with the seconds of a DELAYED fault.
+        random: draws a fault, by `rates`, for each call without a scripted one. None: only scripted faults occur.
+        rates: probability of each fault per call, among the faults that the operation can have.
+        delay_s_max: longest delay of a DELAYED fault, seconds.
     """
 
     def __init__(
@@ -88,19 +89,19 @@ class FaultStore:
         self._delay_s_max = delay_s_max
         self._script: dict[str, deque[Fault | None]] = {operation: deque() for operation in POSSIBLE}
         self._late: list[tuple[int, Callable[[], Awaitable[object]]]] = []
-        """(calls still to pass, what then happens)"""
+        """(calls that still have to pass, the late operation)"""
         self._appender = _FaultAppender(self, store.appender) if store.appender is not None else None
         self.injected: Counter[Fault] = Counter()
-        """How often each fault was made; a test that counts on one looks here."""
+        """How many faults of each kind were injected. A test that relies on a fault checks this count."""
 
     def script(self, operation: str, *faults: Fault | None) -> None:
-        """What happens to the next calls of an operation, one after the other; None lets a call pass."""
+        """Script the faults of the next calls of an operation, one per call; None lets a call pass."""
         for fault in faults:
             assert fault is None or fault in POSSIBLE[operation], f"{operation} cannot be {fault}"
         self._script[operation].extend(faults)
 
     async def land(self) -> None:
-        """Let everything LATE happen now."""
+        """Let all LATE operations take effect now."""
         late, self._late = self._late, []
         for _, call in late:
             await call()
@@ -111,7 +112,7 @@ class FaultStore:
         if self._script[operation]:
             fault = self._script[operation].popleft()
         elif self._random is not None:
-            # In the order of the enumeration, not of the mapping: the seed alone decides.
+            # Iterates in the order of the enumeration, not of the mapping, so that the seed alone decides.
             for candidate in Fault:
                 rate = self._rates.get(candidate, 0.0)
                 if rate and candidate in POSSIBLE[operation] and self._random.random() < rate:
@@ -221,7 +222,7 @@ class _FaultAppendFile:
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         fault = self._owner.next_fault("appender.write")
         if fault is Fault.TORN:
-            # A view of a single buffer, not a copy: O_DIRECT wants it where it is.
+            # Passes a view of a single buffer and copies nothing: O_DIRECT needs the buffer's aligned address.
             data = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
             half = len(data) // 2
             self._file.write(position, [data[: half - half % self.alignment_bytes]])

@@ -1,8 +1,8 @@
 """Run seeds of the simulated cluster: ``python -m headgate.broker.testing.simulate --seed 17`` or ``--seeds 0-9999``.
 
-One seed is one life of a cluster: brokers, clients, a store and a network in virtual time, with faults that the seed chose. It
-ends with a judgement: what clients were told against what a fresh broker has. The same seed gives the same life, to the last event.
-A seed that fails is printed with the command that runs it again and shows its story.
+One seed is one life of a cluster: brokers, clients, a store and a network in virtual time, with faults that the seed chose. At
+the end the checkers compare the answers that clients got with the records of a fresh broker. The same seed gives the same life,
+to the last event. A seed that fails is printed with the command that replays it and shows its events.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--bug", default="", help="plant a bug (canaries.py) that the seeds are to find")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Sets of strings have an order of their own in every process otherwise.
+        # Without a fixed PYTHONHASHSEED each process iterates sets of strings in another order.
         os.execve(
             sys.executable,
             [sys.executable, "-m", "headgate.broker.testing.simulate", *sys.argv[1:]],

@@ -1,4 +1,4 @@
-"""Bugs that can be planted on purpose: the proof that the checkers can fail."""
+"""Bugs that can be planted on purpose: a checker must find each one, which proves that the checkers can fail."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from msgspec.structs import replace
 
 
 def _no_fence_check() -> Mapping[str, object]:
-    """A broker on a directory does not look for its fence between write and ack."""
+    """A broker on a directory does not check its fence between write and ack."""
     return {"headgate.broker.engine.wal_group.GroupWriter._check_fence": lambda self: None}
 
 
 def _ack_before_durable() -> Mapping[str, object]:
-    """Producers are told at once, not when their records are durable."""
+    """The broker acks producers at once, before their records are durable."""
     return {"headgate.broker.engine.engine.Engine.on_acked": lambda self, callback: callback(None)}
 
 
 def _no_sequences() -> Mapping[str, object]:
-    """A retry is appended once more."""
+    """The broker appends a retried batch a second time."""
     return {"headgate.broker.log.producers.ProducerState.check": lambda self, *batch: None}
 
 
 def _no_replay() -> Mapping[str, object]:
-    """A failover forgets what producers sent since the last checkpoint."""
+    """A failover loses the producer state since the last checkpoint."""
     return {"headgate.broker.engine.recovery._replay_producers": lambda frames, producers: None}
 
 
 def _seal_half() -> Mapping[str, object]:
-    """A broker that ends seals itself, but not the segment that it was given a moment ago."""
+    """A broker that ends seals itself, but not the segment that it received a moment before."""
     return {"headgate.broker.engine.catalog.check_together": lambda manifest, edits: None}
 
 
 def _lead_after_seal() -> Mapping[str, object]:
-    """A broker that has sealed itself and is still connected is given segments."""
+    """The leader gives segments to a broker that has sealed itself and is still connected."""
     from headgate.broker.control.leader import Leader
 
     def loads(self: Leader) -> object:
@@ -43,14 +43,15 @@ def _lead_after_seal() -> Mapping[str, object]:
 
 
 def _half_resigned() -> Mapping[str, object]:
-    """A broker that hands segments over stops half-way where the stream to the leader ends: nobody can write to them any more."""
+    """A broker that hands segments over stops half-way when the stream to the leader ends: no broker can write to them
+    afterwards."""
     from headgate.broker.engine.engine import Engine
 
     return {"headgate.broker.engine.engine.Engine.resign": lambda self, segment_ids: Engine._resign(self, set(segment_ids))}
 
 
 def _no_expiry() -> Mapping[str, object]:
-    """A reservation that nobody renews goes on."""
+    """A reservation that is not renewed never expires."""
     from headgate.broker.cluster.capacity import OpenReservation
     from headgate.broker.control.capacity import TermCapacity
 
@@ -64,7 +65,7 @@ def _no_expiry() -> Mapping[str, object]:
 
 
 def _half_a_gate() -> Mapping[str, object]:
-    """A gate is filled in its first partitions only."""
+    """The leader fills only the first partitions of a gate."""
     from headgate.broker.cluster import manifest
 
     apply = manifest.Manifest.apply
@@ -81,7 +82,7 @@ def _readers_pass_gates() -> Mapping[str, object]:
 
 
 def _deaf_recovery() -> Mapping[str, object]:
-    """A recovery does not hear the lost broker's follower."""
+    """A recovery does not ask the lost broker's follower for its copies."""
 
     async def nothing(self: object, lead: object) -> list[object]:
         return []
@@ -90,7 +91,7 @@ def _deaf_recovery() -> Mapping[str, object]:
 
 
 def _loyal_follower() -> Mapping[str, object]:
-    """A follower goes on taking copies after it gave those that it had away."""
+    """A follower still accepts copies after it has handed over those that it had."""
     from headgate.broker.engine.replicas import Replicas
 
     def surrender(self: Replicas, lead: str, stream: int) -> list[object]:
@@ -101,7 +102,7 @@ def _loyal_follower() -> Mapping[str, object]:
 
 
 def _fixed_timeout() -> Mapping[str, object]:
-    """The leader judges silence by a time-out that nothing stretches, takes the end of a stream for death, and knows no pauses."""
+    """The leader judges silence by a timeout that nothing extends, takes the end of a stream for a death, and ignores pauses."""
     from headgate.broker.cluster.liveness import Detector
 
     left = Detector.left
@@ -121,7 +122,7 @@ def _fixed_timeout() -> Mapping[str, object]:
 
 
 def _jumping(age: str) -> Mapping[str, object]:
-    """Ages of one kind are measured by the system clock, with its jumps."""
+    """The broker measures ages of one kind by the system clock, including its jumps."""
     from headgate.broker.engine.engine import Engine
     from headgate.broker.testing.simulation import scenario
 
@@ -134,7 +135,7 @@ def _jumping(age: str) -> Mapping[str, object]:
 
 
 def _jumping_appends() -> Mapping[str, object]:
-    """Records get the time of the system clock, with its jumps, and are judged by it."""
+    """The broker stamps and judges records by the system clock, including its jumps."""
     return {
         "headgate.broker.runtime.clock.SteadyClock.now_ms": lambda self: self.system_ms(),
         "headgate.broker.runtime.clock.SteadyClock.doubt": None,
@@ -142,14 +143,14 @@ def _jumping_appends() -> Mapping[str, object]:
 
 
 def _no_downtime() -> Mapping[str, object]:
-    """A broker that starts believes its clock, whatever the store says of the time before."""
+    """A broker that starts trusts its clock and ignores the latest time in the store."""
     from headgate.broker.cluster.downtime import Beginning
 
     return {"headgate.broker.cluster.downtime.begin": lambda *times: Beginning(None, [])}
 
 
 def _no_proof() -> Mapping[str, object]:
-    """A broker answers from memory whether it can prove that it still leads or not."""
+    """A broker answers from memory, even if it cannot prove that it still leads."""
 
     async def confirm(self: object) -> None: ...
 

@@ -1,4 +1,5 @@
-"""Clients of a simulated cluster: idempotent producers that send again, consumers, and people who change topics and segments."""
+"""Clients of a simulated cluster: idempotent producers that retry, consumers, and administrators that change topics and
+segments."""
 
 from __future__ import annotations
 
@@ -31,17 +32,18 @@ PAUSE_S = 0.1
 READ_PAUSE_S = 0.25
 DOUBT_PAUSE_S = 0.5
 STOPPED_S = 30.0
-"""How long the answer of a stopped broker is waited for: what was asked while others took over from it is what matters."""
+"""Longest wait for a stopped broker's answer, seconds. It is long, because the test needs answers to questions that were asked
+while other brokers took over."""
 REFUSED_MAX = 200
-"""Answers in a row that are no reason to try again, before a client says that it is stuck."""
+"""Consecutive refusals, none of which asks for a retry, before the client fails the run."""
 
 
 class GoneError(Exception):
-    """The other side does not answer, or is not there."""
+    """The broker does not answer, or does not run."""
 
 
 class Connection:
-    """One client's connection to one address. Messages keep their order; after `close` late answers are not heard any more."""
+    """One client's connection to one address. Messages keep their order; answers that arrive after `close` are dropped."""
 
     def __init__(self, network: Network, brokers: dict[str, Broker], address: str) -> None:
         self._network = network
@@ -69,7 +71,7 @@ class Connection:
                 future.exception()
 
     def request(self, method: str, *args: Any) -> asyncio.Future[Any]:
-        """Ask; the future has the answer, or a HeadgateError or GoneError."""
+        """Send a request; the future gets the answer, a HeadgateError or a GoneError."""
         network = self._network
         answer: asyncio.Future[Any] = network.loop.create_future()
         if self.closed:
@@ -101,7 +103,7 @@ class Connection:
         return answer
 
     async def ask(self, method: str, *args: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """`request`, with a time-out."""
+        """Send a request and await its answer, with a timeout."""
         future = self.request(method, *args)
         try:
             async with asyncio.timeout(timeout_s):
@@ -111,7 +113,7 @@ class Connection:
 
 
 class World:
-    """What all clients share."""
+    """State that all clients share."""
 
     def __init__(
         self,
@@ -132,10 +134,11 @@ class World:
         self.fail = fail
         self.values = itertools.count()
         self.writing = True
-        """Producers go on making new records."""
+        """True while producers make new records."""
         self.reading = True
         self.judges_ends = True
-        """Acked records are below the high watermark at once: not those that only a follower has yet (`ack=replicated`)."""
+        """True if acked records are below the high watermark at once. With `ack=replicated` an acked record may be only on a
+        follower yet."""
         self.writers: list[Writer] = []
         self.readers: list[Reader] = []
 
@@ -149,7 +152,7 @@ class World:
         return self.loop.create_task(guarded(), name=name)
 
     async def ask_any(self, method: str, *args: Any) -> Any:
-        """Ask any broker, until one answers. Raises InvalidError."""
+        """Ask random brokers until one answers. Raises InvalidError."""
         while True:
             addresses = sorted(self.brokers)
             if not addresses:
@@ -166,7 +169,7 @@ class World:
                 connection.close()
 
     async def ask_one(self, address: str, method: str, *args: Any, lost: Any = None, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """Ask one broker once. None where it refuses, `lost` where no answer comes."""
+        """Ask one broker once. Returns None if it refuses, `lost` if it does not answer."""
         connection = Connection(self.network, self.brokers, address)
         try:
             return await connection.ask(method, *args, timeout_s=timeout_s)
@@ -178,7 +181,7 @@ class World:
             connection.close()
 
     async def leader_of(self, name: str, topic_id: bytes, partition: int) -> str | None:
-        """The address of a partition's leader as some broker knows it; None where nobody is known."""
+        """The address of a partition's leader as one broker reports it; None if that broker knows no leader."""
         rows = await self.ask_any("metadata")
         row = rows.get(name)
         if row is None or row[0] != topic_id or partition >= len(row[1]):
@@ -211,7 +214,7 @@ class Writer:
 
     @property
     def idle(self) -> bool:
-        """Whether it was told of everything."""
+        """True if the broker has acked every record."""
         return self.over or not self._untold
 
     def _make(self) -> None:
@@ -232,7 +235,7 @@ class Writer:
         self._new.set()
 
     async def make(self) -> None:
-        """Go on making batches while there is room."""
+        """Make new batches while there is room in the buffer."""
         world = self._world
         while world.writing and not self.over:
             if len(self._untold) < IN_FLIGHT_MAX:
@@ -261,7 +264,7 @@ class Writer:
             await asyncio.sleep(world.random.random() * PAUSE_S)
 
     async def _session(self, connection: Connection) -> None:
-        """Send everything in order, and go on as long as the leader acks."""
+        """Send all batches in order, and continue as long as the leader acks."""
         world = self._world
         flying: deque[tuple[tuple[int, list[bytes], bytes], asyncio.Future[Any]]] = deque()
         while not self.over:
@@ -298,7 +301,7 @@ class Writer:
             self._refused = 0
             return
         if isinstance(error, InvalidError) and error.reason in (Reason.UNKNOWN_TOPIC, Reason.UNKNOWN_TOPIC_ID):
-            return  # deleted, or not known at this broker yet
+            return  # the topic was deleted, or this broker does not know it yet
         if isinstance(error, InvalidError) and error.reason is Reason.INVALID_TIMESTAMP:
             raise Violation("writes go on", f"a producer whose clock is right is refused: {error.message}")
         if not isinstance(error, InvalidError) or error.reason not in (Reason.OUT_OF_ORDER_SEQUENCE, Reason.UNKNOWN_PRODUCER_ID):
@@ -350,7 +353,7 @@ class Reader:
         topic_id, partition = self._key
         if self._epoch >= 0:
             epoch, end = await connection.ask("epoch_end", topic_id, partition, self._epoch)
-            # (-1: this broker is behind, its epoch is older than what was read.)
+            # (-1: this broker is behind; its epoch is older than the records that were read.)
             if epoch == self._epoch and end < self.position:
                 raise Violation(
                     "one record per offset",
@@ -387,7 +390,8 @@ class Reader:
 
 
 def records_of(data: bytes) -> list[tuple[int, int, bytes | None]]:
-    """(leader epoch, offset, value) of all records in some batches; None: nothing is there or will be, up to this offset."""
+    """(leader epoch, offset, value) of all records in some batches. None stands for an offset range that has no records and gets
+    none."""
     found: list[tuple[int, int, bytes | None]] = []
     at = 0
     while at < len(data):
@@ -402,13 +406,14 @@ def records_of(data: bytes) -> list[tuple[int, int, bytes | None]]:
 
 
 class Doubter:
-    """Asks all brokers the same again and again: those that have lost a lead without knowing, too, and those that are stopped.
+    """Asks every broker the same question repeatedly, including stopped brokers and brokers that have lost a lead without
+    noticing.
 
     Args:
         question: the broker's method and its arguments.
-        about: for people.
-        known: what was acked up to now: the answer must not be older.
-        over: whether there is nothing to ask any more.
+        about: label of the question in messages.
+        known: the end or position that was acked up to now: the answer must not be older.
+        over: returns True when the question makes no sense any more.
     """
 
     def __init__(
@@ -440,8 +445,8 @@ class Doubter:
 class Member:
     """Commits positions of a group, one after the other.
 
-    A commit that was not answered may come true later, and would then be an older position behind a newer one: the clients' own
-    matter. So another group is taken then.
+    A commit without an answer may take effect later and put an older position behind a newer one. Kafka leaves this to the
+    client, so it is no violation. The committer switches to a new group after such a commit.
     """
 
     def __init__(self, world: World) -> None:
@@ -450,7 +455,7 @@ class Member:
 
     @property
     def group(self) -> str:
-        """The one that is committed to now."""
+        """The group that gets the commits now."""
         return f"group-{self._groups}"
 
     async def run(self) -> None:
@@ -472,7 +477,7 @@ class Member:
 
 
 class Operator:
-    """A person who splits, merges, moves, creates, grows and deletes."""
+    """An administrator that splits, merges, moves, creates, grows and deletes."""
 
     def __init__(self, world: World, pause_s: float, writer_pauses_s: tuple[float, ...]) -> None:
         self._world = world
@@ -503,7 +508,7 @@ class Operator:
                 elif what == "records":
                     await self._delete_records()
             except InvalidError:
-                pass  # what was asked for does not fit (any more)
+                pass  # the request does not fit the cluster's state (any more)
 
     async def create(self, name: str, partitions: int, writers: int = 1) -> None:
         """Create a topic, and writers and readers for it."""
@@ -513,7 +518,7 @@ class Operator:
         except InvalidError as error:
             if error.reason is not Reason.TOPIC_EXISTS:
                 raise
-            # Of an attempt whose answer was lost.
+            # An earlier attempt created it, and its answer was lost.
             while True:
                 rows = await world.ask_any("metadata")
                 if name in rows:
@@ -547,7 +552,7 @@ class Operator:
                     connection.close()
 
     async def _reshard(self) -> None:
-        """By the leader's own service, as `headgate segment` does."""
+        """Send the request to the leader's `Control` service, as `headgate segment` does."""
         world, random = self._world, self._world.random
         for broker in [world.brokers[key] for key in sorted(world.brokers)]:
             if not broker.alive or not broker.serving or broker.cluster.leader is None:
@@ -571,7 +576,7 @@ class Operator:
 
 
 class Planner:
-    """Someone who expects a flood: reserves brokers, renews the reservation some times, and dies without a goodbye."""
+    """A flood job: reserves brokers, renews the reservation several times, and ends without releasing it."""
 
     def __init__(self, world: World, brokers: int) -> None:
         self._world = world
@@ -590,10 +595,10 @@ class Planner:
             try:
                 await self._ask(0, ttl_ms)
             except InvalidError:
-                return  # it came too late
+                return  # the renewal came after the reservation had expired
 
     async def _ask(self, brokers: int, ttl_ms: int) -> None:
-        """Ask everybody until the leader is found. Raises InvalidError."""
+        """Ask every broker until the leader answers. Raises InvalidError."""
         world = self._world
         while world.writing:
             for address in sorted(world.brokers):
@@ -610,7 +615,7 @@ class Planner:
 
 
 class Historian:
-    """Someone who brings history: opens gates, uploads files, fills; gives up or dies half-way now and then."""
+    """A history job: opens gates, uploads files and fills; sometimes it gives up or dies half-way."""
 
     def __init__(self, world: World, put: Callable[[str, bytes], None]) -> None:
         self._world = world
@@ -652,7 +657,7 @@ class Historian:
             world.trace("historian", "filled", gate_id, filled.rows)
 
     def _upload(self, topic_id: bytes, gate_id: str, window: GateWindow) -> list[ParquetExtent]:
-        """The files of one partition, perhaps with fewer rows than there is room for."""
+        """The files of one partition, sometimes with fewer rows than the window has room for."""
         import pyarrow as pa
 
         from headgate.broker.log.parquet import write_extent_file
@@ -691,7 +696,7 @@ class Historian:
         ]
 
     async def _ask(self, *args: Any) -> Any:
-        """Ask everybody until the leader is found. Raises InvalidError."""
+        """Ask every broker until the leader answers. Raises InvalidError."""
         world = self._world
         while True:
             for address in sorted(world.brokers):
@@ -707,7 +712,7 @@ class Historian:
 
 
 async def add_writer(world: World, name: str, topic_id: bytes, partition: int, pause_s: float) -> None:
-    """A new producer of one partition, with an id that some broker gave."""
+    """A new producer of one partition, with an id from a broker."""
     producer_id = await world.ask_any("allocate")
     writer = Writer(world, name, topic_id, partition, producer_id, pause_s)
     world.writers.append(writer)

@@ -8,12 +8,12 @@ from headgate.broker.runtime.clock import Clock
 from headgate.broker.testing.simulation.loop import VirtualLoop
 
 START_MS = 1_700_000_000_000
-"""The true time when the loop's is 0."""
+"""The true time at loop time 0."""
 
 
 @dataclass(slots=True)
 class WallClock:
-    """The wall clock of one machine, for all runs of its broker. `wrong_ms`: how far it is ahead of the true time."""
+    """The wall clock of one machine; it outlives the runs of its broker. `wrong_ms`: milliseconds ahead of the true time."""
 
     wrong_ms: int = 0
 

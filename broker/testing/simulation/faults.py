@@ -1,5 +1,5 @@
-"""What goes wrong, by the seed: processes that die, stop and go on, or run late; networks that are cut, a store that fails,
-clocks that jump."""
+"""Faults that the seed chooses: processes that die, stop, resume or run late; networks that are cut; a store that fails; clocks
+that jump."""
 
 from __future__ import annotations
 
@@ -20,40 +20,41 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 JUMPS_MS = (2 * DAY_MS, 30 * DAY_MS, -30 * DAY_MS, HOUR_MS, -HOUR_MS, 5_000, -5_000)
 QUIET_S = 8.0
-"""After a fault, where only one may happen at a time: the failover is done, and whoever leads has a follower again."""
+"""Pause after a fault in seeds with one fault at a time, seconds. By then the failover is done and the leader has a follower
+again."""
 
 
 STARVED_RATE = 0.15
-"""Share of the seeds in which machines are starved and nothing else is wrong."""
+"""Share of the seeds in which processes are starved of CPU time and no other fault occurs."""
 STARVED_TURN_S = 0.02
-"""Longest time for which a starved process runs between two pauses."""
+"""Longest time for which a starved process runs between two pauses, seconds."""
 STARVED_PAUSES = (0.5, 1.0, 1.0, 2.5)
-"""Longest pause of a starved process, in parts of the longest one that is no hang."""
+"""Longest pause of a starved process, as a multiple of the longest pause that does not count as a hang."""
 REPORTS_S = 0.6
-"""A broker's last report is this old at most when it is paused."""
+"""Upper bound of the age of a broker's last report when its pause begins, seconds."""
 REMEMBERED_S = 10.0
-"""A pause is over for this long before it counts no more."""
+"""Time after a pause during which the leader may still replace the broker because of it, seconds."""
 
 
 class Replacements:
-    """Which living brokers may be replaced where machines are starved and nothing else is wrong.
+    """Decides whether the leader may replace a living broker, in seeds where processes are starved and no other fault occurs.
 
-    One that was paused for so long that its silence was the member timeout cannot be told from one that hangs: it may be replaced,
-    one at a time. No other may.
+    The leader cannot distinguish a hanging broker from one whose pause kept it silent for the member timeout. It may replace
+    such brokers, one at a time. It may replace no other living broker.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self.timeout_s = scenario.member_timeout_ms / 1000
         self.pause_s_max = self.timeout_s - REPORTS_S
-        """Of a broker that may not be replaced."""
+        """Longest pause of a broker that may not be replaced, seconds."""
         self._hung_until_s: dict[Process, float] = {}
         self._leader = ""
         self._last: tuple[str, float] = ("", float("-inf"))
-        """The leader, and when it replaced a living broker."""
+        """The leader that replaced a living broker last, and the time at which it did."""
 
     def pauses(self, process: Process, seconds: float) -> None:
-        """A process is paused from now on."""
+        """Note that a process is paused from now on, for some seconds."""
         if seconds > self.pause_s_max:
             self._hung_until_s[process] = self._scenario.loop.time() + seconds + REMEMBERED_S
 
@@ -61,7 +62,7 @@ class Replacements:
         self._leader = incarnation_id
 
     def replaced(self, broker: Broker) -> None:
-        """A broker that lives, and was not told to end, is over. Raises Violation."""
+        """Check a broker that ended although it lived and was not told to end. Raises Violation."""
         now_s = self._scenario.loop.time()
         if now_s > self._hung_until_s.get(broker.process, float("-inf")):
             raise Violation("starved brokers stay", f"{broker.name} was replaced, and did nothing but run late")
@@ -72,20 +73,20 @@ class Replacements:
 
 
 class Nemesis:
-    """See the module's text."""
+    """Injects faults into a running scenario, as the seed chooses."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self.over = False
         self.made = 0
         self.only_starves = not scenario.jumps and scenario.random.random() < STARVED_RATE
-        """Nothing happens but that processes run late, die or are drained (`Replacements`)."""
+        """Only starve, kill and drain processes (`Replacements`)."""
         self.replacements = Replacements(scenario)
         self._lengths_s: tuple[float, ...] = (1.0,)
         self._undo: list[Callable[[], None]] = []
 
     async def run(self, rounds: int, lengths_s: tuple[float, ...]) -> None:
-        """That many faults. `lengths_s`: how long they last, about."""
+        """Inject `count` faults. `lengths_s`: their approximate durations."""
         random = self._scenario.random
         self._lengths_s = lengths_s
         await asyncio.sleep(random.random() * 1.5)
@@ -98,7 +99,7 @@ class Nemesis:
         self.over = True
 
     def heal(self) -> None:
-        """Everything that is cut, stopped or slow ends."""
+        """End every cut, stop and slowdown."""
         scenario = self._scenario
         for undo in self._undo:
             undo()
@@ -111,7 +112,7 @@ class Nemesis:
                 scenario.loop.resume(broker.process)
 
     def _victim(self) -> Broker | None:
-        """A broker; the leader more often than others."""
+        """A random broker; the leader is chosen more often than others."""
         scenario = self._scenario
         alive = scenario.fleet.alive()
         leaders = [broker for broker in alive if broker.serving and broker.cluster.leader is not None]
@@ -173,7 +174,7 @@ class Nemesis:
             await self._hurt(kind, victim, seconds)
 
     async def _starved_round(self, victim: Broker | None) -> None:
-        """Processes run late, and one of them may end meanwhile."""
+        """Starve processes; one of them may be killed or drained meanwhile."""
         random = self._scenario.random
         seconds = 3 * random.choice(self._lengths_s) * (0.5 + random.random())
         self._scenario.trace("nemesis", "only starves", round(seconds, 3))
@@ -195,7 +196,7 @@ class Nemesis:
         await asyncio.gather(*(self._starve_one(address, pause_s, scenario.loop.time() + seconds) for address in starved))
 
     async def _starve_one(self, address: str, pause_s: float, until_s: float) -> None:
-        """The process at an address, whichever runs there."""
+        """The process that runs at an address now."""
         scenario, random = self._scenario, self._scenario.random
         while scenario.loop.time() < until_s:
             process = scenario.fleet.brokers[address].process
@@ -245,7 +246,8 @@ class Nemesis:
                     network.reset(place, other)
 
     async def _after_jump(self, victim: Broker, seconds: float) -> None:
-        """What makes a jump matter: a broker that starts with the wrong clock, or retries of what was acked before the jump."""
+        """Make a clock jump matter: a broker starts with the wrong clock, or producers retry batches that were acked before the
+        jump."""
         scenario, random = self._scenario, self._scenario.random
         what = random.choices(("nothing", "kill", "kill_all", "cut_clients"), (3, 3, 0 if scenario.replicated else 1, 3))[0]
         if what == "kill":
@@ -256,7 +258,9 @@ class Nemesis:
         elif what == "cut_clients":
             scenario.network.cut(victim.door.place, CLIENTS, both=False)
             await asyncio.sleep(max(seconds, 1.0))
-            scenario.network.reset(victim.door.place, CLIENTS)  # first: what was held back is lost with its connection
+            scenario.network.reset(
+                victim.door.place, CLIENTS
+            )  # reset first: messages that were held back are lost with their connection
             scenario.network.heal()
 
     def _kill(self, broker: Broker) -> None:

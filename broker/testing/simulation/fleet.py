@@ -1,4 +1,4 @@
-"""What starts brokers, starts again those that ended, and drains those that are too many."""
+"""Starts brokers, restarts brokers that ended, and drains surplus brokers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from headgate.broker.testing.simulation.scenario import Scenario
 
 EXTRA_MAX = 2
-"""How many more brokers a reservation may ask for."""
+"""Most brokers that reservations can add to the base count."""
 LOOK_S = 0.5
 SKEWS_MS = (0, 0, 0, -5_000, 5_000)
-"""How far the wall clock of a machine may be off from the beginning."""
+"""Initial errors of a machine's wall clock, milliseconds."""
 PATIENCE_S = 30.0
-"""A broker that takes longer to go is killed."""
+"""Longest time that a drained broker may take to end, seconds. It is killed then."""
 
 
 class Fleet:
-    """All brokers of a run: what `headgate up` does, with the same decisions (`cluster/fleet.py`).
+    """All brokers of a run. Stands for `headgate up` and makes the same decisions (`cluster/fleet.py`).
 
     Args:
-        count: how many there always are.
+        count: number of brokers without reservations.
     """
 
     def __init__(self, scenario: Scenario, settings: Settings, count: int) -> None:
@@ -42,38 +42,38 @@ class Fleet:
         self._settings = dataclasses.replace(settings, capacity_brokers_min=count, capacity_brokers_max=count + EXTRA_MAX)
         self._plan = Plan(count, count + EXTRA_MAX)
         self._walls: dict[int, WallClock] = {}
-        """By broker: the wall clock of its machine, which outlives the broker's process."""
+        """By broker: the wall clock of its machine. It outlives the broker's process."""
         self._runs = 0
         self.count = count
         self.brokers: dict[str, Broker] = {}
-        """The newest at each address."""
+        """By address: the newest broker process."""
         self.peace = False
-        """No more faults: a broker that ends with an error has no excuse."""
+        """True when faults are over: from then on a broker that ends with an error is a violation."""
         self.closing = False
-        """Nobody is started again."""
+        """True at the end of the run: the fleet starts no broker any more."""
         self.ends: dict[str, dict[Partition, int]] = {}
-        """By incarnation: where its sealed segments end, as the journal says."""
+        """By incarnation: the end offsets of its sealed segments, from the journal."""
         self._segments: dict[int, SegmentInfo] = {}
         self._starting: dict[int, Any] = {}
-        """By slot: the timer of a start."""
+        """By slot: the timer of the next start."""
         self._drained: set[Broker] = set()
-        """Told to go in peace."""
+        """Brokers that were told to end after the faults were over."""
 
     def start(self) -> None:
         self._decide()
         self._scenario.world.spawn(self._follow(), "fleet")
 
     def alive(self) -> list[Broker]:
-        """In the order of their addresses."""
+        """The living brokers, in the order of their addresses."""
         return [self.brokers[key] for key in sorted(self.brokers) if self.brokers[key].alive]
 
     @property
     def at_rest(self) -> bool:
-        """As many run as there always are, and no more are asked for."""
+        """True if exactly the base count of brokers runs, and no more are wanted."""
         return self._plan.wanted == len(self._plan.slots) == self.count and len(self._plan.serving) == self.count
 
     def begin(self, number: int) -> Broker:
-        """A new run of a broker. Its machine and ports are those of the run before."""
+        """Start a new run of a broker, on the same machine and ports as the run before."""
         scenario = self._scenario
         self._runs += 1
         address = f"host{number}:{9000 + number}"
@@ -101,7 +101,7 @@ class Fleet:
 
     def gone(self, broker: Broker) -> None:
         """A broker's process has ended, by itself or by a signal."""
-        # (One that was replaced for what happened before the peace has nothing to hand over any more.)
+        # (A broker that was replaced because of an earlier fault has nothing left to hand over.)
         if broker in self._drained and not isinstance(broker.exit_error, FencedError | None):
             self._scenario.fail(Violation("capacity ends", f"{broker.name} was drained in peace and failed: {broker.exit_error!r}"))
         if self.brokers.get(broker.address) is broker and broker.slot in self._plan.slots:
@@ -152,7 +152,7 @@ class Fleet:
             self.gone(broker)
 
     async def _follow(self) -> None:
-        """Ask the cluster how many brokers there are to be."""
+        """Ask the cluster for the wanted number of brokers."""
         world = self._scenario.world
         while not self.closing:
             await asyncio.sleep(LOOK_S)
@@ -170,17 +170,17 @@ class Fleet:
                 self._decide()
                 break
 
-    # -- what the journal says
+    # -- edits of the journal
 
     def incarnation(self, incarnation_id: str) -> Broker | None:
-        """The newest run at its address; None where it is another one."""
+        """The broker of this incarnation, if it is the newest at its address; else None."""
         return next((one for one in self.brokers.values() if one.incarnation_id == incarnation_id), None)
 
     def opened(self, edit: OpenSegment) -> None:
         self._segments[edit.segment.id] = edit.segment
 
     def sealed(self, edit: SealSegment) -> None:
-        """Note where a segment ends."""
+        """Note the end offsets of a segment."""
         segment = self._segments.get(edit.segment_id)
         if segment is not None:
             ends = self.ends.setdefault(segment.incarnation_id, {})

@@ -1,10 +1,18 @@
-"""What clients were told, and the checkers that judge it. Named after the invariants of the design; they know no brokers.
+"""Records the answers that clients got, and checks them. The checkers carry the names of the design's invariants.
 
-1. an acked record is never lost; 2. one offset has one record for ever, and offsets never go back; 3. per partition, order is send
-order; 4. an idempotent producer's retry never duplicates; 5. a broker that was fenced never acks again; 6. a gate is filled wholly
-or not at all; 7. who reads from the beginning has history, then live. (9, capacity ends: `scenario.py`, `fleet.py`.) And
-whatever a broker's clock says, no record is removed before its retention time has passed, and no producer is refused for its time.
-Answers about the end of a log, and about a group's position, leave out nothing that was acked before they were asked.
+The checkers know nothing of brokers. They check these invariants:
+
+1. An acked record is never lost.
+2. One offset has one record for ever, and offsets never go back.
+3. Per partition, records stand in the order of sending.
+4. A retry of an idempotent producer never duplicates a record.
+5. A fenced broker never acks again.
+6. A gate is filled completely or not at all.
+7. A reader from the beginning gets history first, then live records.
+
+`scenario.py` and `fleet.py` check invariant 9 (capacity ends). Two more rules hold whatever a broker's clock says: retention
+removes no record before its retention time has passed, and no producer is refused because of its timestamps. An answer about the
+end of a log, or about a group's position, covers everything that was acked before the question.
 """
 
 from __future__ import annotations
@@ -26,41 +34,41 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class Ledger:
-    """Filled while the simulation runs."""
+    """All answers of one run; filled while the simulation runs."""
 
     sent: dict[Partition, dict[int, list[bytes]]] = field(default_factory=dict)
-    """By partition and producer: values in the order in which they were sent first."""
+    """By partition and producer: values in the order of their first send."""
     acked: dict[Partition, dict[int, bytes]] = field(default_factory=dict)
-    """What producers were told: the value at an offset."""
+    """By partition: the value at each offset that a producer's ack named."""
     seen: dict[Partition, dict[int, bytes]] = field(default_factory=dict)
-    """What anybody was told stands at an offset."""
+    """By partition: the value at each offset, from every answer of any kind."""
     starts: dict[Partition, int] = field(default_factory=dict)
-    """Records below may be gone: somebody asked for it."""
+    """By partition: records below this offset may be gone, because a client asked to delete them."""
     history: dict[Partition, dict[int, tuple[str, bytes]]] = field(default_factory=dict)
-    """What gates are filled with, if they are: (gate, value) at an offset."""
+    """By partition: (gate, value) at each offset of a gate's window. It holds only if the gate is filled."""
     filled: set[tuple[bytes, str]] = field(default_factory=set)
-    """Gates (topic id, gate) that are filled, as the journal says."""
+    """Gates (topic id, gate) that are filled, from the journal."""
     told_filled: set[tuple[bytes, str]] = field(default_factory=set)
-    """Gates of which somebody was told so."""
+    """Gates that an answer reported as filled."""
     windows: bool = False
-    """Somebody asked for gates: offsets may have gaps, for windows that were held and came to nothing."""
+    """True if a client opened a gate: offsets may have gaps, because a window that was reserved may stay unfilled."""
     skipped: list[tuple[Partition, int, int]] = field(default_factory=list)
-    """What readers from the beginning went past: (partition, first, end)."""
+    """Offset ranges that readers from the beginning skipped: (partition, first, end)."""
     deleted: set[bytes] = field(default_factory=set)
-    """Topics that somebody asked to delete."""
+    """Topics that a client asked to delete."""
     sealed_ends: dict[str, dict[Partition, int]] = field(default_factory=dict)
-    """By incarnation that is over: behind the last record that it may ever have acked."""
+    """By ended incarnation: per partition, the end offset of all records that it can have acked."""
 
     ends: dict[Partition, int] = field(default_factory=dict)
-    """Behind the last record that a producer was told of."""
+    """By partition: the end offset of the records that were acked to a producer."""
     positions: dict[str, int] = field(default_factory=dict)
-    """By group: the last position whose commit was acked; no commit before it can come late."""
+    """By group: the last position whose commit was acked; no earlier commit can take effect after it."""
 
     def send(self, partition: Partition, producer: int, values: Iterable[bytes]) -> None:
         self.sent.setdefault(partition, {}).setdefault(producer, []).extend(values)
 
     def ack(self, partition: Partition, base_offset: int, values: Iterable[bytes]) -> None:
-        """A producer was told."""
+        """Note an ack to a producer, and check it."""
         acked = self.acked.setdefault(partition, {})
         for offset, value in enumerate(values, base_offset):
             self.see(partition, offset, value, "an ack")
@@ -68,12 +76,12 @@ class Ledger:
             self.ends[partition] = max(self.ends.get(partition, 0), offset + 1)
 
     def answered(self, about: str, known: int, answer: int) -> None:
-        """Somebody was told of an end, or of a position. `known`: what had been acked when it was asked."""
+        """Check an answer about an end or a position. `known`: the end or position that had been acked when the client asked."""
         if answer < known:
             raise Violation("answers are current", f"{about} was acked before the question. acked=`{known}` answer=`{answer}`")
 
     def see(self, partition: Partition, offset: int, value: bytes, by: str) -> None:
-        """Somebody was told what stands at an offset."""
+        """Note and check an answer that shows the value at an offset."""
         gate_id, row = self.history.get(partition, {}).get(offset, ("", b""))
         if gate_id:
             if (partition[0], gate_id) not in self.filled:
@@ -89,7 +97,7 @@ class Ledger:
             )
 
     def broker_acks(self, incarnation_id: str, partition: Partition, base_offset: int, count: int) -> None:
-        """A broker acks, in this moment."""
+        """Check that a broker may ack, at this moment."""
         ends = self.sealed_ends.get(incarnation_id)
         if ends is not None and base_offset + count > ends.get(partition, 0):
             raise Violation(
@@ -99,17 +107,17 @@ class Ledger:
             )
 
     def seal(self, incarnation_id: str, ends: dict[Partition, int]) -> None:
-        """An incarnation is over, in this moment."""
+        """Note that an incarnation is over, at this moment."""
         self.sealed_ends.setdefault(incarnation_id, {}).update(ends)
 
     def remove_by_age(self, topic_id: bytes, starts: Mapping[int, int]) -> None:
-        """Retention removes records because of their age, in this moment: a run is shorter than any retention time."""
+        """Fail because retention removes records by age, at this moment: a run is shorter than any retention time."""
         for number, start in starts.items():
             if any(offset < start for offset in self.seen.get((topic_id, number), ())):
                 raise Violation("records live as long as retention says", f"{_shown((topic_id, number))} removed_below=`{start}`")
 
     def judge(self, final: dict[Partition, tuple[int, dict[int, bytes]]]) -> None:
-        """Compare everything with what a fresh broker has at the end: by partition (log start, records). Raises Violation."""
+        """Compare everything with the records of a fresh broker at the end: by partition (log start, records). Raises Violation."""
         for partition, (start, records) in final.items():
             if start > self.starts.get(partition, 0):
                 raise Violation(

@@ -1,14 +1,15 @@
-"""An event loop in virtual time, on which several processes live that can be killed, stopped and resumed.
+"""An event loop in virtual time. It runs several processes, which a scenario can kill, stop and resume.
 
-Nothing here waits: when nothing is ready, time jumps to the next timer. Callbacks run in the order in which they became ready, so
-the same seed gives the same run. Every callback belongs to the process whose `contextvars` context it was scheduled in (`PROCESS`),
-or to the world (None): the network, the store, clients, whoever judges.
+Nothing here waits: when no callback is ready, time jumps to the next timer. Callbacks run in the order in which they became
+ready, so the same seed gives the same run. Every callback belongs to the process in whose `contextvars` context it was scheduled
+(`PROCESS`), or to the world (None): the network, the store, the clients and the checkers.
 
-- A *killed* process runs no callback any more, not even `finally` blocks, as after SIGKILL. What it has sent is on its way.
-- A *stopped* process runs none until it is resumed; then it finds everything at once that happened meanwhile, as after SIGCONT.
+- A *killed* process runs no callback any more, not even `finally` blocks, as after SIGKILL. The messages that it has sent still
+  arrive.
+- A *stopped* process runs no callback until it is resumed. Then all events of that time arrive at once, as after SIGCONT.
 
-A callback that stands for a thread in a blocking call may run the loop itself (`VirtualLoop.run` inside of a callback): everything
-else goes on meanwhile.
+A callback that stands for a thread in a blocking call may run the loop itself (it calls `VirtualLoop.run`): everything else goes
+on meanwhile.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 HANDLES_MAX = 3_000_000
-"""Callbacks of one run: more mean that something runs in circles."""
+"""Bound of the callbacks of one run: more mean an endless loop."""
 
 
 class Process:
-    """What callbacks belong to. `context` is where its callbacks are to be scheduled from outside."""
+    """The owner of callbacks. Code outside of the process schedules its callbacks in `context`."""
 
     __slots__ = ("backlog", "context", "dead", "name", "stopped")
 
@@ -45,15 +46,15 @@ class Process:
 
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("PROCESS", default=None)
 WORLD = contextvars.Context()
-"""Of callbacks that belong to no process."""
+"""Owner of callbacks that belong to no process."""
 
 
 class StuckError(AssertionError):
-    """The run does not come to an end."""
+    """The run does not end."""
 
 
 class Handle:
-    """A callback that waits for its turn; as `asyncio.TimerHandle`, as far as asyncio uses it."""
+    """A scheduled callback. It has the part of `asyncio.TimerHandle` that asyncio uses."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
 
@@ -75,7 +76,7 @@ class Handle:
 
 
 class _Task(asyncio.Task[Any]):
-    """Its hash does not depend on where it lies in memory: sets of tasks have the same order in every run."""
+    """A task whose hash does not depend on its memory address: sets of tasks have the same order in every run."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> _Task:
         self = super().__new__(cls)
@@ -90,10 +91,10 @@ class _Task(asyncio.Task[Any]):
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """See the module's text.
+    """An event loop in virtual time for several processes.
 
     Args:
-        connect: what `asyncio.open_connection` does: raises OSError, or returns where somebody listens.
+        connect: stands for `asyncio.open_connection`: returns if a process listens there, else raises OSError.
     """
 
     def __init__(self, connect: Callable[[str, int], Awaitable[None]]) -> None:
@@ -101,7 +102,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.handles = 0
         """Callbacks run so far."""
         self.failures: list[str] = []
-        """Errors that nobody foresaw: of callbacks, and of tasks that nobody looked at."""
+        """Unexpected errors: of callbacks, and of tasks whose result no caller has read."""
         self._connect = connect
         self._now = 1000.0
         self._ready: deque[Handle] = deque()
@@ -112,9 +113,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # -- running
 
     def run(self, until: float, stop: Callable[[], bool] | None = None) -> None:
-        """Run everything up to a moment, or until `stop` says so between two moments. May be called from a callback.
+        """Run everything up to a moment, or until `stop` returns True between two moments. A callback may call this.
 
-        Raises StuckError where the run does not come to an end.
+        Raises StuckError if the run does not end.
         """
         outer = events._get_running_loop()
         events._set_running_loop(self)
@@ -158,22 +159,22 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # -- processes
 
     def stop_process(self, process: Process) -> None:
-        """As SIGSTOP."""
+        """Stop a process, as SIGSTOP does."""
         process.stopped = True
 
     def resume(self, process: Process) -> None:
-        """As SIGCONT."""
+        """Resume a process, as SIGCONT does."""
         process.stopped = False
         backlog, process.backlog = process.backlog, []
         self._ready.extend(backlog)
 
     def kill(self, process: Process) -> None:
-        """As SIGKILL."""
+        """Kill a process, as SIGKILL does."""
         process.dead = True
         process.backlog = []
 
     def close(self) -> None:
-        """Let go of everything that still waits, in the order in which it began."""
+        """Drop every waiting task, in the order in which the tasks began."""
         for task in self._tasks:
             if task.done():
                 if task._log_traceback and not (task.process is not None and task.process.dead):
@@ -195,7 +196,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
 
-    # -- what asyncio needs
+    # -- the interface that asyncio needs
 
     def time(self) -> float:
         return self._now
@@ -263,12 +264,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
 
 def start(loop: VirtualLoop, process: Process, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-    """A task that belongs to a process, from outside of it."""
+    """Start a task in a process, called from outside of it."""
     return loop.create_task(work, name=name, context=process.context.copy())
 
 
 class _Transport:
-    """Of a connection that was only made to see whether somebody listens."""
+    """Transport of a connection that only tests if a process listens."""
 
     def close(self) -> None:
         pass

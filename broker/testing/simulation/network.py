@@ -21,11 +21,11 @@ from headgate.broker.testing.simulation.loop import PROCESS, WORLD, Process, Vir
 
 CONNECT_TIMEOUT_S = 20.0
 CLIENTS = "clients"
-"""The place where everybody is who is no broker."""
+"""The place of all clients."""
 
 
 class Door:
-    """What a process has open to others. `place` is the machine on which it runs."""
+    """The ports of one process. `place`: the machine on which it runs."""
 
     def __init__(self, place: str, process: Process) -> None:
         self.place = place
@@ -34,11 +34,11 @@ class Door:
         self.streams: dict[str, Callable[[Any], Awaitable[None]]] = {}
         """By path: handlers of streams."""
         self.calls: dict[str, Callable[[Any], Awaitable[bytes]]] = {}
-        """By path: handlers of unary calls: bytes to bytes."""
+        """By path: handlers of unary calls, from request bytes to response bytes."""
 
 
 class Lane:
-    """Messages that do not overtake one another."""
+    """A sequence of messages that arrive in the order of sending."""
 
     __slots__ = ("last_s",)
 
@@ -47,7 +47,7 @@ class Lane:
 
 
 class _Link(Lane):
-    """From one place to another."""
+    """The messages from one place to another."""
 
     __slots__ = ("cut", "held")
 
@@ -58,7 +58,7 @@ class _Link(Lane):
 
 
 class Network:
-    """See the module's text."""
+    """All places, the links between them, and the ports of the processes."""
 
     def __init__(self, loop_of: Callable[[], VirtualLoop], random: Random, delay_s: float) -> None:
         self._loop_of = loop_of
@@ -67,10 +67,10 @@ class Network:
         self._links: dict[tuple[str, str], _Link] = {}
         self._connections: dict[Connection, None] = {}
         self.doors: dict[str, Door] = {}
-        """By address, ``host:port``: who listens there, also where the door is closed."""
+        """By address, ``host:port``: the ports of the process there, also when they do not accept connections."""
         self.places: dict[Process, str] = {}
         self.watchers: dict[Callable[[Process], None], None] = {}
-        """Told of processes that died."""
+        """Callbacks that learn of each process that died."""
 
     @property
     def loop(self) -> VirtualLoop:
@@ -83,15 +83,15 @@ class Network:
         return link
 
     def here(self) -> str:
-        """The place of the process that is running."""
+        """The place of the process whose callback runs now."""
         process = PROCESS.get()
         return CLIENTS if process is None else self.places[process]
 
     def send(self, source: str, target: str, arrive: Callable[[], object], lane: Lane | None = None) -> None:
-        """Have `arrive` called, in the world's context, when a message from one place has come to another.
+        """Call `arrive`, in the world's context, when a message from one place has come to another.
 
         Args:
-            lane: messages of one lane keep their order; by default all between two places.
+            lane: messages of one lane keep their order; by default one lane per pair of places and direction.
         """
         link = self.link(source, target)
         if link.cut:
@@ -107,7 +107,7 @@ class Network:
             self.link(other, one).cut = True
 
     def heal(self) -> None:
-        """Every cut ends; what was held back arrives."""
+        """End every cut; the messages that it held back arrive."""
         for (source, target), link in list(self._links.items()):
             if link.cut:
                 link.cut = False
@@ -131,12 +131,12 @@ class Network:
             watcher(process)
 
     def door(self, address: str) -> Door | None:
-        """Who listens at an address; None: nobody, which is said by a refusal."""
+        """The process that listens at an address. None: no process listens, and the sender gets a refusal."""
         door = self.doors.get(address)
         return door if door is not None and door.open and not door.process.dead else None
 
     async def connect(self, host: str, port: int) -> None:
-        """As a TCP connect: returns where somebody listens. Raises ConnectionRefusedError, TimeoutError."""
+        """Stand for a TCP connect: return if a process listens. Raises ConnectionRefusedError, TimeoutError."""
         address = f"{host}:{port}"
         answer = self.loop.create_future()
         here, known = self.here(), self.doors.get(address)
@@ -174,7 +174,7 @@ class Network:
 
 
 class Connection:
-    """One call or stream between two places, with an end on either side."""
+    """One call or stream between two places, with an end at each."""
 
     def __init__(self, network: Network, address: str) -> None:
         self.network = network
@@ -189,7 +189,7 @@ class Connection:
         network._connections[self] = None
 
     async def open(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
-        """Reach the other side and have it served there. Raises AioRpcError(UNAVAILABLE) where nobody listens."""
+        """Reach the other side and start its handler. Raises AioRpcError(UNAVAILABLE) if no process listens."""
         network = self.network
         known = network.doors.get(self.address)
         self.target = known.place if known is not None else self.source
@@ -227,7 +227,7 @@ class Connection:
         self.network.send(source, target, lambda: give(end))
 
     def end_near(self) -> None:
-        """The caller is not interested any more: what serves the call is cancelled."""
+        """The caller cancels: the handler of the call is cancelled too."""
         self.network._connections.pop(self, None)
         if not self.near.ended:
             self.near.end()
@@ -255,7 +255,7 @@ class Connection:
 
 
 class End:
-    """One end: the near one is a `grpc.aio.StreamStreamCall`, the far one a `ServicerContext`, as far as they are used."""
+    """One end of a call: the near one has the used part of `grpc.aio.StreamStreamCall`, the far one that of `ServicerContext`."""
 
     def __init__(self, connection: Connection, near: bool) -> None:
         self._connection = connection
@@ -281,7 +281,7 @@ class End:
             self._wake()
 
     def end(self) -> None:
-        """No more is read or written at this end."""
+        """Close this end: it reads and writes nothing any more."""
         self.ended = True
         self._wake()
 
@@ -291,7 +291,7 @@ class End:
         self._connection.deliver(self._near, lambda end: end.give(data))
 
     async def read(self) -> Any:
-        """The next message, or EOF where the call is over."""
+        """The next message, or EOF when the call is over."""
         while not self._inbox:
             if self.status is not None or self.ended:
                 if self._near and self.status is not None and self.status[0] is not grpc.StatusCode.OK:
@@ -376,7 +376,7 @@ class Channel:
 
 
 class _Stream:
-    """The caller's end of a stream, which is opened by the first write."""
+    """The caller's end of a stream. The first write opens the stream."""
 
     def __init__(self, network: Network, address: str, path: str) -> None:
         self._connection = Connection(network, address)

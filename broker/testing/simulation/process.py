@@ -37,16 +37,16 @@ Reply = Callable[[Any], None]
 
 
 class Broker:
-    """One incarnation.
+    """One incarnation of a broker.
 
     Args:
-        address: ``host:port`` of its doors. place: the machine on which it runs.
+        address: ``host:port`` of its ports. place: the machine on which it runs.
         wall: the wall clock of the machine.
-        ack: of topics that are created here; some changes of their settings set it back.
-        retention_ms: of topics that are created or changed here.
-        acked: told, in the moment in which a batch is acked here: (incarnation, topic id, partition, first offset, records).
-        served: told when it serves.
-        exited: told when the process has ended by itself; `exit_error` is why, None if it was asked to.
+        ack: ack mode of topics that are created here; some changes of a topic's settings reset it.
+        retention_ms: retention time of topics that are created or changed here.
+        acked: called at the moment of each ack, with (incarnation, topic id, partition, first offset, records).
+        served: called when the broker serves.
+        exited: called when the process has ended by itself; `exit_error` is the reason, None after a request to end.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class Broker:
 
     @property
     def ending(self) -> bool:
-        """Whether its end has begun: it was told to, or cannot go on."""
+        """True once its end has begun: it was told to end, or cannot go on."""
         return self._end.done()
 
     def stop(self, error: HeadgateError | None = None) -> None:
-        """End it as SIGTERM does; with an error, as a part that cannot go on does."""
+        """End it as SIGTERM does; with an error, as a component that cannot go on does."""
         if not self._end.done():
             self._end.set_result(error)
 
@@ -141,7 +141,7 @@ class Broker:
             clock=clock,
             incarnation_id=self.incarnation_id,
             fail=self.stop,
-            # The loop does the work of threads at once, and a process that is killed could not end them.
+            # The loop does the work of threads at once: a simulated process that is killed could not end real threads.
             pools=lambda threads, name: Executor(),
         )
         host, _, port = self.address.rpartition(":")
@@ -189,7 +189,7 @@ class Broker:
         return await self._close(self._end.result())
 
     async def _close(self, error: HeadgateError | None) -> HeadgateError | None:
-        """As `server/process.py`."""
+        """Build the control plane as `server/process.py` does."""
         if error is not None:
             self.cluster.abandon(error)
         parts: list[Callable[[], Any]] = []
@@ -210,10 +210,10 @@ class Broker:
                 error = error or failure
         return error
 
-    # -- what clients ask; each runs in the process and answers by `reply`
+    # -- requests of clients; each runs in the process and answers through `reply`
 
     def metadata(self, reply: Reply) -> None:
-        """By topic name: (topic id, per partition the leader's address or None)."""
+        """Answer by topic name: (topic id, per partition the leader's address or None)."""
         if not self.serving:
             reply(_not_ready())
             return
@@ -247,7 +247,7 @@ class Broker:
         self.engine.on_acked(acked)
 
     def fetch(self, reply: Reply, topic_id: bytes, partition: int, offset: int, max_bytes: int) -> None:
-        """The answer: (log start, high watermark, batches)."""
+        """Read; the answer: (log start, high watermark, batches)."""
 
         async def read() -> None:
             try:
@@ -263,7 +263,7 @@ class Broker:
         self._spawn(read())
 
     def end_offset(self, reply: Reply, topic_id: bytes, partition: int) -> None:
-        """The answer, as ListOffsets gives it: the high watermark."""
+        """Answer the high watermark, as ListOffsets does."""
 
         async def work() -> None:
             try:
@@ -276,7 +276,7 @@ class Broker:
         self._spawn(work())
 
     def commit_position(self, reply: Reply, group: str, offset: int) -> None:
-        """Commit a group's position of partition 0 of `t`. The answer: True, or False where it may come true later."""
+        """Commit a group's position of partition 0 of `t`. The answer: True, or False if the commit may take effect later."""
 
         async def work() -> None:
             try:
@@ -290,7 +290,7 @@ class Broker:
         self._spawn(work())
 
     def position(self, reply: Reply, group: str) -> None:
-        """The answer, as OffsetFetch gives it: the committed position; -1: there is none."""
+        """Answer the committed position, as OffsetFetch does; -1: the group has none."""
 
         async def work() -> None:
             try:
@@ -364,14 +364,14 @@ class Broker:
         self._spawn(work())
 
     def desired(self, reply: Reply) -> None:
-        """How many brokers there are to be; only the leader knows."""
+        """Answer the wanted number of brokers; only the leader knows it."""
         try:
             reply(self._capacity().desired().brokers)
         except HeadgateError as error:
             reply(error)
 
     def reserve(self, reply: Reply, reservation_id: str, brokers: int, ttl_ms: int) -> None:
-        """Open a reservation; with 0 brokers renew it. Only the leader does."""
+        """Open a reservation; with 0 brokers renew it. Only the leader does this."""
 
         async def work() -> None:
             try:
@@ -387,7 +387,7 @@ class Broker:
         self._spawn(work())
 
     def gate(self, reply: Reply, what: str, topic: str, gate_id: str, *args: Any) -> None:
-        """Open, fill or release a gate; only the leader does. The answer is the gate."""
+        """Open, fill or release a gate; only the leader does this. The answer is the gate."""
 
         async def work() -> None:
             try:

@@ -1,4 +1,4 @@
-"""One seed: a cluster, its clients, and what goes wrong, for some virtual seconds; then peace, and the judgement."""
+"""One seed: a cluster, its clients and its faults for some virtual seconds; then peace, and the final comparison."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from headgate.broker.testing.simulation.trace import Trace
 from headgate.broker.testing.simulation.wal import SteppedWal
 
 SETTLE_S = 120.0
-"""Virtual time that a cluster may take, after all faults, to ack everything and to be read."""
+"""Virtual time after all faults in which the cluster must ack everything and be readable, seconds."""
 EVERYTHING = 1 << 30
 JUMPING_RATE = 0.08
-"""Share of seeds in which only clocks jump: a jump and what makes it matter seldom meet otherwise."""
+"""Share of the seeds in which only clocks jump. In other seeds, a jump seldom meets the events that make it matter."""
 RETENTION_MS = 3_600_000
 EXPIRATION_MS = 7_200_000
-"""After which silent producers are forgotten: more than a run lasts."""
+"""Age at which brokers drop a silent producer's state: longer than a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one seed. `digest`: of its trace."""
+    """Result of one seed. `digest`: hash of its trace."""
 
     seed: int
     digest: str
@@ -66,9 +66,9 @@ def simulate(seed: int, *, long: bool = False, out: TextIO | None = None, patche
     """Run one seed.
 
     Args:
-        long: more of everything: partitions, records, faults. Another life than the short one of the same seed.
-        out: gets the story as it happens.
-        patches: bugs planted on purpose: by dotted path, what stands there while the seed runs.
+        long: more partitions, records and faults. The events differ from those of the short run of the same seed.
+        out: gets the events as they happen.
+        patches: bugs planted on purpose: by dotted path, the object that replaces the original while the seed runs.
     """
     gc.disable()
     random = Random(seed)
@@ -97,7 +97,7 @@ def simulate(seed: int, *, long: bool = False, out: TextIO | None = None, patche
 
 
 class _Listener(logging.Handler):
-    """What brokers log, as part of the story."""
+    """Puts the brokers' log lines into the trace."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ def _listen(trace: Trace, aloud: bool) -> None:
 
 
 def _environment(random: Random, patches: Mapping[str, object]) -> dict[str, object]:
-    """What a run has in the place of the machine: randomness and threads; and limits that are small enough to matter."""
+    """Replacements for the machine's randomness and threads, and limits that are low enough to be reached in a run."""
     source = Random(random.random())
     return {
         "os.urandom": source.randbytes,
@@ -136,7 +136,7 @@ def _environment(random: Random, patches: Mapping[str, object]) -> dict[str, obj
 
 @contextlib.contextmanager
 def replaced(values: Mapping[str, object]) -> Iterator[None]:
-    """Set attributes of modules and classes by dotted path, and set them back."""
+    """Set attributes of modules and classes by dotted path, and restore them."""
     before: list[tuple[Any, str, object]] = []
     try:
         for path, value in values.items():
@@ -159,7 +159,7 @@ def _owner(path: str) -> tuple[Any, str]:
 
 
 class Scenario:
-    """See the module's text."""
+    """One seed's cluster, clients, faults and checks."""
 
     def __init__(self, random: Random, out: TextIO | None, long: bool) -> None:
         self.random = random
@@ -174,8 +174,8 @@ class Scenario:
         self._error: BaseException | None = None
         self._read_error: RetryError | None = None
         self.jumps = random.random() < JUMPING_RATE
-        """Only clocks jump, where that matters most: few brokers, on a store without a clock of its own, which look for old records
-        all the time."""
+        """True in seeds where only clocks jump, under the most sensitive conditions: few brokers, on a store without a clock of
+        its own, that look for old records all the time."""
         self.append = self.jumps or random.random() < 0.4
         settings = dataclasses.replace(
             Settings(),
@@ -195,9 +195,9 @@ class Scenario:
         )
         self.member_timeout_ms = settings.cluster_member_timeout_ms
         self.replicated = not self.jumps and random.random() < 0.3
-        """Topics have `ack=replicated`: nothing may be lost whatever happens to one broker, then to the next."""
+        """True if topics have `ack=replicated`: nothing may be lost, whatever fault hits one broker and then the next."""
         self.retention_ms = RETENTION_MS if self.jumps else random.choice((RETENTION_MS, 10**12))
-        """Of all topics: more than a run lasts, so whatever retention removes is removed too early."""
+        """Retention time of all topics: longer than a run, so every removal by age is too early."""
         sizes = (1, 1, 2) if self.jumps else (2, 3, 3, 4) if self.replicated else (1, 2, 3, 3, 3, 4)
         self.fleet = Fleet(self, settings, random.choice(sizes))
         self.world = World(self.loop, self.network, self.fleet.brokers, self.ledger, random, self.trace, self.fail)
@@ -205,7 +205,7 @@ class Scenario:
         self.nemesis = Nemesis(self)
 
     def fail(self, error: BaseException) -> None:
-        """End the run: somebody found something."""
+        """End the run: a checker has found a violation."""
         if self._error is None:
             self._error = error
 
@@ -241,7 +241,7 @@ class Scenario:
             self._until(lambda: self.fleet.at_rest, SETTLE_S, "only the least number runs", self._fleet_state, "capacity ends")
             self.world.reading = False
             if self.replicated:
-                self._for(QUIET_S)  # all brokers are killed now, and so much only `ack=durable` survives
+                self._for(QUIET_S)  # all brokers are killed now, and only `ack=durable` survives that
             self._check_manifests()
             self._finish()
 
@@ -252,7 +252,7 @@ class Scenario:
             await self.nemesis.run(self.random.randint(1, 3), (0.2, 1.0, 3.0))
 
     def _finish(self) -> None:
-        """All brokers go, some with a goodbye; a new one comes, and has to have everything."""
+        """End all brokers, some of them cleanly; a new broker starts and must have everything."""
         random = self.random
         self.fleet.closing = True
         last = self.fleet.alive()
@@ -264,8 +264,8 @@ class Scenario:
             else:
                 broker.kill()
         self._until(lambda: not self.fleet.alive(), SETTLE_S, "brokers end when they are told to")
-        # Who is killed in the middle of it may leave the others without a leader, or take one for gone that is not. Who could not
-        # go on before has its own reason.
+        # A broker that is killed here may leave the others without a leader, and they may take a living broker for a dead one. A
+        # broker that could not go on before has its own reason to fail.
         for broker in told if told == last and in_peace else ():
             if broker.exit_error is not None:
                 raise Violation("brokers end well", f"{broker.name} was told to end, as all were: {broker.exit_error!r}")
@@ -285,7 +285,7 @@ class Scenario:
         engine = fresh.engine
         for topic in engine.topics():
             if is_internal(topic.name):
-                continue  # what groups keep is judged by what they answer
+                continue  # the answers to group requests judge the internal topic
             for number in range(topic.partitions):
                 while topic.name in engine.manifest.topics:
                     try:
@@ -294,11 +294,11 @@ class Scenario:
                     except RetryError:
                         await asyncio.sleep(0.1)
                 else:
-                    break  # deleted, as somebody had asked
+                    break  # deleted, as a client had asked
                 records: dict[int, bytes] = {}
                 offset = log.log_start
                 while offset < log.high_watermark and log.closed is None:
-                    # (A deletion that somebody asked for may come late.)
+                    # (A deletion that a client asked for may take effect late.)
                     offset = max(offset, log.log_start)
                     try:
                         slices = await engine.read(log, offset, EVERYTHING)
@@ -307,7 +307,7 @@ class Scenario:
                         await asyncio.sleep(0.1)
                         continue
                     if not slices and self.ledger.windows:
-                        break  # the log ends with a window in which nothing is
+                        break  # the log ends with an unfilled window
                     if not slices and offset >= log.log_start:
                         raise Violation("acked records are there", f"nothing can be read. offset=`{offset}` {log}")
                     for one in slices:
@@ -320,7 +320,7 @@ class Scenario:
                                 if value is not None:
                                     records[at] = value
                                 offset = at + 1
-                if log.closed is None:  # else deleted meanwhile: a deletion that somebody asked for may come late
+                if log.closed is None:  # else the topic was deleted meanwhile: a client's deletion may take effect late
                     final[topic.id.bytes, number] = (log.log_start, records)
 
     def _check_manifests(self) -> None:
@@ -331,7 +331,7 @@ class Scenario:
                     log.check_invariants()
 
     def _upload(self, key: str, data: bytes) -> None:
-        """As a job that has the store for itself."""
+        """Write an object as an external job does, without faults."""
         self.medium.objects.write(key, bytearray(data))
         self.trace("job", "uploads", key)
 
@@ -353,7 +353,7 @@ class Scenario:
     # -- time
 
     def _until(self, done: Any, seconds: float, what: str, why: Any = None, checker: str = "the cluster goes on") -> None:
-        """Let time pass until something is so. Raises Violation where it takes too long."""
+        """Let time pass until the condition is true. Raises Violation if that takes too long."""
         self.loop.run(self.loop.time() + seconds, lambda: self._error is not None or done())
         self._raise()
         if not done():
@@ -369,10 +369,10 @@ class Scenario:
                 raise self._error
             raise AssertionError(f"a client failed: {self._error!r}") from self._error
 
-    # -- what the judge sees of the store
+    # -- the checkers' view of the store
 
     def _wrote(self, key: str, data: bytes) -> None:
-        """An object was written: who is over, the journal says."""
+        """An object was written: note the ended incarnations that the journal names."""
         if not key.startswith(keys.MANIFEST + "/edit/"):
             return
         edits = decode_edits(data.partition(b"\n")[2])

@@ -1,8 +1,8 @@
 """The store as the processes of a simulation see it: one medium, and between each process and it a network that fails.
 
-A call takes time on its way and on its way back. What was sent takes effect also when its sender is dead by then. The faults are
-those that the contract allows (store/interface.py): nothing happened, it happened but the answer was lost, it happens later, the
-store does not answer at all. Rates are those of the medium; cutting off is per process.
+A call takes time on its way and on its way back. A request takes effect even if its sender is dead by then. The contract in
+store/interface.py allows four faults: the request is lost, the answer is lost, the request takes effect later, or the store does
+not answer at all. The medium sets the rates of faults; a cut affects one process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from headgate.broker.testing.simulation.trace import Trace
 
 LATE_S_MAX = 6.0
 TIMEOUT_S = 5.0
-"""How long a process waits for a store that does not answer."""
+"""Longest wait of a process for a store that does not answer, seconds."""
 
 
 @dataclass(slots=True)
 class Weather:
-    """How the store is at the moment, for everybody. Rates are probabilities per call, times seconds."""
+    """The current condition of the store, for all processes. Rates are probabilities per call, times are seconds."""
 
     latency_s: float = 0.002
     slow_rate: float = 0.0
@@ -40,11 +40,11 @@ class Weather:
 
 
 class Medium:
-    """What all processes share.
+    """The store's data, shared by all processes.
 
     Args:
-        random: decides what goes wrong.
-        wrote: told of every object that was created or replaced, at the moment it is.
+        random: decides which calls fail.
+        wrote: called with every object at the moment when it is created or replaced.
     """
 
     def __init__(self, loop: VirtualLoop, random: Random, trace: Trace, wrote: Callable[[str, bytes], None]) -> None:
@@ -56,12 +56,12 @@ class Medium:
         self.wrote = wrote
 
     def view(self, process: Process, *, append: bool) -> StoreView:
-        """What one process has of it."""
+        """One process's view of the medium."""
         return StoreView(self, process, append)
 
 
 class StoreView:
-    """One process's store. `cut`: nothing gets through, either way."""
+    """One process's store. `cut`: no request and no answer passes."""
 
     def __init__(self, medium: Medium, process: Process, append: bool) -> None:
         self.cut = False
@@ -129,7 +129,7 @@ class StoreView:
 
     @property
     def away(self) -> bool:
-        """Nothing gets through at the moment."""
+        """True while requests cannot pass."""
         return self.cut or self._medium.weather.outage
 
     async def _call(self, operation: str, key: str, effect: Callable[[], Any], writes: bool) -> Any:
@@ -194,7 +194,7 @@ class StoreView:
 
 
 class BlockedError(BaseException):
-    """The process died in a blocking call: nothing behind it runs."""
+    """The process died in a blocking call: no code after the call runs."""
 
 
 class _Appender:
@@ -207,7 +207,7 @@ class _Appender:
         self._appender = appender
 
     def pass_(self, operation: str, key: str) -> bool:
-        """Before a call. Returns whether it happens although it fails. Raises RetryError where it does not happen."""
+        """Run before a call. Returns whether a failing call still takes effect. Raises RetryError if it does not."""
         view = self._view
         medium = view._medium
         random, weather = medium.random, medium.weather
@@ -220,7 +220,7 @@ class _Appender:
         return draw < weather.refused_rate + weather.ambiguous_rate
 
     def after(self, operation: str, key: str, failed: bool) -> None:
-        """Behind a call: time may pass before the caller goes on."""
+        """Run after a call: time may pass before the caller continues."""
         self.block()
         if failed:
             raise RetryError(Reason.STORE_UNAVAILABLE, f"a fault was made on purpose. call=`{operation} {key}`")
@@ -273,14 +273,15 @@ class _AppendFile:
 
 
 def block(loop: VirtualLoop, process: Process, seconds: float) -> None:
-    """Stand for a thread of `process` that waits for some seconds: everything else goes on meanwhile, its own loop too.
+    """Stand for a thread of `process` that waits for some seconds: everything else goes on meanwhile, including its own event
+    loop.
 
-    Raises BlockedError where the process died meanwhile.
+    Raises BlockedError if the process died meanwhile.
     """
     assert asyncio.current_task(loop) is None, "a task of the loop cannot block"
     loop.run(loop.time() + seconds, lambda: process.dead)
     if process.stopped:
-        # Nothing of a stopped process runs, also not a thread whose call is back.
+        # A stopped process runs nothing, not even a thread whose call has returned.
         loop.run(loop.time() + 3600.0, lambda: process.dead or not process.stopped)
     if process.dead:
         raise BlockedError

@@ -1,4 +1,4 @@
-"""What happened, in order: the proof that two runs of one seed are the same, and the story of a seed that failed."""
+"""The ordered events of a run. They prove that two runs of one seed are the same, and they explain a seed that failed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Trace:
             self.note(who, what, *details)
 
     def note(self, who: object, what: str, *details: object) -> None:
-        """Show something that is no part of the proof."""
+        """Print a line that is no part of the digest."""
         if self._out is not None:
             text = " ".join(str(detail) for detail in details)
             self._out.write(f"{self._time() - 1000:9.4f} {who!s:12} {what:20} {text}\n")
 
     def digest(self) -> str:
-        """The same for the same events."""
+        """A hash of all events: equal for equal runs."""
         return hashlib.blake2b(repr(self._events).encode(), digest_size=16).hexdigest()

@@ -1,9 +1,9 @@
-"""The WAL of a store with append, its thread taken apart into callbacks: `headgate.broker.engine.wal.AppendWal` with a thread
-that is none.
+"""The WAL of a store with append, with its thread split into callbacks: `headgate.broker.engine.wal.AppendWal` without a real
+thread.
 
-The thread's work runs as a callback of the process whenever the real thread would be woken, some time later. Where the real
-thread blocks in a call, the callback runs the rest of the world (`store.block`), so that between a write and the look for the
-fence everything can happen: the fence, a recovery, SIGSTOP, SIGKILL.
+The thread's work runs as a callback of the process, a random time after the moment when the real thread would be woken. When the
+real thread blocks in a call, the callback runs the rest of the world (`store.block`). So everything can happen between a write
+and the check of the fence: the fence, a recovery, SIGSTOP, SIGKILL.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ WAKE_S_MAX = 0.002
 
 
 class _Idle(BaseException):
-    """The thread has nothing to do and would wait."""
+    """The thread has no work and would wait."""
 
 
 class SteppedWal(AppendWal):
-    """See the module's text."""
+    """An AppendWal whose thread is a series of callbacks."""
 
     random = Random(0)
-    """Of the run; set by the scenario."""
+    """The run's random generator; the scenario sets it."""
 
     def __init__(self, writer: GroupWriter, loop: Loop, owner: Owner) -> None:
         super().__init__(writer, loop, owner)
@@ -43,7 +43,7 @@ class SteppedWal(AppendWal):
         self._wake: Any = self
         writer.give_up = _GiveUp(self)  # type: ignore[assignment]
 
-    # -- as the thread
+    # -- the interface of the thread
 
     def start(self) -> None:
         self.release()
@@ -54,7 +54,7 @@ class SteppedWal(AppendWal):
     def join(self) -> None:
         pass
 
-    # -- as the lock on which it sleeps
+    # -- the interface of the lock on which the thread sleeps
 
     def acquire(self) -> None:
         raise _Idle
@@ -62,10 +62,10 @@ class SteppedWal(AppendWal):
     def release(self) -> None:
         if not self._woken:
             self._woken = True
-            # A context of its own: while this callback blocks, others of the process run.
+            # Copies the context: while this callback blocks, other callbacks of the process run.
             self._virtual.call_later(self.random.random() * WAKE_S_MAX, self._step, context=contextvars.copy_context())
 
-    # -- its work
+    # -- the thread's work
 
     def _step(self) -> None:
         assert not self._working, "the thread was woken while it worked"
@@ -93,7 +93,7 @@ class SteppedWal(AppendWal):
 
 
 class _GiveUp:
-    """Stands for a `threading.Event`: waiting for it lets the world go on."""
+    """Stands for a `threading.Event`: while a caller waits for it, the world goes on."""
 
     def __init__(self, wal: SteppedWal) -> None:
         self._wal = wal
