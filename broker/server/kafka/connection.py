@@ -1,30 +1,33 @@
 """One client's connection: frames in, responses out in the order of the requests.
 
-Theory of operation. All connections read into one landing buffer, so an idle one owns no memory; whole frames are handled right
-there. A frame that is not whole yet is carried over: a small one as the bytes that came, a large one in a buffer of its own, into
-which the rest is received directly, and which can become a part of the partition's tail as it is. The buffer grows with the bytes
-that have arrived: the size that a frame claims takes no memory.
+Theory of operation. All connections read into one landing buffer, so an idle connection owns no memory. Whole frames are handled
+in the landing buffer. A partial frame is carried over. A small one is carried as bytes. A large one gets its own buffer: the
+rest is received directly into it, and the buffer can become a part of the partition's tail without a copy. The buffer grows with
+the bytes that have arrived: the size that a frame claims takes no memory.
 
-Every request that has an answer takes a *slot* in `_slots`; slots are written when all before them are. Produce requests of one
-read share one slot: their responses are known at once and are kept back together until the engine says that they are durable.
-A fetch that must wait, and every other API, is a task that fills its slot later. Those other APIs run one after another, as in
-Kafka; Produce and Fetch do not wait for them.
+Every request that has an answer takes a *slot* in `_slots`. A slot is written after all slots before it. Produce requests of one
+read share one slot: their responses are known at once, and are kept back together until the engine reports them durable. A fetch
+that must wait, and every other API, is a task that fills its slot later. The other APIs run one after another, as in Kafka.
+Produce and Fetch do not wait for them.
 
-A produce request for very many partitions is *parked*: a task appends it in steps, and those behind it wait for it. A produce
-request for partitions that are being handed over is parked for that moment, and with it those behind it, whose answers would have
-to wait anyway: a client that is refused comes again after a tenth of a second at best, and then often too early. So are those that
-come before the engine is there: they stand before whatever comes later.
+A produce request for very many partitions is *parked*: a task appends it in steps, and later produce requests wait for it. A
+produce request for partitions in a hand-over is parked until the hand-over ends, and later produce requests are parked behind
+it, because their answers would have to wait anyway. Reason: a refused client retries after a tenth of a second at best, and then
+often too early. Produce requests that arrive before the engine is open are parked too, so that they keep their place before
+later requests.
 
 A small fetch is answered in one turn of the loop. Other requests, and large fetches, work in slices of `runtime/turns.py`.
 
-An answer from the store leaves in pieces, a turn of the loop each: who catches up takes megabytes at a time, and acks would wait.
+An answer from the store leaves in pieces, one turn of the loop each: a reader that catches up takes megabytes at a time, and
+acks would wait for it.
 
-Records in an answer are slices of larger buffers: of tails, of what was read from the store. A slice that waits for its client
-keeps the whole buffer in memory, though the tail has dropped it. So a large answer is written straight to the socket, as far as the
-socket takes it; the transport gets copies only; and slices that still wait at the next sweep are copied (`own_answers`).
+Records in an answer are slices of larger buffers: tails, or data read from the store. A slice that waits for its client keeps
+the whole buffer in memory, even after the tail has dropped it. So a large answer is written straight to the socket, as far as
+the socket accepts it. The transport gets copies only. Slices that still wait at the next sweep are copied (`own_answers`).
 
-Admission is by bytes: what was received and is not answered counts, here and for the whole broker, and beyond the limit this
-connection is not read from until something was answered. A client that does not read its answers is not read from either.
+Admission is by bytes: received bytes without an answer count, for this connection and for the whole broker. Beyond the limit the
+broker stops reading from this connection until a request has been answered. The broker also stops reading from a client that
+does not read its answers.
 """
 
 from __future__ import annotations
@@ -61,52 +64,52 @@ FRAME_BYTES_FIRST = 2 << 20
 """First buffer of a frame that is larger than this. A full buffer is copied into one of twice the size, until the frame is whole. A
 frame with one batch of the default size limit (1 MiB) is never copied."""
 LARGE_FRAME_BYTES = 256 << 10
-"""Behind a frame of this size another one is expected, and only its beginning is read into the landing buffer: what lands there has
-to be copied."""
+"""Behind a frame of this size the connection expects another large one and reads only its beginning into the landing buffer:
+bytes in the landing buffer have to be copied."""
 BEGINNING_BYTES = 4 << 10
-"""What is read then: enough for a frame's size, and little to copy."""
+"""Size of that beginning: enough to hold a frame's size, and little to copy."""
 SLOTS_MAX = 2000
-"""Unanswered requests of one connection; more are left in the socket."""
+"""Unanswered requests of one connection; further requests stay in the socket."""
 WRITE_BUFFER_BYTES = 256 << 10
-"""Answers that a client has not read yet; beyond it nothing more is read from the client."""
+"""Answer bytes that a client has not read yet; above this the connection reads nothing more from the client."""
 JOINED_BYTES_MAX = 32 << 10
-"""An answer up to this size is copied into one buffer. A larger one is written from where its records stand."""
+"""An answer up to this size is copied into one buffer. A larger one is written from the buffers that hold its records."""
 REST_BYTES = WRITE_BUFFER_BYTES + (64 << 10)
-"""Of an answer that the socket does not take, this much is copied for the transport, which sends it and then calls back."""
+"""Most bytes of an unsent answer that are copied for the transport at a time; the transport sends them and then calls back."""
 BUFFERS_MAX = 1000
 """Buffers in one write to a socket: IOV_MAX is 1,024."""
 PIECE_BYTES = 64 << 10
-"""Of an answer from the store that is written in one turn of the loop. With 128 KB acks wait a tenth longer, with 32 KB readers are
-a tenth slower."""
+"""Bytes of an answer from the store that are written in one turn of the loop. With 128 KB acks wait a tenth longer; with 32 KB
+readers are a tenth slower."""
 SMALL_FETCH_BYTES = 4 << 10
-"""A fetch of this size is answered in one turn of the loop where it can be: it has 250 partitions at most, or 1,300 empty topics. A
-larger one is answered in slices."""
+"""A fetch request up to this size is answered in one turn of the loop if possible: it has 250 partitions at most, or 1,300 empty
+topics. A larger one is answered in slices."""
 ROOM_RETRY_S = 0.1
-"""A fetch that finds no room for an answer looks again after this."""
+"""Pause before a fetch without room for its answer checks for room again."""
 PARK_S = 2.0
-"""A hand-over that takes longer is not waited for: the client is refused, and comes again."""
+"""Longest wait for a hand-over. After it the broker refuses the produce request, and the client retries."""
 ASTRAY_MAX = 5
-"""So often in a row a client may look for offsets where the partition is not led."""
+"""Consecutive ListOffsets requests for partitions that this broker does not lead before the connection is closed."""
 
 PRODUCE, FETCH = 0, 1
 
 _FRAME_SIZE = struct.Struct(">i").unpack_from
 _REQUEST = struct.Struct(">hhih").unpack_from
 KEY_AT_BYTES = 8
-"""Behind API key, version and correlation id."""
+"""Position behind API key, version and correlation id."""
 REQUEST_HEADER_BYTES = 10
 FRAME_BYTES_MIN = 8
-"""API key, version and correlation id."""
+"""Size of API key, version and correlation id."""
 
 PARSE_ERRORS = (Malformed, DecodeError, struct.error, IndexError, UnicodeDecodeError)
 
 
 class Slot:
-    """The place of one answer. `data` is None until it is there; `cost` is what admission counts for it.
+    """The place of one answer. `data` is None until the answer is ready; `cost` is its share of the bytes in flight.
 
-    `size` is what the connection counts as held for its client: the answer's bytes, 0 for one to a produce request, which is small.
-    `in_pieces`: it may be written in several turns of the loop.
-    `written_at` is when the records of a produce request came, None for other requests.
+    `size` is the number of bytes that the connection counts as held for its client: the size of the answer, or 0 for an
+    answer to a produce request, which is small. `in_pieces`: the answer may be written in several turns of the loop.
+    `written_at` is the arrival time of a produce request's records; None for other requests.
     """
 
     __slots__ = ("cost", "data", "in_pieces", "size", "written_at")
@@ -119,7 +122,7 @@ class Slot:
         self.written_at: float | None = None
 
     def cut(self, size: int) -> list[Buffer]:
-        """Take the first `size` bytes of the answer, which has more."""
+        """Take the first `size` bytes of the answer; the answer must be longer."""
         assert size < self.size
         data = self.data
         assert data is not None
@@ -134,7 +137,7 @@ class Slot:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """See the module's text."""
+    """One client's connection; the module's text describes its rules."""
 
     __slots__ = (
         "_appended",
@@ -184,9 +187,9 @@ class Connection(asyncio.BufferedProtocol):
         self._descriptor = -1
         self._frame: bytearray | None = None
         self._frame_view: memoryview | None = None
-        """What has memory of the frame that is being received."""
+        """The allocated part of the frame that is being received."""
         self._frame_size = 0
-        """Bytes that this frame has in all, as it claims."""
+        """Total size of this frame, as the frame claims."""
         self._filled = 0
         self._carry = b""
         self._behind_large = False
@@ -197,45 +200,46 @@ class Connection(asyncio.BufferedProtocol):
         self._appended = False
         """Whether a produce request since the last slot has appended something."""
         self._shape: produce.Shape | None = None
+        """The shape of the last produce request, if that request was for one partition."""
         self._source = Source()
         self._sampled: Source | None = self._source
-        """The source, while a sample of its batches is due."""
-        """Of the last produce request, if it was for one partition."""
+        """Set while a sample of this client's batches is due."""
         self._now_ms = 0
         self._parked: deque[tuple[bytearray, Slot]] = deque()
-        """Produce requests that wait for the engine or for a hand-over, the first of them, or for those before them."""
+        """Parked produce requests. The first one waits for the engine, for a hand-over or for its own steps; the others wait for
+        the first."""
         self._astray = 0
-        """ListOffsets requests in a row, up to the last one, for a partition that is led elsewhere."""
+        """Consecutive ListOffsets requests, up to the last one, for a partition that another broker leads."""
         self._cold: deque[tuple[bytes, Slot]] = deque()
         self._cold_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._inflight = 0
         self._waiting = False
-        """Whether a frame waits for room, to begin or to grow."""
+        """Whether a frame waits for room, at its start or to grow."""
         self._reading = True
         self._writable = True
         self._flush_scheduled = False
         self._cut = False
-        """Whether the first answer was written in part."""
+        """Whether the first answer has been written in part."""
         self._held = 0
-        """Bytes of answers (but those to produce requests) that are built, or being read from the store, and not handed to the
-        transport."""
+        """Bytes of answers that are ready, or being read from the store, and not yet given to the transport. Answers to produce
+        requests do not count."""
         self._counted = 0
-        """What of the server's `outgoing_bytes` is this connection's."""
+        """This connection's share of the server's `outgoing_bytes`."""
         self._room_waiters: dict[Slot, asyncio.Future[None]] = {}
-        """Requests that wait until the client has taken earlier answers. One is woken at a time, and wakes the next."""
+        """Requests that wait until the client has taken earlier answers. One is woken at a time, and it wakes the next."""
         self._written = self._taken = 0
         self.active_at = 0.0
         self.taken_at = 0.0
-        """When the client last took bytes of an answer, or had none to take."""
+        """Time when the client last took bytes of an answer, or had none to take."""
         self.frame_since: float | None = None
-        """When the first byte of a frame came that is not whole yet; None where there is none."""
+        """Arrival time of the first byte of the partial frame; None without a partial frame."""
         self.peer = ""
 
     # -- asyncio's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from asyncio's
+        transport = cast(asyncio.Transport, transport)  # uvloop's protocol classes do not derive from asyncio's
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
@@ -336,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
             self.frame_since = self.active_at
 
     def room_came(self) -> bool:
-        """There may be room for the frame that waits. True where it was taken."""
+        """Admit the waiting frame if there is room for it now. Returns whether it was admitted."""
         if self._transport is None:
             self._waiting = False
             return True
@@ -375,8 +379,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reserve(first)
 
     def _frame_buffer(self, size: int) -> bytearray | None:
-        """Memory for a frame, or for a part of one. None where there is none: the connection ends, and no more than it does, for
-        nothing was done with the frame yet."""
+        """Memory for a frame, or for a part of one. Without free memory the connection ends and None is returned; nothing else
+        needs to end, because no part of the frame has been processed yet."""
         engine = self._server.engine
         try:
             return bytearray(size) if engine is None else engine.pool.take(size)
@@ -388,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
         return min(self._frame_size, 2 * self._filled)
 
     def _grow_frame(self) -> None:
-        """The frame's buffer is full, and the frame is not whole."""
+        """Enlarge the buffer of a partial frame that has filled it."""
         server = self._server
         if server.has_room(self._next_size() - self._filled):
             self._extend_frame()
@@ -435,7 +439,7 @@ class Connection(asyncio.BufferedProtocol):
             if done is not None:
                 response, failed = done
                 if not failed:
-                    # What `_produce_done` does: calling it would cost the hot path 1.5 % more instructions.
+                    # A copy of `_produce_done`: calling it would cost the hot path 1.5 % more instructions.
                     self._unanswered += end - start
                     self._appended = True
                     if shape.acks:
@@ -493,7 +497,7 @@ class Connection(asyncio.BufferedProtocol):
             self._produced.append(response)
 
     def _refusal(self, version: int, acks: int, response: bytes) -> Steps[bytes]:
-        """An answer with errors, as the client gets it. Raises Malformed where it gets none."""
+        """The answer for a client whose request has errors. Raises Malformed if the protocol has no answer (acks=0)."""
         if acks == 0:
             raise Malformed("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
         if version < produce.HINTS:
@@ -505,7 +509,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @staticmethod
     def _is_on_its_way(engine: Engine, response: bytes, version: int, failed: int) -> Steps[bool]:
-        """Whether a request was refused as a whole, and only because partitions are being handed over, from or to here."""
+        """Whether the whole request was refused, and only because its partitions are being handed over, from or to this broker."""
         if failed != produce.ALL_FAILED:
             return False
         from headgate.broker.server.kafka.hints import is_on_its_way
@@ -520,7 +524,8 @@ class Connection(asyncio.BufferedProtocol):
             self._spawn(self._produce_parked())
 
     async def _produce_parked(self) -> None:
-        """Append what is parked, in order, as soon as that is possible; answer with what is wrong where it is not for too long."""
+        """Append the parked requests in order, each as soon as possible. A hand-over is waited for until PARK_S has passed; then
+        the answer carries the error."""
         server = self._server
         engine = await server.opened()
         turn = server.turns.begin()
@@ -585,7 +590,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _fill_when_acked(self, slot: Slot, produced: list[bytes], *, appended: bool) -> None:
         if not appended:
-            # Errors do not wait: what came before may never become durable, and that may be what they tell.
+            # Errors do not wait: earlier requests may never become durable, and the error may be about that.
             self.fill(slot, [b"".join(produced)])
             return
         slot.written_at = self.active_at
@@ -607,7 +612,7 @@ class Connection(asyncio.BufferedProtocol):
         server.requests["fetch"] += 1
         slot = self._open_slot(0)
         max_bytes = self._answer_room(request, slot)
-        # The time is that at which the request was read: a process that was stopped while it waited in the socket finds no proof.
+        # The time of reading counts: if the process was stopped while the request waited in the socket, the proof has expired.
         if self.active_at < engine.proof.valid_until_s and max_bytes is not None and (max_bytes > 0 or request.max_bytes <= 0):
             total, failed, left = 0, False, False
             try:
@@ -650,7 +655,8 @@ class Connection(asyncio.BufferedProtocol):
                     poll = fetch.Poll(self.reader, server.loop)
                     now_s = engine.clock.monotonic()
                     if len(request.portions) > 1:
-                        # Records may come in the pauses before the last portion waits for them: all are collected once more.
+                        # New records may arrive in the pauses before the last portion subscribes: so all portions are collected
+                        # once more.
                         async for portion in turn.each(request.portions):
                             fetch.note_waiting(portion, self.reader, now_s)
                             poll.subscribe(portion)
@@ -668,7 +674,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wake_next()
 
     async def _collect(self, request: fetch.FetchRequest, slot: Slot, turn: Turn, max_bytes: int) -> tuple[bool, bool]:
-        """Take what there is for a fetch. Returns (whether it is answered now, whether a partition has an error)."""
+        """Collect the records that a fetch can have now. Returns (whether to answer now, whether a partition has an error)."""
         engine = self._server.engine
         assert engine is not None
         total, failed, early = 0, bool(request.error), False
@@ -689,7 +695,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @staticmethod
     async def _is_unproven(engine: Engine) -> bool:
-        """Whether another broker may lead the partitions by now: a fetch then tells of no end of a partition."""
+        """Whether another broker may lead the partitions by now. A fetch then reports no end of a partition."""
         try:
             await engine.confirm()
         except HeadgateError:
@@ -697,7 +703,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     async def _collect_cold(self, turn: Turn, cold: list[fetch.Wanted], total: int, max_bytes: int) -> tuple[int, bool]:
-        """Read from the store; what may come is counted before it is there, for others read meanwhile."""
+        """Read from the store. The expected bytes are counted in advance, because other connections read meanwhile."""
         engine = self._server.engine
         assert engine is not None
         reserved = max(0, min(max_bytes - total, sum([wanted.max_bytes for wanted in cold])))
@@ -711,9 +717,10 @@ class Connection(asyncio.BufferedProtocol):
                 self.count_outgoing()
 
     def _answer_room(self, request: fetch.FetchRequest, slot: Slot) -> int | None:
-        """Bytes that the answer may have now. 0: the broker holds too much. None: this client must take first what is there for it.
+        """Bytes that the answer may have now. 0: the broker holds too many bytes. None: this client must first take earlier
+        answers.
 
-        The answer that is next in turn is never kept waiting by those behind it.
+                The answer that is next in turn never waits for the answers behind it.
         """
         return min(request.max_bytes, self._server.fetch_room()) if self._has_room(slot) else None
 
@@ -725,17 +732,17 @@ class Connection(asyncio.BufferedProtocol):
         await waiter
 
     def fill_counted(self, slot: Slot, data: list[Buffer]) -> None:
-        """`fill` with an answer of any size: it counts as held until the transport has it."""
+        """Fill a slot with an answer of any size. The answer counts as held until the transport has it."""
         if self._transport is None:
             return
-        slot.size = 4 + int.from_bytes(data[0][:4], "big")  # a frame tells its size
+        slot.size = 4 + int.from_bytes(data[0][:4], "big")  # a frame begins with its size
         self._held += slot.size
         self.fill(slot, data)
-        if self._held:  # else it has left, and was counted then
+        if self._held:  # otherwise the answer has left, and was counted then
             self.count_outgoing()
 
     def _wake_next(self) -> None:
-        """There may be room for an answer: the one that is next in turn looks first, else the one that has waited longest."""
+        """Wake one request that waits for room: the next one in turn if it waits, otherwise the one that has waited longest."""
         waiters = self._room_waiters
         if waiters:
             first = self._slots[0] if self._slots and self._slots[0] in waiters else next(iter(waiters))
@@ -746,8 +753,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _serve_cold(self) -> None:
         """Answer the requests that are not Produce or Fetch, one after another.
 
-        However many came at once, each waits until the client has taken what is ahead of it, and others have a turn of the loop
-        between them.
+        Each request waits until the client has taken the answers ahead of it. Other connections have a turn of the loop
+        between two requests.
         """
         try:
             while self._cold:
@@ -784,9 +791,10 @@ class Connection(asyncio.BufferedProtocol):
         self._fetch_ended(task)
 
     def _fetch_ended(self, task: asyncio.Task[None]) -> None:
-        """A request that broke our own code ends its connection: without an answer the client would wait for ever.
+        """Done callback of a request's task. An unexpected error ends the connection: without an answer the client would wait
+        for ever.
 
-        So does a fetch for which there is no memory: it changes nothing.
+                A MemoryError of a fetch ends the connection, too, and nothing else: a fetch changes nothing.
         """
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
@@ -814,7 +822,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._slots) == 1:
             self._flush()
         else:
-            # More answers may come in this turn of the loop: they leave together.
+            # More answers may become ready in this turn of the loop: they leave together.
             self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -829,7 +837,7 @@ class Connection(asyncio.BufferedProtocol):
         slots = self._slots
         buffers: list[Buffer] = []
         if self._cut:
-            # A thread that wakes up where this one has had no rest for long may wait for it on the same core: that of the WAL.
+            # A thread that wakes up on the core of a loop that never rests may have to wait for that core: here the WAL thread.
             os.sched_yield()
             self._cut = False
         while slots:
@@ -870,17 +878,17 @@ class Connection(asyncio.BufferedProtocol):
             self._resume()
 
     def _send(self, transport: asyncio.Transport, slot: Slot) -> bool:
-        """Write an answer to the socket, as far as that takes it, and a copy of what follows to the transport.
+        """Write an answer to the socket, as far as the socket accepts it, and a copy of the rest to the transport.
 
         Returns:
-            Whether that was all of it. Else the transport calls back.
+            Whether the whole answer was written. If not, the transport calls back.
         """
         assert slot.data is not None
         if not transport.get_write_buffer_size() and not transport.is_closing():
             try:
                 sent = os.writev(self._descriptor, slot.data[:BUFFERS_MAX])
             except OSError:
-                sent = 0  # it takes nothing now, or it is broken: then the transport says so
+                sent = 0  # the socket is full, or broken: then the transport reports it
             self._held -= sent
             self._written += sent
             if sent == slot.size:
@@ -897,10 +905,10 @@ class Connection(asyncio.BufferedProtocol):
         return is_all
 
     def own_answers(self, bytes_max: int) -> int:
-        """Copy slices of answers that wait for the client, where they are less than half of the buffer that they keep in memory.
+        """Copy slices of waiting answers that are less than half of the buffer that they keep in memory.
 
         Returns:
-            Bytes copied: `bytes_max`, and one slice more, at the most.
+            Bytes copied: at most `bytes_max` and one slice more.
         """
         copied = 0
         for slot in self._slots:
@@ -916,17 +924,18 @@ class Connection(asyncio.BufferedProtocol):
         return copied
 
     def looked_up(self, *, elsewhere: bool) -> None:
-        """A ListOffsets request was answered; `elsewhere`: with a partition that this broker does not lead.
+        """Note that a ListOffsets request was answered. `elsewhere`: another broker leads one of its partitions.
 
-        A client should then look for the lead. Some, like aiokafka 0.14, do that only when a connection ends, and ask here again
-        and again, for minutes. So theirs ends, when nothing else is under way on it.
+        A client should then look for the lead. Some clients, like aiokafka 0.14, do that only when a connection ends;
+        otherwise they repeat the request here for minutes. So this connection ends after ASTRAY_MAX such requests, once
+        it has no other request.
         """
         self._astray = self._astray + 1 if elsewhere else 0
         if self._astray >= ASTRAY_MAX and not self._slots:
             self.drop("astray", f"the client does not look for the partition's lead. times=`{self._astray}`")
 
     def drop(self, event: str, reason: str) -> None:
-        """End the connection: there is no answer that would help, or none that the protocol has."""
+        """End the connection: no answer would help, or the protocol has none."""
         if self._transport is not None:
             self._server.tell_end(event, self.peer, reason)
             self._transport.close()
@@ -934,14 +943,14 @@ class Connection(asyncio.BufferedProtocol):
             self._slots.clear()
 
     def abort(self, event: str, reason: str) -> None:
-        """End the connection without waiting for the client to take what is left."""
+        """End the connection without waiting for the client to take the remaining answers."""
         if self._transport is not None:
             self._server.tell_end(event, self.peer, reason)
             self._transport.abort()
 
     @property
     def idle(self) -> bool:
-        """Nothing is asked and nothing half received."""
+        """Whether the connection has no unanswered request and no partial frame."""
         return not self._slots and self.frame_since is None
 
     @property
@@ -951,20 +960,20 @@ class Connection(asyncio.BufferedProtocol):
     # -- admission
 
     def count_outgoing(self) -> None:
-        """Tell the server what it holds for this client now."""
+        """Tell the server the number of bytes held for this client now."""
         now = self._held + (0 if self._transport is None else self._transport.get_write_buffer_size())
         self._server.outgoing_bytes += now - self._counted
         self._counted = now
 
     def not_durable_s(self, now: float) -> float:
-        """How long the oldest records that are not durable yet have waited, in seconds."""
+        """Age of the oldest records that are not durable yet, in seconds."""
         for slot in self._slots:
             if slot.written_at is not None and slot.data is None:
                 return now - slot.written_at
         return 0.0
 
     def look_for_stall(self, now: float) -> float:
-        """How long the client has taken nothing of what is there for it, in seconds. Called now and then."""
+        """Time since the client last took bytes of a waiting answer, in seconds. The server calls this in every sweep."""
         left = 0 if self._transport is None else self._transport.get_write_buffer_size()
         taken = self._written - left
         if left == 0 or taken != self._taken:
@@ -980,7 +989,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _release(self, cost: int) -> None:
         if self._transport is None:
-            return  # what this connection held was given back when it was lost
+            return  # the bytes of this connection were given back when it was lost
         self._inflight -= cost
         self._server.inflight_bytes -= cost
         if not self._reading:
@@ -993,7 +1002,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._writable or self._waiting:
             return True
         if self._frame_view is not None:
-            # A frame that has room is received: connections that wait for each other with a half of a frame each wait for ever.
+            # A begun frame is received whole: two connections with half a frame each would otherwise wait for each other for ever.
             return False
         return (
             self._inflight > server.settings.connection_inflight_bytes_max

@@ -1,8 +1,9 @@
-"""Fetch, versions 4-17, by hand: the hot path. Records go out as the slices of memory or store that they stand in.
+"""Fetch, versions 4-17, by hand: the hot path. Records are sent as slices of the buffers or files that hold them.
 
-Deviations: fetch sessions (KIP-227) are refused, as a broker without room for them does: the session id in the response is 0, so
-that clients send full requests. There are no transactions yet: `read_committed` sees what `read_uncommitted` sees. Replicas do not
-fetch through this API. No preferred replica, no diverging epoch (records that a consumer has read are never truncated).
+Deviations: fetch sessions (KIP-227) are refused, in the same way as by a Kafka broker without room for them: the session id in
+the response is 0, so that clients send full requests. There are no transactions yet: `read_committed` reads the same records as
+`read_uncommitted`. Replicas do not fetch through this API. There is no preferred replica and no diverging epoch (records that a
+consumer has read are never truncated).
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ VERSION_MAX = 17
 FLEXIBLE = 12
 TOPIC_IDS = 13
 HINTS = 12
-"""First version that says who leads (hints.py)."""
+"""First version whose response names the lead (hints.py)."""
 
 NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
 HINTED = frozenset((NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH))
-"""Errors beside which it is said who leads."""
+"""Errors for which the response names the lead."""
 FETCH_SESSION_ID_NOT_FOUND = 70
 
 _I16 = struct.Struct(">h").unpack_from
@@ -56,7 +57,7 @@ NO_LEADER_EPOCH = -1
 
 
 class Wanted:
-    """One partition of a request, and what came of it."""
+    """One partition of a request, and its result."""
 
     __slots__ = ("bytes", "code", "epoch", "exists", "log", "max_bytes", "number", "offset", "slices")
 
@@ -75,15 +76,15 @@ class Wanted:
 Part: TypeAlias = tuple[bytes | None, int, list[Wanted], bool]
 """Some partitions of one topic of a request: (name, number of partitions in all parts of the topic, partitions, last part).
 
-The name is the topic's name or id as it stands in the request; None where the portion before has the beginning of the topic.
+The name is the topic's name or id as written in the request. It is None if the portion before has the beginning of the topic.
 """
 Portion: TypeAlias = list[Part]
-"""Consecutive parts of a request with about STEP_ELEMENTS topics and partitions: what is read, collected and answered in one step.
-A small request has one portion."""
+"""Consecutive parts of a request with about STEP_ELEMENTS topics and partitions. One step reads, collects and answers one
+portion. A small request has one portion."""
 
 
 class FetchRequest:
-    """A request as it was read. Times in ms, sizes in bytes. `topics` is their number."""
+    """A request as it was read. Times in ms, sizes in bytes. `topics` is the number of topics."""
 
     __slots__ = ("error", "max_bytes", "max_wait_ms", "min_bytes", "portions", "topics", "unproven", "version")
 
@@ -96,13 +97,15 @@ class FetchRequest:
         self.topics = 0
         self.error = 0
         self.unproven = False
-        """Another broker may lead the partitions by now: records are given, but no partition is said to end (engine/proof.py)."""
+        """Another broker may lead the partitions by now: the answer has records, but reports no end of a partition
+        (engine/proof.py)."""
 
 
 def parse(engine: Engine, frame: memoryview, position: int, version: int) -> tuple[FetchRequest, Iterator[Portion]]:
-    """Read the head of a request. The caller reads the portions, into the request.
+    """Read the head of a request. The caller then reads the portions into the request.
 
-    Both raise Malformed, struct.error, IndexError, UnicodeDecodeError where it is not a request.
+    Reading the head or a portion raises Malformed, struct.error, IndexError or UnicodeDecodeError if the frame is not a
+    request.
     """
     if version < 15:
         position += 4
@@ -120,7 +123,7 @@ def parse(engine: Engine, frame: memoryview, position: int, version: int) -> tup
 
 
 def _portions(engine: Engine, frame: memoryview, position: int, version: int, topics: int) -> Iterator[Portion]:
-    """The topics of a request, at least one portion."""
+    """The topics of a request, as at least one portion."""
     flexible = version >= FLEXIBLE
     layout = _P12 if version >= 12 else _P9 if version >= 9 else _P5 if version >= 5 else _P4
     portion: Portion = []
@@ -179,7 +182,7 @@ def _portions(engine: Engine, frame: memoryview, position: int, version: int, to
 
 
 def _count(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
-    """The length of an array; one that is null has none."""
+    """The length of an array; a null array has length 0."""
     if flexible:
         count, position = unsigned_varint(frame, position)
         count -= 1
@@ -199,12 +202,12 @@ def _check_elements(elements: int) -> None:
 def collect(
     engine: Engine, version: int, portion: Portion, total: int, max_bytes: int, reader: int
 ) -> tuple[int, bool, list[Wanted]]:
-    """Take what memory has for one portion of a request.
+    """Collect the records of one portion that are in memory.
 
     Args:
-        total: bytes that the portions before have.
-        reader: the connection, for windows in which history is to come (engine/windows.py).
-        max_bytes: of all records together; the first partition with records gives at least one batch (KIP-74).
+        total: bytes found in the portions before.
+        reader: the connection, for windows that wait for their history (engine/windows.py).
+        max_bytes: bound for all records together; the first partition with records gives at least one batch (KIP-74).
 
     Returns:
         (bytes found so far, whether a partition has an error, partitions whose records are in the store only).
@@ -227,7 +230,7 @@ def collect(
                 continue
             offset = wanted.offset
             if offset > log.high_watermark:
-                cold.append(wanted)  # the log ends below, or it goes on at another broker: the store knows
+                cold.append(wanted)  # the log ends below this offset, or continues at another broker: the store knows
                 continue
             if offset < log.log_start:
                 wanted.code = 1
@@ -261,7 +264,8 @@ def collect(
 
 
 async def collect_cold(engine: Engine, turn: Turn, cold: list[Wanted], total: int, max_bytes: int, reader: int) -> tuple[int, bool]:
-    """Read from the store what memory no longer has. Returns (bytes found in all, whether a partition has an error)."""
+    """Read from the store the records that are no longer in memory. Returns (bytes found in all, whether a partition has an
+    error)."""
     failed = False
     async for wanted in turn.each(cold):
         room = min(wanted.max_bytes, max_bytes - total)
@@ -287,16 +291,16 @@ def wanted_of(portion: Portion) -> Iterator[Wanted]:
 
 
 def ends_early(portion: Portion) -> bool:
-    """Whether there may be more behind what memory had: each read before a window ends with it.
+    """Whether there may be more records behind those found in memory: each memory read before a window ends with the window.
 
-    The answer does not wait for `min_bytes` then: the rest is there, and the next request asks for it. The same holds behind a read
-    from the store, which ends with a file.
+    The answer then does not wait for `min_bytes`: the rest exists, and the next request asks for it. The same holds behind a
+    read from the store, which ends with a file.
     """
     return any(wanted.bytes and wanted.log is not None and wanted.offset < wanted.log.windows_end for wanted in wanted_of(portion))
 
 
 def note_waiting(portion: Portion, reader: int, now_s: float) -> None:
-    """The reader waits: remember where it has come to the end."""
+    """Note for each partition that the reader waits at its end."""
     for wanted in wanted_of(portion):
         log = wanted.log
         if log is not None and wanted.offset == log.high_watermark:
@@ -304,12 +308,12 @@ def note_waiting(portion: Portion, reader: int, now_s: float) -> None:
 
 
 def wants_hint(portion: Portion) -> bool:
-    """Whether an error of the portion is one beside which it is said who leads."""
+    """Whether the portion has an error for which the response names the lead."""
     return any(wanted.code in HINTED for wanted in wanted_of(portion))
 
 
 def _gone(wanted: Wanted, version: int) -> int:
-    """Why there is nothing to read here: another broker leads the partition, or there is none."""
+    """The error of a partition that cannot be read here: another broker leads it, or it does not exist."""
     log = wanted.log
     if wanted.exists and (log is None or (log.closed is not None and log.closed.reason is Reason.NOT_LEADER)):
         return NOT_LEADER_OR_FOLLOWER
@@ -347,7 +351,7 @@ class Response:
         self._size = -4
 
     def add(self, portion: Portion) -> None:
-        """The rows of the next portion."""
+        """Add the rows of the next portion."""
         version, out, head, size = self._version, self._out, self._head, self._size
         flexible = version >= FLEXIBLE
         for name, count, partitions, ends in portion:
@@ -371,7 +375,7 @@ class Response:
                         log.bytes_out += wanted.bytes
                         log.requests += 1
                     elif self._unproven or log.refusal is not None:
-                        # The next lead may have acked more already, and this broker hears of it later.
+                        # The next lead may have acked more already; this broker learns of it later.
                         wanted.code, end, start = NOT_LEADER_OR_FOLLOWER, -1, -1
                 if flexible:
                     head += _ROW_12.pack(wanted.number, wanted.code, end, end, start, 1, -1)
@@ -405,7 +409,7 @@ class Response:
 
 
 class Poll:
-    """Waits until some partition of a request has moved, once: the waiter that partitions call."""
+    """Waits, once, until one partition of a request has moved. Partitions call it as their waiter."""
 
     __slots__ = ("_future", "_logs", "_reader")
 
@@ -428,12 +432,12 @@ class Poll:
             self._future.set_result(None)
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns when a partition has moved, or after `timeout_s`."""
+        """Wait until a partition has moved, or until `timeout_s` has passed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._future
 
     def end(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for all partitions."""
         for log in self._logs:
             log.unsubscribe(self)

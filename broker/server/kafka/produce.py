@@ -1,9 +1,10 @@
 """Produce, versions 3-13 (KIP-98 on), by hand: the hot path. Versions 0-2 are advertised, as Kafka does, and refused.
 
-Deviations: transactions are refused; `timeout_ms` is not used, because a batch that waits for the store keeps waiting and the
-client's own time-out decides; acks=1 is as durable as acks=all.
+Deviations: transactions are refused. `timeout_ms` is not used: a batch that waits for the store keeps waiting, and the client's
+own time-out decides. acks=1 is as durable as acks=all.
 
-One request gives one response, whose bytes are built at once: the offsets are known. It is kept back until they are durable.
+One request gives one response. Its bytes are built at once, because the offsets are known, and kept back until the records are
+durable.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ VERSION_MAX = 13
 FLEXIBLE = 9
 TOPIC_IDS = 13
 HINTS = 10
-"""First version that says who leads (hints.py)."""
+"""First version whose response names the lead (hints.py)."""
 
 STEP_ELEMENTS = 100
-"""Topics and partitions of a request that are appended in one step: with an append each they take some two milliseconds."""
+"""Topics and partitions of a request that are appended in one step; with one append each a step takes about two milliseconds."""
 STEP_ROWS_MAX = 250
-"""A request with more topics and partitions is appended in steps, in a task of its own. Those of real producers have fewer."""
+"""A request with more topics and partitions is appended in steps, in a task of its own. Requests of real producers have fewer."""
 REFUSED_MAX = 1_000
-"""Topics, or partitions, of a request of a version before VERSION_MIN that is answered, in one turn of the loop. With more the
-connection ends, which the client understands as well."""
+"""Most topics, or partitions, of a request before VERSION_MIN that the broker answers, in one turn of the loop. Above it the
+connection ends, and the client understands that as well."""
 
 ACKS_VALID = (-1, 0, 1)
 UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -96,7 +97,7 @@ def skip_tags(buffer: memoryview, position: int) -> int:
 
 
 def read_name(buffer: memoryview, position: int, size: int) -> bytes:
-    """`size` bytes. Raises Malformed where there are not as many, or fewer than none."""
+    """Take `size` bytes. Raises Malformed if fewer are left, or if `size` is negative."""
     if size < 0 or position + size > len(buffer):
         raise Malformed("string does not fit into its frame")
     return bytes(buffer[position : position + size])
@@ -121,13 +122,13 @@ NONE_FAILED, SOME_FAILED, ALL_FAILED = 0, 1, 2
 
 
 class Shape:
-    """What a client's produce requests to one partition have in common: the bytes between correlation id and records.
+    """The part that a client's produce requests to one partition have in common: the bytes between correlation id and records.
 
-    A client that writes to one partition sends the same bytes again and again, so comparing them saves reading them: `unpack`
-    takes a request apart at once, up to its batch.
+    A client that writes to one partition sends the same bytes again and again, so the broker compares them instead of
+    parsing them: `unpack` splits a request up to its batch in one call.
 
     Args:
-        length_bytes: how long the records' length is; in flexible versions that depends on its value.
+        length_bytes: size of the records' length field; in flexible versions it depends on the length.
     """
 
     __slots__ = (
@@ -162,7 +163,7 @@ class Shape:
         self.engine = engine
         self.version = version
         self.versions = _VERSIONS(0, version)
-        """API key and version, as they stand in a request."""
+        """API key and version, as encoded in a request."""
         self.key = key
         self.acks = acks
         self.log = log
@@ -170,7 +171,7 @@ class Shape:
         self.suffix = suffix
         self.last = b""
         self.last_bytes = -1
-        """What the last request had up to its batch, and how many bytes of records that announced."""
+        """The bytes of the last request up to its batch, and the length of its records."""
         self.unpack = head.unpack_from
         self.head_bytes = head.size + HEADER_BYTES
         row = "hqqq" if version >= 5 else "hqq"
@@ -180,7 +181,7 @@ class Shape:
         """Of the answer, without its length prefix."""
 
     def records_bytes(self, part: bytes) -> int:
-        """How many bytes of records a request has that has this up to its batch, and not the same as `last`; -1 where it has
+        """Length of the records of a request that has these bytes up to its batch and differs from `last`; -1 if the request has
         another shape."""
         key, length = part[: len(self.key)], part[len(self.key) :]
         if key != self.key:
@@ -195,7 +196,7 @@ class Shape:
         return value
 
     def respond(self, correlation_id: int, appended: tuple[int, int, int]) -> bytes:
-        """The answer to a request whose batch was appended, with its length prefix."""
+        """The answer, with its length prefix, to a request whose batch was appended."""
         base_offset, timestamp_ms, log_start = appended
         if self.version >= 5:
             return self.pack(self.size, correlation_id, self.prefix, 0, base_offset, timestamp_ms, log_start, self.suffix)
@@ -205,14 +206,15 @@ class Shape:
 def produce_again(
     shape: Shape, buffer: memoryview, start: int, end: int, now_ms: int, adopt: bytearray | None, source: Source | None
 ) -> tuple[bytes, int] | None:
-    """Append the batch of a request that may have the same shape as one before.
+    """Append the batch of a request that may have the same shape as an earlier one.
 
     Args:
-        start: of the request, behind its length prefix. end: of it.
-        adopt, source: as for `produce`.
+        start: position of the request, behind its length prefix.
+        end: end of the request.
+        adopt, source: same meaning as in `produce`.
 
-    Returns:
-        (the response with its length prefix, ALL_FAILED or NONE_FAILED); None where it has another shape: nothing was done.
+    Returns: (the response with its length prefix, ALL_FAILED or NONE_FAILED). None if the request has another shape: nothing
+        was done.
     """
     head_bytes = shape.head_bytes
     if end - start < head_bytes:
@@ -247,17 +249,18 @@ def produce(
 
     Args:
         frame: the request without its length prefix. Batches are stamped in place.
-        key_at: behind the correlation id. position: behind the request header.
+        key_at: position behind the correlation id.
+        position: position behind the request header.
         now_ms: the wall clock.
-        source: the connection, where a sample of what it sends is due; else None.
+        source: the connection if a sample of its batches is due; otherwise None.
         adopt: the buffer of `frame`, if it is from the engine's pool and belongs to this request alone.
 
     Returns:
         (acks, the response with its length prefix, which partitions failed, the shape of a request for one partition).
 
-    Raises:
-        Malformed, struct.error, IndexError, UnicodeDecodeError: not a produce request; nothing of it was appended, or a part
-        of it that will not be acknowledged.
+    Raises: Malformed, struct.error, IndexError, UnicodeDecodeError: not a produce request. Nothing of it was appended, or
+        only a part
+            that will not be acknowledged.
     """
     acks, topics, position = _head(frame, position, version)
     if topics == 1:
@@ -292,14 +295,14 @@ def produce(
 def produce_large(
     engine: Engine, frame: memoryview, position: int, version: int, correlation_id: int, now_ms: int, source: Source | None
 ) -> Steps[tuple[int, bytes, int]]:
-    """`produce` in steps, without a shape. `frame` must stay as it is meanwhile."""
+    """Append every batch of a large request in steps, without a shape. `frame` must not change meanwhile."""
     acks, topics, position = _head(frame, position, version)
     response, failed = yield from _append_all(engine, frame, position, version, correlation_id, topics, acks, now_ms, source)
     return acks, response, failed
 
 
 def is_large(frame: memoryview, position: int, version: int) -> bool:
-    """Whether a request has so many topics and partitions that it is to be appended in steps. Raises as `produce`."""
+    """Whether a request has so many topics and partitions that it is appended in steps. Raises the errors of `produce`."""
     flexible = version >= FLEXIBLE
     _, topics, position = _head(frame, position, version)
     rows = topics
@@ -319,7 +322,7 @@ def is_large(frame: memoryview, position: int, version: int) -> bool:
 
 def _head(frame: memoryview, position: int, version: int) -> tuple[int, int, int]:
     """(acks, number of topics, position of the first)."""
-    # transactional id: null or a string; a producer with one never gets this far (InitProducerId refuses it)
+    # transactional id: null or a string. A transactional producer never gets this far, because InitProducerId refuses it
     if version >= FLEXIBLE:
         size, position = unsigned_varint(frame, position)
         position += max(size - 1, 0)
@@ -449,7 +452,7 @@ def _append_row(
 
 
 def refuse_version(frame: memoryview, position: int, version: int, correlation_id: int) -> bytes:
-    """The answer to versions 0-2, which carry message sets: the same error for every partition. Raises as `produce`."""
+    """The answer to versions 0-2, which carry message sets: the same error for every partition. Raises the errors of `produce`."""
     position += 6  # acks, timeout
     (topics,) = _I32(frame, position)
     position += 4
@@ -489,7 +492,7 @@ def _code(error: HeadgateError) -> int:
 
 
 def _find(logs: list[PartitionLog | None] | None, number: int, version: int, acks: int) -> tuple[PartitionLog | None, int]:
-    """Where a batch goes, or None and the error code of one that is not even looked at."""
+    """The log of a batch; None and an error code if the batch is refused without being read."""
     if acks not in ACKS_VALID:
         return None, INVALID_REQUIRED_ACKS
     if logs is None or not 0 <= number < len(logs):
@@ -532,8 +535,9 @@ def _error_row(version: int, number: int, code: int) -> bytes:
 
 
 def _judged_row(version: int, log: PartitionLog, error: HeadgateError) -> bytes:
-    """The log refused the batch. Its start is told as Kafka tells it: without one, a Java producer that is answered
-    UNKNOWN_PRODUCER_ID sends the same batch again for ever, instead of beginning at sequence 0 under its next epoch."""
+    """The answer for a batch that the log refused. It carries the log's start offset, as in Kafka: without a start offset, a
+    Java producer that gets UNKNOWN_PRODUCER_ID resends the same batch for ever, instead of restarting at sequence 0 under its
+    next epoch."""
     return _row(version, log.number, _code(error), _NO_OFFSET, -1, log.log_start, error)
 
 
@@ -550,7 +554,7 @@ def _row(
 
 
 def _tail_of_row(version: int, error: HeadgateError | None) -> bytes:
-    """record_errors (KIP-467: the first wrong record, where one was found), error_message, tagged fields."""
+    """record_errors (KIP-467: the first wrong record, if one was found), error_message, tagged fields."""
     text = None if error is None else error.message.encode()[:1024]
     index = error.index if isinstance(error, RecordError) else None
     if version >= FLEXIBLE:
@@ -571,7 +575,7 @@ def _nullable(text: bytes | None) -> bytes:
 
 
 def _constant_parts(version: int, name: bytes, number: int) -> tuple[bytes, bytes]:
-    """What stands before and behind the error code and offsets in the response to a request for one partition."""
+    """The bytes before and behind the error code and offsets in the response to a request for one partition."""
     whole = _respond(version, 0, [(name, [_row(version, number, 0, 0, 0, 0, None)])])[8:]
     variable = _PARTITION_5.size if version >= 5 else _PARTITION_4.size
     suffix = len(_tail_of_row(version, None)) + (1 if version >= FLEXIBLE else 0) + 4 + (1 if version >= FLEXIBLE else 0)
