@@ -1,12 +1,14 @@
-"""The group coordinator: drives the pure machines of `cluster/groups` with the time, the log and the requests of clients.
+"""The group coordinator. It drives the pure state machines of `cluster/groups` with the time, the log and the requests of
+clients.
 
-The groups of a partition of `__consumer_offsets` are one `Shard`. Whatever a shard wants to keep is appended to that partition like
-any record, and what depends on it is answered when the engine says that it is durable. The broker that leads a partition holds its
-groups: when it gains the lead it replays the partition, and answers with COORDINATOR_LOADING until that is done; when it loses the
-lead, whoever waits is sent elsewhere. The topic is made when the first group needs it.
+The groups of one partition of `__consumer_offsets` are one `Shard`. A shard keeps its state as records of that partition. The
+coordinator answers a request only after the engine has reported that the records of this request are durable. The broker that
+leads a partition holds the partition's groups. When it gains the lead, it replays the partition, and answers COORDINATOR_LOADING
+until the replay is complete. When it loses the lead, it answers all waiting clients with NOT_COORDINATOR, and they look for the
+new coordinator. The first group creates the topic.
 
-The log of a partition is kept short: once it has many more rows than there are live keys, the live ones are appended again, and
-everything before them is cut off.
+The coordinator keeps the log of a partition short. When the log has many more rows than live keys, the coordinator appends the
+live rows again and cuts off all rows before them.
 """
 
 from __future__ import annotations
@@ -69,34 +71,35 @@ log = get_logger(__name__)
 
 TOPIC = "__consumer_offsets"
 TOPIC_CONFIG = {"cleanup.policy": "compact", "compression.type": "producer", "max.message.bytes": str(16 << 20)}
-"""The record of a group holds what all its members sent and were assigned: far more than an ordinary record may have."""
+"""Settings of the groups' topic. A group's record holds the metadata and assignments of all members, so it may be much larger
+than an ordinary record."""
 
 TICK_S = 0.5
-"""Pause between two looks at the clock when there is nothing to do."""
+"""Longest pause, in seconds, between two checks of deadlines."""
 STALL_S = 1.5
-"""If no look came for so long, this process did not run: see `PatientClock`."""
+"""If no check happened for this many seconds, this process did not run: see `PatientClock`."""
 READ_BYTES = 1 << 20
 SLICE_ROWS = 500
-"""Rows that are replayed or written again before other work gets its turn."""
+"""Rows that the coordinator replays or writes again before it yields to other work."""
 SNAPSHOT_ROWS_MIN = 2_000
-"""Rows of a partition that are not worth a snapshot: 50 partitions with as many replay in about a second."""
+"""Fewest rows of a partition for which a snapshot is worth its cost. 50 partitions of this length replay in about a second."""
 LOADS_MAX = 16
-"""Partitions that are read at the same time: from S3 each read takes some tens of milliseconds."""
+"""Partitions that are read at the same time. From S3, each read takes some tens of milliseconds."""
 LOAD_RETRY_S = 0.5
-"""Pause before groups are loaded again when the store did not answer."""
+"""Pause, in seconds, before groups are loaded again after the store did not answer."""
 CUT_INTERVAL_S = 10.0
-"""Pause between two edits of the manifest that cut off what snapshots replaced."""
+"""Pause, in seconds, between two manifest edits that cut off rows that snapshots have replaced."""
 EMPTY_GROUP_MS = 600_000
-"""A group without members and positions is forgotten after this."""
+"""Ms after which a group without members and positions is forgotten."""
 CLIENT_ID_CHARS_MAX = 255
-"""Of a client's id in its member id; the rest of a longer one is left away."""
+"""Characters of a client id that its member id contains at most; the rest is cut off."""
 
 
 class PatientClock:
-    """The time that members have to be heard: monotonic ms that leave out when this process itself did not run.
+    """The clock of the group deadlines: monotonic ms without the time in which this process did not run.
 
-    After a pause (SIGSTOP, a migrated machine, a blocked loop) requests wait in sockets that were sent in time; without this, every
-    member would be expelled before its heartbeat is read.
+    After a pause (SIGSTOP, a migrated machine, a blocked loop), sockets hold requests that were sent in time. With an ordinary
+    clock, the coordinator would expel every member before it reads the member's heartbeat.
     """
 
     __slots__ = ("_clock", "_seen_s", "stalled_s")
@@ -107,7 +110,7 @@ class PatientClock:
         self.stalled_s = 0.0
 
     def now(self) -> Now:
-        """Both times. Must be asked at least every TICK_S."""
+        """Both times. The caller must ask at least every TICK_S."""
         at_s = self._clock.monotonic()
         gap_s = at_s - self._seen_s
         if gap_s > STALL_S:
@@ -118,7 +121,7 @@ class PatientClock:
 
 
 class _Slot:
-    """A shard and the partition that it is the fold of, as long as this broker leads that."""
+    """A shard and its partition, for as long as this broker leads the partition."""
 
     __slots__ = ("loaded", "loading", "log", "shard", "snapshot_rows", "snapshotting")
 
@@ -129,14 +132,14 @@ class _Slot:
         self.loading: asyncio.Task[None] | None = None
         self.snapshotting: asyncio.Task[None] | None = None
         self.snapshot_rows = SNAPSHOT_ROWS_MIN
-        """Rows in the log from which on a snapshot is thought of."""
+        """Number of rows in the log from which the coordinator considers a snapshot."""
 
 
 class Coordinator:
     """All groups of this broker.
 
-    Methods raise RetryError(COORDINATOR_LOADING | NOT_COORDINATOR | ...) where a request cannot be served now, and answer
-    everything else with a reply that holds the reason.
+    Methods raise RetryError(COORDINATOR_LOADING | NOT_COORDINATOR | ...) if a request cannot be served now. All other results
+    are replies, which hold the reason of a refusal.
     """
 
     def __init__(self, engine: Engine, settings: Settings, clock: Clock) -> None:
@@ -152,9 +155,9 @@ class Coordinator:
         )
         self._budget = Budget(settings.groups_max)
         self._nothing = Shard(self._config, Budget(0))
-        """Stands in as long as there is no topic: knows no group, and makes none."""
+        """Used until the topic exists: knows no group, and creates none."""
         self._slots: dict[int, _Slot] = {}
-        """Of the partitions that this broker leads, by number."""
+        """The slots of the partitions that this broker leads, by number."""
         self._loaded = False
         self._closed = False
         self._creating = asyncio.Lock()
@@ -168,23 +171,23 @@ class Coordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._wake_ms = 0
         self.commits = 0
-        """Positions that were acked."""
+        """Number of positions that were acked."""
         self.rebalances = 0
-        """Joins that were answered to a leader: one per completed join phase."""
+        """Number of completed join phases: each ends with one answer to a group's leader."""
 
     # -- life
 
     def start(self) -> None:
-        """Begin to load. The engine is open."""
+        """Begin to load groups. The engine must be open."""
         self._loading = self._spawn(self._load(), "groups-load")
 
     async def loaded(self) -> None:
-        """Wait until loading has ended, well or not."""
+        """Wait until loading has ended, with or without success."""
         assert self._loading is not None
         await asyncio.wait((self._loading,))
 
     def stop(self) -> None:
-        """Take no more requests and let no time-out happen: the engine is about to close, and nothing could be kept."""
+        """Refuse all further requests and stop all time-outs. The engine is about to close, so no change could be stored."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -192,7 +195,7 @@ class Coordinator:
             task.cancel()
 
     async def close(self) -> None:
-        """Answer everybody who still waits. The engine is closed: what could become durable was answered by then."""
+        """Answer all waiting clients. The engine is closed: requests whose records became durable have been answered before."""
         self.stop()
         tasks = list(self._tasks())
         if tasks:
@@ -202,7 +205,8 @@ class Coordinator:
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=name)
-        # A broker whose groups do not move any more must end: clients would wait for ever, and nobody would know why.
+        # If a task of the coordinator fails, groups no longer change. Then the broker must end; otherwise clients would wait for
+        # ever without an error.
         watch(task, "group coordinator", self._engine.wal_failed)
         return task
 
@@ -238,7 +242,7 @@ class Coordinator:
         log.info("groups_loaded", groups=self._budget.groups, partitions=len(self._slots), seconds=seconds)
 
     def _on_lead(self, partition: PartitionLog) -> None:
-        """This broker leads a partition, or does not lead it any more."""
+        """Called when this broker gains or loses the lead of a partition."""
         if partition.topic.name != TOPIC or self._closed:
             return
         if partition.closed is None:
@@ -254,7 +258,7 @@ class Coordinator:
             slot.loading = self._spawn(self._load_slot(slot), "groups-load-partition")
 
     async def _load_slot(self, slot: _Slot) -> None:
-        """Replay a partition, until that succeeds or its lead is lost."""
+        """Replay a partition until that succeeds or until this broker loses the lead."""
         while slot.log.closed is None:
             slot.shard = Shard(self._config, self._budget)
             try:
@@ -286,11 +290,11 @@ class Coordinator:
         self._execute(slot, slot.shard.unload(Reason.NOT_COORDINATOR))
 
     def _live(self) -> list[_Slot]:
-        """Those that were replayed."""
+        """The slots whose partitions have been replayed."""
         return [slot for slot in self._slots.values() if slot.loaded]
 
     async def _replay(self, slot: _Slot) -> int:
-        """Fold a partition into its shard. Returns its number of records."""
+        """Rebuild a shard from its partition. Returns the number of records read."""
         partition = slot.log
         offset, rows = partition.log_start, 0
         while offset < partition.high_watermark:
@@ -299,7 +303,7 @@ class Coordinator:
             if not views:
                 break
             for view in views:
-                # A copy, because memory that was read may be used again while other work has its turn.
+                # A copy, because the memory of a read may be reused while other work runs.
                 for batch in split(memoryview(bytes(view))):
                     for record in iter_records(batch):
                         if record.offset >= offset:
@@ -315,17 +319,19 @@ class Coordinator:
             if record.key is not None:
                 slot.shard.replay(record.key, record.value)
         except CorruptError as error:
-            # Not written by a coordinator. Nothing of ours is lost with it, and groups must not be.
+            # A coordinator did not write this record. Skipping it loses no state of the broker, and a failure would make all groups
+            # unavailable.
             log.warning("group_record_skipped", partition=slot.log.number, offset=record.offset, error=error.message)
 
-    # -- what clients ask
+    # -- requests of clients
 
     def token(self) -> asyncio.Future[object]:
-        """A token for an event: the answer comes into it."""
+        """A token for an event. The coordinator sets the answer as its result."""
         return self._loop.create_future()
 
     def fresh_member_id(self, prefix: str) -> str:
-        """A member id that was never given; `prefix` is the client's or the instance's id, for people who read it."""
+        """A member id that was never given before. `prefix` is the client's or the instance's id, for people who read the member
+        id."""
         return f"{prefix[:CLIENT_ID_CHARS_MAX]}-{uuid.uuid4()}"
 
     async def join(self, group_id: str, event: Join) -> JoinReply:
@@ -343,7 +349,7 @@ class Coordinator:
         return cast(LeaveReply, await self._ask(group_id, lambda shard, now: shard.handle(group_id, event, now), event.token))
 
     async def commit(self, group_id: str, event: Commit) -> RowsReply:
-        """Store positions. A group that nobody joined is made by its first commit."""
+        """Store positions. The first commit creates a group that has no members."""
         reply = cast(RowsReply, await self._ask(group_id, lambda shard, now: shard.commit(group_id, event, now), event.token, True))
         self.commits += sum(error is None for error in reply.errors)
         return reply
@@ -377,10 +383,10 @@ class Coordinator:
             self._wake_for(slot)
         return await cast(Awaitable[object], token)
 
-    # -- what is only looked at: after `confirm`, for nothing else proves that no other broker has it newer
+    # -- requests that only read. Each needs `confirm` before, because only that proves that no other broker has newer state
 
     async def confirm(self) -> None:
-        """Make sure that no other broker had taken this one's groups over when the request came, as `Engine.confirm`.
+        """Make sure that no other broker had taken over this one's groups when the request arrived; see `Engine.confirm`.
 
         Raises RetryError(NOT_COORDINATOR).
         """
@@ -390,21 +396,21 @@ class Coordinator:
             raise RetryError(Reason.NOT_COORDINATOR, error.message) from error
 
     def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
-        """A committed position, if its topic is still the one that was meant."""
+        """A committed position, unless its topic was deleted or created again since."""
         self._check()
         slot = self._looked_at(group_id)
         value = None if slot is None else slot.shard.position(group_id, topic, partition)
         return value if value is not None and self._topic_exists(topic, value) else None
 
     def positions(self, group_id: str) -> list[tuple[str, int, OffsetValue]]:
-        """Every committed position of a group whose topic is still there: topic, partition, value."""
+        """All committed positions of a group whose topics still exist: topic, partition, value."""
         self._check()
         slot = self._looked_at(group_id)
         rows = [] if slot is None else slot.shard.positions(group_id)
         return [row for row in rows if self._topic_exists(row[0], row[2])]
 
     def find(self, group_id: str) -> Group | None:
-        """A group, for looking at; None if there is none."""
+        """A group, read-only; None if it does not exist."""
         self._check()
         slot = self._looked_at(group_id)
         return None if slot is None else slot.shard.find(group_id, self._clock.now())
@@ -415,7 +421,7 @@ class Coordinator:
             yield from slot.shard.list_groups()
 
     def count_states(self) -> dict[tuple[str, ...], float]:
-        """How many groups are in each state; nothing while they are loaded."""
+        """The number of groups in each state; {} while groups are loaded."""
         counts: dict[tuple[str, ...], float] = {}
         if self._loaded and not self._closed:
             for listing in self.list_groups():
@@ -424,13 +430,13 @@ class Coordinator:
         return counts
 
     def committed(self) -> Iterator[tuple[str, str, int, int]]:
-        """Every committed position: group, topic, partition, offset; nothing while they are loaded."""
+        """All committed positions: group, topic, partition, offset; none while groups are loaded."""
         if self._loaded and not self._closed:
             for listing in self.list_groups():
                 for topic, partition, value in self.positions(listing.group_id):
                     yield listing.group_id, topic, partition, value.offset
 
-    # -- the small steps
+    # -- internal steps
 
     def _check(self) -> None:
         if self._closed:
@@ -439,7 +445,8 @@ class Coordinator:
             raise RetryError(Reason.COORDINATOR_LOADING, "groups are being loaded")
 
     def _slot(self, group_id: str) -> _Slot | None:
-        """Where a group is; None where there is no topic yet. Raises RetryError where it is elsewhere, or is being loaded."""
+        """The slot of a group; None if the topic does not exist yet. Raises RetryError if another broker holds the group, or
+        while it is loaded."""
         topic = self._engine.manifest.topics.get(TOPIC)
         if topic is None:
             return None
@@ -451,7 +458,10 @@ class Coordinator:
         return slot
 
     def _looked_at(self, group_id: str) -> _Slot | None:
-        """As `_slot`. Raises RetryError(NOT_COORDINATOR) also while the group is handed over: its next broker may have newer."""
+        """The slot of a group, for reading; None if the topic does not exist yet. Raises RetryError as `_slot`.
+
+        Also raises RetryError(NOT_COORDINATOR) while the group is handed over, because its next broker may have newer state.
+        """
         slot = self._slot(group_id)
         if slot is not None and slot.log.refusal is not None:
             raise RetryError(Reason.NOT_COORDINATOR, f"the group is being handed over to another broker. group=`{group_id}`")
@@ -473,7 +483,8 @@ class Coordinator:
                 await self._protect(self._engine.topic(TOPIC))
 
     async def _protect(self, topic: Topic) -> None:
-        """Positions must not be deleted by age: whoever made the topic, or changed it, may not have known."""
+        """Make sure that retention by age deletes no positions. A user may have created or changed the topic without that
+        setting."""
         if topic.config.get("cleanup.policy") != TOPIC_CONFIG["cleanup.policy"]:
             await self._engine.alter_topic_config(topic, lambda now: {**now.config, **TOPIC_CONFIG})
             log.warning("groups_topic_protected", topic=topic.name, was=topic.config.get("cleanup.policy", "delete"))
@@ -491,7 +502,7 @@ class Coordinator:
 
     def _answer(self, answer: Answer) -> None:
         token = cast("asyncio.Future[object]", answer.token)
-        # A token is cancelled when its client's connection is gone.
+        # A token is cancelled when the connection of its client is closed.
         if token is not None and not token.done():
             token.set_result(answer.response)
 
@@ -526,7 +537,7 @@ class Coordinator:
         if self._timer is not None:
             self._timer.cancel()
         self._wake_ms = at_ms
-        # One more, because a timer that comes a fraction of a millisecond early would find nothing due.
+        # One ms later, because a timer that fires a fraction of a millisecond early would find no deadline reached.
         self._timer = self._loop.call_later(max(at_ms - now_ms + 1, 0) / 1000, self._wake)
 
     def _wake(self) -> None:
@@ -549,7 +560,7 @@ class Coordinator:
         self._wake_at(next_ms, now.timer_ms)
 
     async def _clean(self) -> None:
-        """Forget what expired, and positions of topics that are gone."""
+        """Forget expired positions, and the positions of deleted topics."""
         minutes = self._settings.offsets_retention_minutes
         retention_ms = minutes * 60_000 if minutes else NEVER
         cutoff_ms = self._engine.cutoff_ms(max(retention_ms, 0))
@@ -559,7 +570,8 @@ class Coordinator:
                 await self._protect(topic)
             for slot in self._live():
                 now = self._clock.now()
-                # Without the time that does not count. While the clock is in doubt, at the epoch: nothing is old.
+                # The wall clock without the time that does not count for retention. While the clock is in doubt it is 0, so nothing
+                # expires.
                 aged = now._replace(wall_ms=0 if cutoff_ms is None else cutoff_ms + max(retention_ms, 0))
                 effects = slot.shard.clean(
                     aged,
@@ -595,14 +607,14 @@ class Coordinator:
             self._cuts[slot.log] = first_offset
             log.debug("groups_snapshot", partition=slot.log.number, rows=rows_written, first_offset=first_offset)
         except HeadgateError as error:
-            # Nothing was cut, so nothing is lost; the next rows bring the next try.
+            # Nothing was cut, so no record is lost. Further rows start the next attempt.
             slot.snapshot_rows = slot.shard.rows_appended + SNAPSHOT_ROWS_MIN
             log.warning("groups_snapshot_failed", partition=slot.log.number, error=error.message)
         finally:
             slot.snapshotting = None
 
     async def _cut(self) -> None:
-        """Cut off what snapshots replaced, all partitions in one edit."""
+        """Cut off the rows that snapshots have replaced, of all partitions in one edit."""
         cuts, self._cuts = self._cuts, {}
         try:
             await self._engine.set_log_starts(cuts)
@@ -615,7 +627,7 @@ class Coordinator:
 
 
 def _reason(error: HeadgateError) -> Reason:
-    """What a client of a group is told when the log does not take its record."""
+    """The error for a client of a group when the log refuses its record."""
     if isinstance(error, FencedError | ClosedError) or error.reason is Reason.NOT_LEADER:
         return Reason.NOT_COORDINATOR
     if error.reason is Reason.MESSAGE_TOO_LARGE:

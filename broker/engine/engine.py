@@ -1,7 +1,8 @@
-"""The data plane of one broker behind one face: what the Kafka handlers, gRPC and the group coordinator call.
+"""The data plane of one broker behind one interface. The Kafka handlers, gRPC and the group coordinator call it.
 
-Everything here runs on the event loop's thread. `append` is synchronous and cheap: it checks a batch, gives it offsets, copies it
-into the partition's tail and hands it to the WAL. Nothing is visible, and nobody is told, before the WAL says that it is durable.
+Everything here runs on the event loop's thread. `append` is synchronous and cheap: it checks a batch, assigns its offsets,
+copies it into the partition's tail and hands it to the WAL. The batch becomes visible and is acked only after the WAL has
+reported it as durable.
 """
 
 from __future__ import annotations
@@ -103,27 +104,32 @@ from headgate.broker.store.open import PRIVATE_URLS
 log = get_logger("engine")
 
 ADOPT_BYTES_MIN = 32 << 10
-"""A batch from this size on is kept in the buffer that it came in; smaller ones are copied together: a fetch is then one slice."""
+"""Smallest batch, in bytes, that the broker keeps in its receive buffer. Smaller batches are copied into one shared segment, so
+that a fetch can return them as one slice."""
 RESIGN_RETRY_S = 0.2
 ALTER_TRIES = 100
 ALTER_PAUSE_S = 0.02
-"""A topic's settings that another broker changed meanwhile are looked at again after this pause, for about two seconds."""
+"""Pause, in seconds, before the broker tries again to change a topic's settings that another broker has just changed. With
+`ALTER_TRIES`, the broker tries for about two seconds."""
 TAKE_OVER_TRIES = 20
-"""Edits that a broker which is being replaced may still make, between its fence and its next write."""
+"""Attempts of a starting broker to take over the store. A broker that is being replaced may still edit the manifest between its
+fence and its next write; each such edit costs one attempt."""
 SEAL_TRIES = 10
-"""How often a broker that ends tries to seal what it has."""
+"""Attempts of a closing broker to seal its segments and its incarnation."""
 SWEEP_S = 2.0
-"""How long a broker that ends sweeps up behind itself; whoever leads next sweeps up what is left."""
+"""Longest time, in seconds, that a closing broker deletes its leftovers. The next leader deletes the rest."""
 STALL_GRACE_S = 5.0
-"""How long writers wait for a store that does not answer before new ones are refused with a retriable error."""
+"""Seconds that writers wait for a store that does not answer. After that, the broker refuses new batches with a retriable error."""
 CHECKPOINT_BYTES_MAX = 64 << 20
-"""Bytes of complete chunks that may be unlisted: bounds what a start has to read."""
+"""Largest number of bytes in complete chunks that the manifest does not list yet. It bounds the bytes that the next start must
+read."""
 CHUNK_MS = 3600 * 1000
-"""A chunk with records is completed after an hour, so that retention by time can free it."""
+"""Greatest age, in ms, of an incomplete chunk with records. Then the WAL completes the chunk, so that retention by time can
+delete it."""
 
 
 class Held(NamedTuple):
-    """Offsets of a partition that its lead keeps free for a gate."""
+    """Offsets of a partition that its lead reserves for a gate."""
 
     partition: int
     base_offset: int
@@ -136,9 +142,9 @@ class Engine:
 
     Args:
         incarnation_id: 32 hex digits, never used before.
-        fail: called once, on the loop, with what ends this broker: it may never ack again.
-        encoders: of history, closed with the engine. None: it is encoded in threads of this process.
-        create: an empty store becomes a new cluster's.
+        fail: called once, on the loop, with the error that ends this broker. The broker may never ack again.
+        encoders: encode history; closed with the engine. None: threads of this process encode it.
+        create: makes a new cluster in an empty store.
     """
 
     def __init__(
@@ -157,7 +163,7 @@ class Engine:
         self.settings = settings
         self.clock = clock
         self.turns = Turns(clock.monotonic)
-        """Shared by long requests."""
+        """Turns of the loop, shared by long requests."""
         self.incarnation_id = incarnation_id
         self.broker_id = settings.broker_id
         self._create = create
@@ -165,19 +171,20 @@ class Engine:
         self.leader_epoch = -1
         self.failed: HeadgateError | None = None
         self.ready = False
-        """Until it closes."""
+        """True from start until close."""
         self.started = False
-        """For ever, once it was ready."""
+        """True once the engine has been ready, also after close."""
         self._following = False
         self.leads = Leads(self)
         self.logs = self.leads.logs
-        """A slot for every partition of every topic, by topic name; None where this broker does not lead."""
+        """A slot for each partition of each topic, by topic name. The slot of a partition that this broker does not lead is
+        None."""
         self.logs_by_id = self.leads.by_id
         """The same slots, by topic id."""
         self.batches_refused = 0
-        """Batches that were not taken because of their records, not of their header."""
+        """Number of batches that were refused because of their records. Batches with a wrong header are not counted."""
         self.pool = BufferPool(settings.tail_bytes // 4)
-        """Large buffers: those of tails, and of frames that may become one."""
+        """Large buffers, for tails and for frames that may become part of a tail."""
         self.tail_memory = TailMemory(self.pool, settings.tail_bytes)
         self._fail_process = fail
         self._catalog: Catalog = LocalCatalog(
@@ -199,9 +206,9 @@ class Engine:
         self._reader = Reader(store, incarnation_id, settings.read_cache_bytes, self.history)
         self._chunk_logs: dict[int, dict[PartitionLog, None]] = {}
         self.replicator = Replicator(lambda: self._wal)
-        """To this broker's follower."""
+        """Sends copies to this broker's follower."""
         self.replicas = Replicas()
-        """Of leads that this broker follows."""
+        """Copies that this broker keeps for the leads that it follows."""
         self.proof = LeadProof(
             store,
             clock,
@@ -209,9 +216,10 @@ class Engine:
             fenced=lambda: self.wal_failed(self._taken_over()),
             fail=self.wal_failed,
         )
-        """That no other broker leads this one's partitions."""
+        """Proves that no other broker leads this broker's partitions."""
         self._must_be_durable = False
-        """Whether a batch was appended, since the last `on_acked`, for which a follower's word is not enough."""
+        """True if a batch that needs the store's confirmation was appended since the last `on_acked`. For such a batch, the
+        follower's confirmation is not enough."""
         self._wal: Wal
         self._watch: WalWatch
         self._checkpointer: Checkpointer
@@ -223,11 +231,11 @@ class Engine:
     # -- life
 
     async def open(self) -> None:
-        """Serve alone: fence who was here before, recover what it acked, and lead everything.
+        """Serve alone: fence all earlier brokers, recover their acked records, and lead all partitions.
 
         Raises:
-            FatalError: the store is not usable or not ours. CorruptError: it is damaged. RetryError: it does not answer.
-            FencedError: another broker took over in the meantime.
+            FatalError: the store is not usable, or belongs to another cluster. CorruptError: the store is damaged. RetryError:
+                the store does not answer. FencedError: another broker took over meanwhile.
         """
         await self.identify()
         catalog = self._catalog
@@ -237,7 +245,7 @@ class Engine:
     async def _take_over(self, catalog: LocalCatalog) -> int:
         """Open this incarnation and seal all others. Returns the number of recovered records.
 
-        Who was here before may still edit the manifest meanwhile, so it may take a few tries.
+        The earlier broker may still edit the manifest meanwhile, so this may take several attempts.
         """
         await catalog.load()
         for attempt in range(TAKE_OVER_TRIES):
@@ -247,7 +255,7 @@ class Engine:
             except (DeposedError, InvalidError, CorruptError) as error:
                 await catalog.load()
                 if catalog.version == version:
-                    raise  # nobody changed anything: it will not be better next time
+                    raise  # the manifest has not changed: a second attempt would fail in the same way
                 log.warning("recovery_overtaken", error=error.message)
                 if not self.manifest.incarnations.keys() <= known:
                     raise FencedError(Reason.FENCED, "another broker took over this store while this one started") from error
@@ -268,13 +276,13 @@ class Engine:
         return recovered.records
 
     def begin_time(self, noted_ms: int) -> list[Edit]:
-        """Bring the clock in line with the time before this start; for a broker that starts without a leader to ask.
+        """Make the clock agree with the time before this start. For a broker that starts without a leader to ask.
 
         Args:
-            noted_ms: the newest time at which a broker is known to have run; 0: none.
+            noted_ms: the newest wall-clock time in ms at which a broker is known to have run; 0: unknown.
 
         Returns:
-            The edit that notes the time in which no broker is known to have run, if there is one.
+            The edit that notes the time in which no broker is known to have run; [] if there was no such time.
         """
         if self.settings.clock_trusted:
             return []
@@ -288,20 +296,23 @@ class Engine:
         return edits
 
     def cutoff_ms(self, age_ms: int) -> int | None:
-        """The append time before which everything is older than `age_ms`; None while the clock is in doubt."""
+        """The cutoff in wall-clock ms: records appended before it are older than `age_ms`. None while the clock is in doubt."""
         if self.clock.doubt is not None:
             return None
         return downtime.cutoff_ms(self.clock.now_ms(), age_ms, self.manifest.downtimes)
 
     async def start(self, catalog: Catalog, recovered_records: int = 0) -> None:
-        """Lead what the manifest gives to this incarnation, which is open there. `catalog` tells `applied` of every change.
+        """Lead the partitions that the manifest gives to this incarnation. The incarnation is open in the manifest, and
+        `catalog` reports every change to `applied`.
 
         Args:
-            recovered_records: found in the tails of incarnations that this broker took over from; for the log.
+            recovered_records: number of records found in the tails of the incarnations that this broker replaced; only for the
+                log.
         """
         self._catalog = catalog
         self.leader_epoch = self.manifest.incarnations[self.incarnation_id].leader_epoch
-        # Epochs are never given twice, so ids made from them are not either. Epochs have 31 bits, ids 63.
+        # A leader epoch is never given twice. So ids that are made from epochs are never given twice either. An epoch has 31 bits,
+        # an id 63.
         self._producer_ids = iter(range(self.leader_epoch << 32, self.leader_epoch + 1 << 32))
         started = self.clock.monotonic()
         self._start_wal()
@@ -320,7 +331,7 @@ class Engine:
         )
 
     def applied(self, edits: Sequence[Edit]) -> None:
-        """Make what is served agree with the manifest, which has just taken these edits."""
+        """Make the served state agree with the manifest, after the manifest has taken these edits."""
         if not self._following:
             return
         for edit in edits:
@@ -338,7 +349,7 @@ class Engine:
         return taken_over(self.manifest, self.incarnation_id, self.settings.broker_id)
 
     def replaced(self) -> None:
-        """The catalog's manifest is another one, newer by any number of edits."""
+        """Called when the catalog has loaded a newer manifest. The manifest may be newer by any number of edits."""
         mine = self.manifest.incarnations.get(self.incarnation_id)
         if mine is None or mine.sealed:
             if self.ready:
@@ -354,20 +365,21 @@ class Engine:
 
     @property
     def sweeps(self) -> bool:
-        """Whether this broker looks after what belongs to no living incarnation: the leader, or one that is alone."""
+        """True if this broker cleans up after sealed incarnations: it is the leader, or it is alone."""
         return self.manifest.leader in ("", self.incarnation_id)
 
     @property
     def maker_epoch(self) -> int:
-        """The leader epoch in which this broker makes objects in the WAL of others (`keys.maker`), or of its own."""
+        """The leader epoch for objects that this broker makes in the WAL of other incarnations (`keys.maker`), or in its own
+        WAL."""
         return self.manifest.term_epoch if self.manifest.leader == self.incarnation_id else self.leader_epoch
 
     def sweep_sealed(self) -> None:
-        """Delete, soon, what sealed incarnations had prepared and what attempts to recover them left behind."""
+        """Soon delete the unused prepared chunks of sealed incarnations and the leftovers of failed recoveries."""
         self._sweeper.sweep_sealed()
 
     async def identify(self) -> None:
-        """Find out whose store this is, as `identity.identify`."""
+        """Read or write the store's identity, and set `cluster_id`. Raises as `identity.identify`."""
         settings, fresh_id = self.settings, uuid.UUID(hex=self.incarnation_id).hex[:22]
         self.cluster_id = await identify(
             self.store,
@@ -381,7 +393,7 @@ class Engine:
     def _start_wal(self) -> None:
         settings, loop = self.settings, asyncio.get_running_loop()
         if self.store.appender is not None:
-            # There is no disk whose writes the loop would wait for.
+            # A private store has no disk, so the loop never waits for a write.
             in_memory = self.store.url in PRIVATE_URLS
             writer = GroupWriter(
                 appender=self.store.appender,
@@ -421,17 +433,19 @@ class Engine:
         self._sweeper.start()
 
     async def resign(self, segment_ids: Iterable[int]) -> None:
-        """Hand segments over: take no more records for them, make durable and list what was taken, and seal them.
+        """Hand segments over: refuse new records, make the accepted records durable, list them in the manifest, and seal the
+        segments.
 
-        Only their writers wait meanwhile. Once begun it can only be finished, also where the caller goes away (the stream to the
-        leader that asked for it ends): it is tried until it succeeds or this broker ends.
+        Only the writers of these segments wait meanwhile. A begun handover cannot be cancelled, also when the caller ends (the
+        stream to the leader that asked for it). The broker tries until it succeeds or until the broker ends.
 
-        Raises FencedError: this broker was replaced. ClosedError: it ends.
+        Raises FencedError: another broker replaced this one. ClosedError: this broker closes.
         """
         task = asyncio.create_task(self._resign(set(segment_ids)), name="resign")
         self._resigning.add(task)
         task.add_done_callback(self._resigning.discard)
-        # Its partitions take no records any more: whatever ends it, another broker must lead them.
+        # The partitions of these segments take no records any more. If the task fails, this broker must end, so that another broker
+        # leads them.
         watch(task, "handing over", self.wal_failed)
         await outlast(task)
 
@@ -449,17 +463,17 @@ class Engine:
                 await self._seal(segments)
                 return
             except (RetryError, InvalidError) as error:
-                # The leader does not answer; or a topic was deleted, which this broker is about to hear of.
+                # Either the leader does not answer, or a topic was deleted and this broker has not heard of it yet.
                 log.warning("resign_waits", segments=len(segments), error=error.message)
                 await asyncio.sleep(RESIGN_RETRY_S)
 
     async def _seal(self, segments: Iterable[SegmentInfo], *more: Edit) -> None:
-        """Seal segments whose records are all durable and in complete chunks."""
+        """Seal segments. All their records are durable and in complete chunks."""
         seals: list[Edit] = []
         origins: set[str] = set()
         for segment in segments:
             if segment.id not in self.manifest.segments:
-                continue  # the topic was deleted, or an earlier try succeeded
+                continue  # the topic was deleted, or an earlier attempt succeeded
             logs = self.leads.of_segment(segment)
             assert len(logs) == len(segment.partitions), "a segment is sealed once it is open"
             assert self._checkpointer.lists(logs), "a segment is sealed with all of its chunks"
@@ -472,7 +486,8 @@ class Engine:
             await self.store.delete(origin)
 
     async def close(self) -> None:
-        """Make what waits durable, list it and seal this incarnation, so that the next start has nothing to recover."""
+        """Make all accepted records durable, list them in the manifest and seal this incarnation. Then the next start has
+        nothing to recover."""
         if not self.ready:
             return
         await self.leads.settled()
@@ -481,15 +496,18 @@ class Engine:
         await self.history.close()
         await self.references.close()
         self._watch.close()
-        # Together: the sweeper may wait for the WAL, and that for a store which does not answer, until it is closed.
+        # Close both together. The sweeper may wait for the WAL, and the WAL may wait for a store that does not answer, until
+        # `close` ends it.
         await asyncio.gather(self._sweeper.close(), self._wal.close())
         await asyncio.sleep(0)
         await self._checkpointer.close()
-        # Else the next start reads the last chunks: to seal what is not listed would be to forget it.
+        # If the WAL is incomplete, the broker must not seal: sealing would drop the records that the manifest does not list. The
+        # next start recovers them instead.
         if self.failed is None and self._wal.complete:
             await self._seal_all()
             if self.sweeps:
-                # Where another broker leads, it may be folding these chunks already, and only it knows what it has just made.
+                # If another broker leads, it may be folding these chunks already. Only that broker knows which objects it has just
+                # made.
                 try:
                     async with asyncio.timeout(SWEEP_S):
                         await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
@@ -497,23 +515,25 @@ class Engine:
                     log.info("leftovers_kept", error=str(error) or f"more than {SWEEP_S:g} s of work")
         for task in self._resigning:
             task.cancel()
-        mine = self.manifest.incarnations.get(self.incarnation_id)  # None: others have swept up behind it already
+        mine = self.manifest.incarnations.get(self.incarnation_id)  # None: other brokers have already cleaned up after this one
         log.info("engine_closed", incarnation=self.incarnation_id, sealed=mine is None or mine.sealed)
 
     async def _seal_all(self) -> None:
-        """Seal all segments and this incarnation. The WAL is closed."""
+        """Seal all segments and this incarnation. The WAL must be closed."""
         for attempt in range(SEAL_TRIES):
             await self.leads.settled()
             try:
                 await self._seal(self.leads.segments(), SealIncarnation(self.incarnation_id))
                 return
             except FencedError as error:
-                # By this broker, whose answer was lost with a leader that ended too, or by one that took it for gone: what was
-                # acked is durable, and whoever seals lists all of it.
+                # This incarnation is sealed already. Either this broker sealed it, and the answer was lost with a leader that also
+                # ended. Or another broker took this one for lost. In both cases all acked records are durable, and the broker that
+                # seals lists all of them.
                 log.info("sealed_already", error=error.message)
                 return
             except InvalidError as error:
-                # The leader has given this broker another segment, or a topic was deleted: this broker is about to hear of it.
+                # Either the leader has given this broker another segment, or a topic was deleted. This broker has not heard of it
+                # yet.
                 if attempt == SEAL_TRIES - 1:
                     raise
                 log.info("seal_waits", error=error.message)
@@ -534,7 +554,7 @@ class Engine:
             index, first_at = partition.open, position
             rows = len(index)
             add_offset, add_timestamp, add_position, add_size = index.adders
-            for _, batch, base_offset, next_offset, timestamp_max in run:  # noqa: B007  # the last one's end is the run's
+            for _, batch, base_offset, next_offset, timestamp_max in run:  # noqa: B007  # the run ends with its last item
                 size = len(batch)
                 add_offset(base_offset)
                 add_timestamp(timestamp_max)
@@ -558,7 +578,7 @@ class Engine:
         self._checkpointer.add(Rolled(number, size_bytes, appended_ms, sections, self._chunk_logs.pop(number, {})))
 
     def _commit_failed(self, error: HeadgateError) -> None:
-        if self.ready:  # else `open` or `close` raises it
+        if self.ready:  # before that, `open` raises the error; after that, `close` does
             self.wal_failed(error)
 
     def wal_failed(self, error: HeadgateError) -> None:
@@ -570,15 +590,17 @@ class Engine:
         self._fail_process(error)
 
     def copies_wanted(self) -> None:
-        """Called by `leads`: a topic is to have copies from now on. What was written to it before has none: a new stream begins."""
+        """Called by `leads` when a topic gets `ack=replicated`. Its earlier records have no copies, so a new replication stream
+        begins."""
         self.replicator.end()
 
     async def set_follower(self, follower: Follower) -> None:
-        """Have the manifest say who holds copies of what this broker acks. Raises as `Catalog.commit`."""
+        """Write into the manifest which broker holds copies of this broker's acked records. Raises as `Catalog.commit`."""
         await self._catalog.commit(SetFollower(self.incarnation_id, follower))
 
     def windows_opened(self, logs: Sequence[PartitionLog]) -> None:
-        """Called by `leads`: where records are on their way to the store, the log ends behind the window once they are there."""
+        """Called by `leads` when these logs have new windows. Records before a window may still be on their way to the store.
+        Once they are durable, the end of the log moves past the window."""
 
         def step(error: HeadgateError | None) -> None:
             for partition in logs:
@@ -589,14 +611,15 @@ class Engine:
             self._wal.on_durable(step)
 
     def hold(self, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int], term: int) -> list[Held]:
-        """Keep the next offsets of some partitions free for a gate, all or none of them. Live records go on behind them.
+        """Reserve the next offsets of some partitions for a gate, all or none. Live records get offsets after them.
 
         Args:
-            rows: how many, by partition.
-            term: the epoch of the leader who asks. If the gate is not open when another one leads, it never will be.
+            rows: number of offsets, by partition.
+            term: the epoch of the leader that asks. When another leader follows before the gate is open, the gate is never
+                opened.
 
         Raises:
-            RetryError(NOT_LEADER): this broker does not lead all of them. InvalidError: there is no such topic.
+            RetryError(NOT_LEADER): this broker does not lead all of them. InvalidError: the topic does not exist.
         """
         topic = self.topic_by_id(topic_id)
         logs = {number: self.partition(topic, number) for number in rows}
@@ -612,7 +635,7 @@ class Engine:
         return held
 
     def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None:
-        """The gate will not be opened: readers step over what was kept free for it."""
+        """Release the offsets that were reserved for a gate. The gate will not be opened, so readers pass them."""
         for partition in self.logs_by_id.get(topic_id, []):
             if partition is not None:
                 partition.drop_holds(gate_id)
@@ -650,24 +673,24 @@ class Engine:
         return partition
 
     def lead(self, topic_id: uuid.UUID, number: int) -> tuple[Incarnation, int] | None:
-        """Who leads a partition, here or elsewhere, and its leader epoch; None where nobody does at the moment."""
+        """The broker that leads a partition (this one or another) and its leader epoch. None while no broker leads it."""
         leads = self.manifest.leads.get(topic_id, ())
         segment = leads[number] if 0 <= number < len(leads) else None
         return None if segment is None else (self.manifest.incarnations[segment.incarnation_id], segment.leader_epoch)
 
     def is_on_its_way(self, topic_id: uuid.UUID, number: int) -> bool:
-        """Whether a partition that takes no records here is being handed over: nobody leads it at the moment, or this broker still
-        does, or is about to. `leads.changed` tells when to look again."""
+        """True if a partition that refuses records here is being handed over. Then no broker leads it at the moment, or the
+        manifest still names this broker. `leads.changed` reports when the caller should ask again."""
         if self.failed is not None or not self.ready:
             return False
         lead = self.lead(topic_id, number)
         return lead is None or lead[0].id == self.incarnation_id
 
     def brokers(self) -> list[Incarnation]:
-        """The live brokers, by id; of one that was just replaced by a new run, the new one.
+        """The live brokers, by id. If a broker was restarted, the list has only its newest run.
 
-        The last one to end is among them as long as it answers: a client that is told of no broker at all forgets those that it
-        knows, and librdkafka may then never look for one again (its issue 5301).
+        The last broker of a cluster stays in the list until it stops answering. A client that receives an empty list forgets all
+        brokers that it knows, and librdkafka may then never look for one again (its issue 5301).
         """
         newest: dict[int, Incarnation] = {}
         for incarnation in self.manifest.incarnations.values():
@@ -679,7 +702,7 @@ class Engine:
 
     @property
     def controller_id(self) -> int:
-        """The broker that leads the cluster."""
+        """The id of the broker that leads the cluster."""
         leader = self.manifest.incarnations.get(self.manifest.leader)
         return self.broker_id if leader is None else leader.broker_id
 
@@ -690,7 +713,7 @@ class Engine:
     async def create_topic(
         self, name: str, partitions: int | None, config: Mapping[str, str], *, validate_only: bool = False
     ) -> Topic:
-        """Create one topic; see `create_topics`. Raises what would stand in its list."""
+        """Create one topic; see `create_topics`. Raises the error that the list would hold."""
         (created,) = await self.create_topics([NewTopic(name, partitions, config)], validate_only=validate_only)
         if isinstance(created, HeadgateError):
             raise created
@@ -700,11 +723,11 @@ class Engine:
         """Create topics, many with one commit.
 
         Args:
-            asked: no name twice.
+            asked: the topics; every name at most once.
 
         Returns:
-            For each the topic, or why it was not made: an InvalidError (INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS,
-            INVALID_CONFIG, POLICY_VIOLATION where the cluster has too many partitions), or what `Catalog.commit` raises.
+            For each the topic, or the error: an InvalidError (INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG,
+            or POLICY_VIOLATION if the cluster would have too many partitions), or an error of `Catalog.commit`.
         """
         async with self._topics_lock:
             results: list[Topic | HeadgateError] = []
@@ -737,13 +760,14 @@ class Engine:
             return results
 
     async def _commit_each(self, edits: Sequence[Edit]) -> list[HeadgateError | None]:
-        """Commit edits that do not depend on each other, in one commit if all fit. Returns for each why it was not done."""
+        """Commit edits that do not depend on each other, in one commit if all are valid. Returns for each edit its error, or
+        None."""
         if not edits:
             return []
         try:
             await self._catalog.commit(*edits)
         except InvalidError as error:
-            # Another broker was faster with one of them: each is to have its own answer.
+            # Another broker has already made one of these changes. Commit one at a time, so that each edit gets its own answer.
             return [error] if len(edits) == 1 else [(await self._commit_each([edit]))[0] for edit in edits]
         except HeadgateError as error:
             return [error] * len(edits)
@@ -755,21 +779,22 @@ class Engine:
         return TopicLimits(settings.num_partitions, settings.partitions_per_topic_max, settings.partitions_max)
 
     def parse_config(self, topic: Topic) -> TopicConfig:
-        """A topic's settings; what it does not say is as this broker's settings say."""
+        """A topic's settings. Settings that the topic does not have come from this broker's settings."""
         return TopicConfig.parse({"max.message.bytes": str(self.settings.message_bytes_max), **topic.config})
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Delete one topic; see `delete_topics`. Raises what would stand in its list."""
+        """Delete one topic; see `delete_topics`. Raises the error that the list would hold."""
         (error,) = await self.delete_topics([topic])
         if error is not None:
             raise error
 
     async def delete_topics(self, topics: Sequence[Topic]) -> list[HeadgateError | None]:
-        """Delete topics and their records, many with one commit. A topic of such a name that is created later has another id.
+        """Delete topics and their records, many with one commit. A topic that is created later with the same name gets another
+        id.
 
         Returns:
-            For each None, or why it was not deleted: InvalidError(UNKNOWN_TOPIC_ID) where it was before, or what `Catalog.commit`
-            raises.
+            For each None, or the error: InvalidError(UNKNOWN_TOPIC_ID) if the topic was deleted before, or an error of
+                `Catalog.commit`.
         """
         async with self._topics_lock:
             errors: list[HeadgateError | None] = []
@@ -788,7 +813,8 @@ class Engine:
         """Give a topic more partitions.
 
         Raises:
-            InvalidError: INVALID_PARTITIONS where `total` is not more than it has, POLICY_VIOLATION where the cluster has too many.
+            InvalidError: INVALID_PARTITIONS if `total` is not greater than the present number, POLICY_VIOLATION if the cluster
+                would have too many.
         """
         async with self._topics_lock:
             await self._catalog.settle()
@@ -808,11 +834,11 @@ class Engine:
     async def alter_topic_config(
         self, topic: Topic, config: Mapping[str, str] | Callable[[Topic], Mapping[str, str]], *, validate_only: bool = False
     ) -> Topic:
-        """Replace a topic's overrides by `config`. Raises InvalidError(INVALID_CONFIG), RetryError.
+        """Replace a topic's overrides with `config`. Raises InvalidError(INVALID_CONFIG), RetryError.
 
         Args:
-            config: the new overrides, or a function that makes them from the topic as it is: two such changes never lose one
-                another, at whatever brokers they are made.
+            config: the new overrides, or a function that makes them from the current topic. With a function, two concurrent
+                changes never overwrite each other, also if two different brokers make them.
         """
         async with self._topics_lock:
             for _ in range(ALTER_TRIES):
@@ -821,7 +847,7 @@ class Engine:
                 except InvalidError as error:
                     if error.reason is not Reason.CHANGED_MEANWHILE:
                         raise
-                await asyncio.sleep(ALTER_PAUSE_S)  # what another broker did is on its way to this one
+                await asyncio.sleep(ALTER_PAUSE_S)  # another broker's change has not reached this broker yet
         raise RetryError(Reason.NOT_READY, f"the topic's settings change faster than this broker hears of it. topic=`{topic.name}`")
 
     async def _alter_topic_config(
@@ -841,14 +867,17 @@ class Engine:
         return self.topic_by_id(topic_id)
 
     async def delete_records(self, partition: PartitionLog, before_offset: int) -> int:
-        """`delete_below` of one partition, at its `cut_offset`. Returns its new first offset. Raises as both."""
+        """Delete the records of one partition below `before_offset` (-1: the high watermark). Returns the new first offset.
+
+        Raises as `cut_offset` and `delete_below`.
+        """
         await self.delete_below({partition: self.cut_offset(partition, before_offset)})
         return partition.log_start
 
     def cut_offset(self, partition: PartitionLog, before_offset: int) -> int:
-        """Where a log is to begin whose records below `before_offset` (-1: the high watermark) are to go.
+        """The new first offset of a log after its records below `before_offset` (-1: the high watermark) are deleted.
 
-        Raises InvalidError(OFFSET_OUT_OF_RANGE) where that is above the high watermark or negative.
+        Raises InvalidError(OFFSET_OUT_OF_RANGE) if that offset is negative or above the high watermark.
         """
         offset = partition.high_watermark if before_offset == -1 else before_offset
         if not 0 <= offset <= partition.high_watermark:
@@ -856,14 +885,14 @@ class Engine:
         return offset
 
     async def delete_below(self, offsets: Mapping[PartitionLog, int]) -> None:
-        """Make records below these offsets unreadable for ever, in one edit: a thousand partitions cost what one does."""
+        """Make records below these offsets permanently unreadable, in one edit. A thousand partitions cost as much as one."""
         starts = {partition: offset for partition, offset in offsets.items() if offset > partition.log_start}
         if starts:
             await self.set_log_starts(starts)
             self._sweeper.wake()
 
     async def set_log_starts(self, starts: Mapping[PartitionLog, int], *, by_age: bool = False) -> None:
-        """Move the first readable offsets, durably, in one edit. `by_age`: it is retention that does it."""
+        """Move the first readable offsets, durably, in one edit. `by_age`: retention by time asks for it."""
         by_topic: dict[uuid.UUID, dict[int, int]] = {}
         for partition, offset in starts.items():
             by_topic.setdefault(partition.topic.id, {})[partition.number] = offset
@@ -877,10 +906,10 @@ class Engine:
     async def skip_records(
         self, partition: PartitionLog, first_offset: int, last_offset: int, *, validate_only: bool = False
     ) -> tuple[int, int]:
-        """Let readers step over the batches with these offsets, for ever. The same range again has no effect.
+        """Let readers pass the batches with these offsets, permanently. Skipping the same range again has no effect.
 
-        Returns:
-            The range that is skipped: whole batches, so it may have more offsets. Raises as `skip.whole_batches`.
+        Returns: The skipped range. It has only whole batches, so it may be larger than the range asked for. Raises as
+            `skip.whole_batches`.
         """
         base_offset, end_offset = await whole_batches(self._reader, partition, first_offset, last_offset)
         if validate_only:
@@ -893,7 +922,7 @@ class Engine:
         return base_offset, end_offset
 
     async def allocate_producer_id(self) -> int:
-        """A producer id that was never given out in this cluster."""
+        """A producer id that this cluster has never given before."""
         return next(self._producer_ids)
 
     # -- writing
@@ -907,12 +936,13 @@ class Engine:
         adopt: bytearray | None = None,
         source: Source | None = None,
     ) -> Appended:
-        """Give one batch its offsets and send it on its way to the store. See `append_parsed`.
+        """Assign offsets to one batch and send it to the store. See `append_parsed`.
 
         Args:
             batch: exactly one RecordBatch v2.
-            now_ms: the wall clock, if the caller has just read it.
-            adopt: the buffer that begins with the batch; it belongs to this request alone and may be kept instead of copied.
+            now_ms: the wall clock in ms, if the caller has just read it.
+            adopt: the buffer that begins with the batch. It belongs to this request alone, and the broker may keep it instead of
+                a copy.
             source: as for `append_parsed`.
         """
         size = len(batch)
@@ -932,20 +962,21 @@ class Engine:
         adopt: bytearray | None,
         source: Source | None,
     ) -> tuple[int, int, int]:
-        """Give one batch its offsets and send it on its way to the store.
+        """Assign offsets to one batch and send it to the store.
 
         Args:
-            header: of the batch, as `log.batch.parse` gives it.
-            buffer: has the batch at `position`, and nothing else in these `size` bytes.
-            now_ms: the wall clock.
-            adopt: what `buffer` is a view of, if it belongs to this request alone and may be kept instead of copied.
-            source: the sender of the batch, where a sample of its records is due (`log/check.py`); else None.
+            header: the batch's header, parsed by `log.batch.parse`.
+            buffer: contains the batch: `size` bytes from `position`, and nothing else in these bytes.
+            now_ms: the wall clock in ms.
+            adopt: the buffer behind the view `buffer`, if it belongs to this request alone. The broker may keep it instead of a
+                copy.
+            source: the sender of the batch, if a sample of its records is due (`log/check.py`); else None.
 
-        Returns:
-            The fields of `Appended`. They are certain once `on_acked` has called back; until then nobody may be told.
+        Returns: The fields of `Appended`. They are certain once `on_acked` has called back. Before that the caller must not send
+            them.
 
         Raises:
-            InvalidError: the batch is wrong; nothing was changed. RetryError: not now.
+            InvalidError: the batch is wrong; nothing was changed. RetryError: the batch cannot be stored now.
         """
         wal = self._wal
         if wal.stalled is not None or self.failed is not None or partition.refusal is not None:
@@ -955,7 +986,7 @@ class Engine:
             _, length, _, magic, crc, attributes, last_delta,
             first_ms, timestamp_max, producer_id, producer_epoch, sequence, records,
         ) = header  # fmt: skip
-        # What nearly all batches are; `check` says what is wrong with others, if anything is.
+        # Nearly all batches pass this test. For the others, `check` raises the exact error, if there is one.
         if not (
             magic == 2
             and length + LENGTH_OVERHEAD_BYTES == size
@@ -974,7 +1005,7 @@ class Engine:
         if producer_id >= 0:
             duplicate = partition.producers_state.check(producer_id, producer_epoch, sequence, records)
             if duplicate is not None:
-                self._must_be_durable = True  # it may be from a time when the topic had no copies
+                self._must_be_durable = True  # the first append may be older than the topic's copies
                 return duplicate[0], duplicate[1] if config.log_append_time else -1, partition.log_start
             partition.producers_state.record(producer_id, producer_epoch, sequence, records, base_offset, now_ms)
         next_offset = base_offset + records
@@ -1029,7 +1060,7 @@ class Engine:
     ) -> None:
         config = partition.config
         if source is not None and source.due_in > 0:
-            source = None  # another batch since the source was counted was the sample
+            source = None  # another batch from this source was the sample
         times = Times(now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms)
         try:
             if config.checks_all:
@@ -1041,7 +1072,7 @@ class Engine:
             if source is not None:
                 source.failed()
                 if source.failures > 1:
-                    raise  # one line for each connection: a client may try again without end
+                    raise  # log one line for each connection: a client may retry endlessly
             log.warning("batch_refused", topic=partition.topic.name, partition=partition.number, error=error.message)
             raise
         if source is not None:
@@ -1049,14 +1080,16 @@ class Engine:
 
     @property
     def batches_unreadable(self) -> int:
-        """Stored batches, found when chunks were folded, that consumers cannot read."""
+        """Number of stored batches that consumers cannot read. The broker finds them when it folds chunks."""
         return self._sweeper.batches_unreadable
 
     def on_acked(self, callback: DurableCallback) -> None:
-        """Call back, on the loop, once all that was appended since the last call is acked (None) or never can be (the error).
+        """Call back, on the loop, once all batches appended since the last call are acked (None) or can never be acked (the
+        error).
 
-        That is when it is durable; or when the follower has it, where it is all of topics with `ack=replicated`. Callbacks may then
-        overtake one another. Whoever appends asks in the same turn of the loop, so that nobody else's batches are between.
+        A batch is acked when it is durable. If all these batches belong to topics with `ack=replicated`, they are acked when the
+        follower has them; such callbacks may overtake other callbacks. The caller must call this in the same turn of the loop as
+        the appends, so that no batches of another caller are among them.
         """
         durable, self._must_be_durable = self._must_be_durable, False
         if durable or not self.replicator.counts:
@@ -1065,11 +1098,12 @@ class Engine:
             self.replicator.on_acked(callback)
 
     def on_durable(self, callback: DurableCallback) -> None:
-        """Call back, on the loop and in order, once everything appended so far is durable (None) or never can be (the error)."""
+        """Call back, on the loop and in order, once all batches appended so far are durable (None) or can never be durable (the
+        error)."""
         self._wal.on_durable(callback)
 
     async def durable(self, timeout_ms: int | None = None) -> None:
-        """Wait until everything appended so far is durable. Raises RetryError(TIMED_OUT), FencedError, ClosedError."""
+        """Wait until all batches appended so far are durable. Raises RetryError(TIMED_OUT), FencedError, ClosedError."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def finish(error: HeadgateError | None) -> None:
@@ -1089,20 +1123,21 @@ class Engine:
 
     @property
     def stalled(self) -> HeadgateError | None:
-        """Why nothing becomes durable at the moment, or None."""
+        """The reason why the WAL makes no progress at the moment; None if it does."""
         return self._wal.stalled if self.ready else None
 
     @property
     def wal_batches(self) -> tuple[int, int]:
-        """(handed to the WAL, durable), since the start."""
+        """(number of batches handed to the WAL, number of durable batches), since the start."""
         return self._wal.appended_batches, self._wal.durable_batches
 
     # -- reading
 
     def read_tail(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview] | None:
-        """Whole batches from memory, up to the high watermark; [] at its end; None where `offset` is not in memory.
+        """Read whole batches from memory, up to the high watermark. Returns [] at its end, and None if `offset` is not in
+        memory.
 
-        [] also before a window for history that is to come, but for a `reader` who is let past it (`windows.py`).
+        Also returns [] before a window that waits for history, unless `reader` may pass the window (`windows.py`).
         """
         if offset >= partition.windows_end:
             return partition.tail.read(offset, partition.high_watermark, max_bytes)
@@ -1113,9 +1148,10 @@ class Engine:
         return partition.over(offset) if slices == [] else slices
 
     async def read(self, partition: PartitionLog, offset: int, max_bytes: int, reader: int = NOBODY) -> list[memoryview]:
-        """Whole batches, from memory or store; the first one contains `offset` (or follows it, where there is a gap).
+        """Read whole batches, from memory or store. The first batch contains `offset`, or follows it if `offset` is in a gap.
 
-        At least one batch, else up to `max_bytes`; [] at the high watermark, and as `read_tail`.
+        Returns at least one batch, and further ones up to `max_bytes`. Returns [] at the high watermark, and in the cases of
+        `read_tail`.
 
         Raises:
             InvalidError: OFFSET_OUT_OF_RANGE. RetryError: the store does not answer.
@@ -1128,14 +1164,16 @@ class Engine:
         return await self._reader.read(partition, offset, max_bytes)
 
     async def check_range(self, partition: PartitionLog, offset: int) -> None:
-        """Whether an offset can be read, or is the next to be written.
+        """Check that an offset can be read, or is the next one to be written.
 
         Raises:
-            InvalidError: OFFSET_OUT_OF_RANGE. RetryError: not known here: another broker may lead the partition by now.
+            InvalidError: OFFSET_OUT_OF_RANGE. RetryError: this broker cannot tell, because another broker may lead the partition
+                by now.
         """
         if offset > partition.high_watermark:
-            # A reader that has read on at the next lead must not hear that the log ends below: it would begin anew, or skip to the
-            # end. So not even a promise is trusted here.
+            # The reader may have read further at the partition's next lead. If this broker answered that the log ends below
+            # `offset`, the reader would start again or skip to the end. So this check does not trust even a promise; it looks into
+            # the store.
             await self.proof.look()
             self._check_life()
             self._check_lead(partition)
@@ -1143,12 +1181,13 @@ class Engine:
             raise self._out_of_range(partition, offset)
 
     async def confirm(self, partition: PartitionLog | None = None) -> None:
-        """Make sure that nobody had taken over from this broker when the caller's request came; see `LeadProof`.
+        """Make sure that no broker had taken over from this one when the caller's request arrived; see `LeadProof`.
 
-        To be awaited before an answer that tells where something ends: a high watermark, a committed position, the end of an epoch.
+        Callers await this before they answer with an end: a high watermark, a committed position, or the end of an epoch.
 
         Args:
-            partition: also that it is not being handed over: its next lead may ack already, which this broker hears of later.
+            partition: also check that this partition is not being handed over. Its next lead may ack already, and this broker
+                hears of that later.
 
         Raises RetryError(NOT_LEADER).
         """
@@ -1176,13 +1215,14 @@ class Engine:
         )
 
     async def offset_for_timestamp(self, partition: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record, in offset order, at or after `timestamp_ms`; None where there is none."""
+        """(timestamp in ms, offset) of the first record, in offset order, at or after `timestamp_ms`. None if there is no such
+        record."""
         return await lookup.offset_for_timestamp(self._reader, partition, timestamp_ms)
 
     async def max_timestamp(self, partition: PartitionLog) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record with the greatest timestamp (KIP-734); None where there is no record."""
+        """(timestamp in ms, offset) of the first record with the greatest timestamp (KIP-734). None if the log has no record."""
         return await lookup.max_timestamp(self._reader, partition)
 
     def epoch_end(self, partition: PartitionLog, leader_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) as OffsetForLeaderEpoch answers (KIP-101); (-1, -1) where it is unknown. After `confirm`."""
+        """(epoch, end offset) for an OffsetForLeaderEpoch answer (KIP-101); (-1, -1) if it is unknown. Await `confirm` first."""
         return partition.epoch_end(leader_epoch)

@@ -1,12 +1,12 @@
-"""Reading Parquet extents as what Kafka clients understand: rows of a file to batches, by row group.
+"""Reads Parquet extents for Kafka clients: turns the rows of a file into record batches, one row group at a time.
 
-A file is opened once: its footer is read, checked against the reference, and kept. Then a row group at a time is fetched from the
-store and turned into batches by another process (`encoding.py`), so that the event loop only ever hands over memory. Encoded row
-groups are cached by bytes; readers of the same row group share one encoding; while one is being sent the next is made. What would
-take more than half of the cache is encoded in parts: somebody else's file may have all its rows in one row group, and a value that
-is repeated a million times stands in it once.
+The reader opens a file once: it reads the footer, checks it against the reference, and keeps it. Then it fetches one row group
+at a time from the store, and another process turns it into batches (`encoding.py`). So the event loop only passes memory on. The
+cache of encoded row groups is bounded in bytes. Readers of the same row group share one encoding. While one row group is sent,
+the next one is encoded. A row group that would take more than half of the cache is encoded in parts. A foreign file may have all
+its rows in one row group, and it stores a value that is repeated a million times only once.
 
-pyarrow is imported by the first file, in a thread: a broker without history never pays for it.
+The first file imports pyarrow, in a thread. A broker without history never pays for the import.
 """
 
 from __future__ import annotations
@@ -39,19 +39,22 @@ if TYPE_CHECKING:
 log = get_logger("history")
 
 IDLE_S = 60.0
-"""Encoder processes that had nothing to do for so long are ended: history is read in floods, too."""
+"""Seconds without work after which the encoder processes are ended. History is read in bursts, and idle processes would keep
+their memory."""
 FOOTERS_BYTES_MAX = 32 << 20
-"""Footers of open files, as they are in the file; in memory they are a few times larger."""
+"""Bytes of footers of open files, as stored in the file. In memory a footer is a few times larger."""
 PART_BYTES_MIN = 16 << 20
-"""Row groups of our own uploader are not taken apart, however small the cache is."""
+"""Smallest bound, in bytes, from which a row group is encoded in parts. The row groups of our own uploader stay below it, also
+with a small cache."""
 PARTS_MAX = 1000
-"""Of one row group that are remembered."""
+"""Parts of one row group that the reader remembers."""
 BROKEN_MAX = 1000
-"""Files of which it is remembered that they were complained about."""
+"""Unreadable files that the reader remembers, so that it logs each of them once."""
 GROWTH = 2.0
-"""Bytes of batches for each byte of columns, until there are any: keys and values with a few bytes around them."""
+"""Bytes of batches per byte of columns, before the first measurement. A column stores keys and values with a few bytes around
+them."""
 SMALL_CACHE_TOLD_S = 60.0
-"""How often the log says that the cache is too small."""
+"""Shortest pause, in seconds, between two warnings that the cache is too small."""
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
@@ -59,7 +62,8 @@ Encode: TypeAlias = Callable[[RowGroupBytes], Iterable[memoryview]]
 
 
 class _FileKey(NamedTuple):
-    """A file as a reference names it. One that lies outside of the store may be replaced, and be committed again."""
+    """The identity of a file in a reference. A file outside of the cluster's store may be replaced and committed again under the
+    same path."""
 
     path: str
     footer_crc32c: int
@@ -75,12 +79,13 @@ class _GroupKey(NamedTuple):
     leader_epoch: int
     number: int
     first_row: int
-    """In the row group."""
+    """Counted from the start of the row group."""
     codec: Codec
 
 
 class _OpenFile(NamedTuple):
-    """`parts`: of row groups that were encoded in parts, by their number: the first row of each that is known, and its end."""
+    """An opened file. `parts`, for row groups that were encoded in parts, by number: the first row of each known part, and its
+    end row."""
 
     footer: ExtentFile
     size_bytes: int
@@ -88,13 +93,14 @@ class _OpenFile(NamedTuple):
 
 
 class HistoryReader:
-    """Batches and times of Parquet extents. Lives on the loop; the work is done in its own threads, and in processes.
+    """Batches and times of Parquet extents. Lives on the loop; its own threads and processes do the work.
 
     Args:
-        locate: the store and key of an extent's path. Raises InvalidError where it may not be read.
-        cache_bytes_max: of encoded row groups that are kept.
-        parallel: row groups, or parts of them, that are encoded at a time; so many and one more are in memory beside the cache.
-        encoders: that encode them; closed with the reader. None: threads of this process do it.
+        locate: returns the store and the key of an extent's path. Raises InvalidError if the path is not allowed.
+        cache_bytes_max: bytes of encoded row groups in the cache.
+        parallel: row groups, or parts of them, that are encoded at the same time. Up to `parallel` + 1 are in memory beside the
+            cache.
+        encoders: encode the row groups; closed with the reader. None: threads of this process encode them.
         pools: makes the reader's threads.
     """
 
@@ -134,14 +140,14 @@ class HistoryReader:
     async def read(
         self, extent: ParquetExtent, offset: int, max_bytes: int, following: ParquetExtent | None = None
     ) -> list[memoryview]:
-        """Whole batches from the one that contains `offset`, up to `max_bytes` or one batch; they end with the extent.
+        """Whole batches from the one that contains `offset`, up to `max_bytes` or one batch. They end at the end of the extent.
 
         Args:
             offset: within the extent.
-            following: what will be read after it, if that is known.
+            following: the extent that will be read next, if it is known.
 
-        Raises:
-            InvalidError(NOT_FOUND): there is no such file (any more). CorruptError: it is not what its reference says, or broken.
+        Raises: InvalidError(NOT_FOUND): the file does not exist, or no longer. CorruptError: the file is broken, or differs from
+            its reference.
             RetryError: the store does not answer.
         """
         assert extent.base_offset <= offset < extent.end_offset, "the offset is within the extent"
@@ -159,7 +165,7 @@ class HistoryReader:
                     size += len(batch)
                 self.cache.finish(key)
                 offset = encoded.end
-                # What is not there yet is for the next call: a reader gets at once what there is.
+                # The next call encodes the rest. A reader gets the batches that are ready without a wait.
                 if offset == extent.end_offset or size >= max_bytes or self._key(extent, file, offset) not in self.cache:
                     self._read_ahead(extent, file, offset, following)
                     return batches
@@ -168,7 +174,8 @@ class HistoryReader:
             raise
 
     async def first_at(self, extent: ParquetExtent, timestamp_ms: int, offset: int) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record of the extent from `offset` on whose time is not before `timestamp_ms`."""
+        """(timestamp in ms, offset) of the first record of the extent, from `offset` on, whose time is at or after
+        `timestamp_ms`."""
         try:
             file = (await self._open(extent)).footer
             row = max(offset - extent.base_offset, 0)
@@ -187,7 +194,7 @@ class HistoryReader:
         return None
 
     async def greatest(self, extent: ParquetExtent, offset: int) -> int:
-        """The greatest time of the extent's records from `offset` on, in ms."""
+        """The greatest time in ms of the extent's records from `offset` on."""
         if offset <= extent.base_offset:
             return extent.timestamp_max_ms
         try:
@@ -210,11 +217,12 @@ class HistoryReader:
             raise
 
     async def check(self, extent: ParquetExtent) -> None:
-        """Raise where the file cannot be what the reference says: `read` without its rows. Footers that are fine are kept."""
+        """Raise if the file's footer contradicts its reference. The errors are those of `read`, but the rows are not read. Valid
+        footers are kept."""
         await self._open(extent)
 
     async def close(self) -> None:
-        """Stop threads and processes. Reads under way fail with ClosedError."""
+        """Stop threads and processes. Pending reads fail with ClosedError."""
         self._closed = True
         await end_tasks((*self._encoding.values(), *self._opening.values()))
         self.cache.clear()
@@ -274,7 +282,8 @@ class HistoryReader:
             raise _corrupt(extent, error.message) from error
 
     async def _times_bytes(self, extent: ParquetExtent, file: ExtentFile, group: RowGroup) -> tuple[RowGroup, bytes]:
-        """The times of a row group, and their bytes: hundreds may look up a time at once, and need no more of it."""
+        """The time column of a row group, and its bytes. Hundreds of readers may look up a time at the same time, and need no
+        other column."""
         from headgate.broker.log.parquet import times_of
 
         times = times_of(file, group)
@@ -290,17 +299,18 @@ class HistoryReader:
     # -- row groups
 
     def _key(self, extent: ParquetExtent, file: _OpenFile, offset: int) -> _GroupKey:
-        """Of the part in which an offset stands, if that is known; else of one with which to begin."""
+        """The key of the part that contains an offset. If that part is not known, the key of a part that begins at this offset
+        or at row 0."""
         row = offset - extent.base_offset
         group = file.footer.groups[index := file.footer.group_of(row)]
         row -= group.first_row
-        # The first part tells whether there are others.
+        # The first part shows whether the row group has others.
         known = file.parts.get(index)
         first_row = 0 if known is None else next((first for first, end in known.items() if first <= row < end), row)
         return _GroupKey(_file_key(extent), extent.base_offset, extent.leader_epoch, index, first_row, self._codec)
 
     async def _part(self, extent: ParquetExtent, file: _OpenFile, offset: int) -> tuple[_GroupKey, EncodedGroup]:
-        """The row group, or the part of one, in which an offset stands."""
+        """The row group that contains an offset, or the part of it that does."""
         while True:
             key = self._key(extent, file, offset)
             encoded = self.cache.get(key, self._now_s())
@@ -323,7 +333,8 @@ class HistoryReader:
     @staticmethod
     def _ended(under_way: dict[_K, asyncio.Task[_T]], key: _K, task: asyncio.Task[_T]) -> None:
         under_way.pop(key, None)
-        # Nobody may wait for it any more, or ever did, where it was ahead; who needs it will try again and hear of it.
+        # Possibly no task waits for the result, for example after read-ahead. A later reader repeats the work and gets the error
+        # itself.
         looked_at(task)
 
     async def _encode(self, key: _GroupKey, extent: ParquetExtent, file: _OpenFile) -> EncodedGroup:
@@ -371,7 +382,7 @@ class HistoryReader:
         )  # fmt: skip
         work = self._run(partial(_encoded, extent, self._encoder, group), self._encode_work)
         if descriptor is not None:
-            # Not before the thread is through with it, also where nobody waits any more.
+            # Close it only after the thread has finished with it, also if no reader waits any more.
             work.add_done_callback(lambda _: os.close(descriptor))
         return await outlast(work)
 
@@ -379,7 +390,8 @@ class HistoryReader:
         self._encode_work.submit(encoders.rest)
 
     def _read_ahead(self, extent: ParquetExtent, file: _OpenFile, offset: int, following: ParquetExtent | None) -> None:
-        """Begin to encode what will be asked for next, where nothing waits for the threads and there is room to keep it."""
+        """Begin to encode the rows that a reader probably asks for next, if no work waits for the threads and the cache has
+        room."""
         if self._room.locked() or self._closed:
             return
         if offset >= extent.end_offset:
@@ -392,7 +404,7 @@ class HistoryReader:
             extent, file, offset = following, known, following.base_offset
         key = self._key(extent, file, offset)
         size_bytes = min(int(file.footer.groups[key.number].data_bytes * self._growth), self._part_bytes)
-        # Those that are being encoded will want about as much.
+        # Row groups that are being encoded will need about as much room each.
         if key not in self.cache and self.cache.has_room(size_bytes * (1 + len(self._encoding)), self._now_s()):
             self._begin(key, extent, file)
 
@@ -403,7 +415,7 @@ class HistoryReader:
     # -- threads
 
     async def _shared(self, task: asyncio.Task[_T]) -> _T:
-        """The result of a task that others wait for, too."""
+        """The result of a task that other callers also await."""
         try:
             return await outlast(task)
         except asyncio.CancelledError:
@@ -417,7 +429,7 @@ class HistoryReader:
         return asyncio.get_running_loop().run_in_executor(pool or self._small_work, call)
 
     def _complain(self, extent: ParquetExtent, error: HeadgateError) -> None:
-        """One line for each file: its readers come again and again."""
+        """Log an unreadable file once, because its readers retry again and again."""
         key = _file_key(extent)
         if error.reason is Reason.CLOSED or key in self._broken:
             return
@@ -434,7 +446,7 @@ class HistoryReader:
         )
 
 
-# What runs in the threads. They import pyarrow.
+# The following functions run in the threads. They import pyarrow.
 
 
 def _encoded(extent: ParquetExtent, encode: Encode, group: RowGroupBytes) -> EncodedGroup:

@@ -1,4 +1,4 @@
-"""One partition on the broker that leads it: what the write path and the read path share."""
+"""One partition on the broker that leads it: the state that the write path and the read path share."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from headgate.broker.runtime.errors import HeadgateError
 
 
 class Appended(NamedTuple):
-    """What a producer is told. A tuple, because one is made for every batch.
+    """The answer to a producer. A tuple, because the broker makes one for every batch.
 
-    `timestamp_ms` is the append time where the topic is LogAppendTime, else -1. A duplicate has the offsets it got the first time.
+    `timestamp_ms` is the append time if the topic has LogAppendTime, else -1. A duplicate gets the offsets of the first append.
     """
 
     base_offset: int
@@ -33,7 +33,7 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkRef:
-    """A sealed chunk, shared by the extents in it."""
+    """A sealed chunk, shared by its extents."""
 
     incarnation_id: str
     chunk: Chunk
@@ -45,7 +45,7 @@ class ChunkRef:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileRef:
-    """A gate's files, shared by its extents. `appended_ms`: when they were committed."""
+    """A gate's files, shared by its extents. `appended_ms`: the wall-clock time in ms of their commit."""
 
     gate_id: str
     appended_ms: int
@@ -56,9 +56,9 @@ AnyRef: TypeAlias = ChunkRef | FileRef
 
 
 class SealedExtents:
-    """What the manifest lists of one partition, by offset: extents of chunks (`ChunkRef`) and of Parquet files (`FileRef`).
+    """The extents that the manifest lists for one partition, by offset: of chunks (`ChunkRef`) and of Parquet files (`FileRef`).
 
-    There may be gaps between them, never overlaps.
+    There may be gaps between them, but they never overlap.
     """
 
     __slots__ = ("_bases", "extents", "refs")
@@ -75,7 +75,7 @@ class SealedExtents:
         self.add_run([extent], ref)
 
     def add_run(self, extents: Sequence[AnyExtent], ref: AnyRef) -> None:
-        """Add extents between which there is no other one, by offset."""
+        """Add extents, by offset. No existing extent lies between them."""
         if not extents:
             return
         at = bisect_left(self._bases, extents[0].base_offset)
@@ -86,14 +86,14 @@ class SealedExtents:
         self.refs[at:at] = [ref] * len(extents)
 
     def find(self, offset: int) -> int:
-        """The row of the first extent that ends behind `offset`; len(self) where there is none."""
+        """The row of the first extent that ends after `offset`; len(self) if all end before."""
         row = max(bisect_right(self._bases, offset) - 1, 0)
         while row < len(self.extents) and self.extents[row].end_offset <= offset:
             row += 1
         return row
 
     def replace(self, extent: Extent, ref: ChunkRef) -> int:
-        """Put `extent` in the place of those that it is made of; returns the bytes by which it has more."""
+        """Replace extents by `extent`, which has all their batches. Returns the number of bytes by which it is larger."""
         first = bisect_left(self._bases, extent.base_offset)
         end = bisect_left(self._bases, extent.end_offset)
         if first == end:
@@ -106,7 +106,7 @@ class SealedExtents:
         return extent.data_bytes - replaced
 
     def drop_below(self, offset: int) -> int:
-        """Forget extents that end at or below `offset`; returns the bytes of batches in them."""
+        """Forget extents that end at or below `offset`. Returns the bytes of batches in them."""
         rows = 0
         freed = 0
         while rows < len(self.extents) and self.extents[rows].end_offset <= offset:
@@ -118,7 +118,7 @@ class SealedExtents:
         return freed
 
     def drop_within(self, base_offset: int, end_offset: int) -> int:
-        """Forget extents of chunks whose offsets all are in [base_offset, end_offset); returns the bytes of batches in them."""
+        """Forget extents of chunks that lie completely in [base_offset, end_offset). Returns the bytes of batches in them."""
         first = bisect_left(self._bases, base_offset)
         end = first
         while end < len(self.extents) and self.extents[end].end_offset <= end_offset and isinstance(self.extents[end], Extent):
@@ -128,17 +128,17 @@ class SealedExtents:
         return freed
 
     def clear(self) -> int:
-        """Forget all; returns the bytes in them."""
+        """Forget all extents. Returns the bytes of batches in them."""
         freed = sum(extent.data_bytes for extent in self.extents)
         del self._bases[:], self.extents[:], self.refs[:]
         return freed
 
 
 class PartitionLog:
-    """The log of one partition, as long as this broker leads one segment with it.
+    """The log of one partition, for as long as this broker leads it in one segment.
 
-    Offsets: ``log_start <= high_watermark <= next_offset``. Records in [log_start, high_watermark) are durable and may be read;
-    those in [high_watermark, next_offset) are on their way to the store.
+    Offsets: ``log_start <= high_watermark <= next_offset``. Records in [log_start, high_watermark) are durable and readable.
+    Records in [high_watermark, next_offset) are on their way to the store.
     """
 
     __slots__ = (
@@ -181,11 +181,12 @@ class PartitionLog:
         self.config = config
         self.segment_id = segment_id
         self.refusal: HeadgateError | None = None
-        """Why nothing can be appended any more, or None: the segment is being handed over, or `closed`."""
+        """The reason why the log refuses appends, or None. Either the segment is being handed over, or the log is `closed`."""
         self.closed: HeadgateError | None = None
-        """Why this broker has nothing to do with the partition any more, or None: topic deleted, or led by another broker."""
+        """The reason why this broker no longer serves the partition, or None. Either the topic was deleted, or another broker
+        leads it."""
         self.internal = is_internal(topic.name)
-        """Only the broker itself writes to it."""
+        """True if only the broker itself writes to the topic."""
         self.stream = stream_key(topic.id.bytes, number)
         self.leader_epoch = leader_epoch
         self.log_start = 0
@@ -195,32 +196,32 @@ class PartitionLog:
         self.tail = Tail(memory)
         self.sealed = SealedExtents()
         self.open = BatchIndex()
-        """Rows of durable batches in chunks that the manifest does not list yet."""
+        """Index rows of durable batches in chunks that the manifest does not list yet."""
         self.open_chunks: list[tuple[int, int]] = []
-        """(first row in `open`, chunk number), ascending: which chunk the rows stand in."""
+        """(first row in `open`, chunk number), ascending: the chunk that contains each row."""
         self.appended_ms = 0
-        """When the newest row of `open` became durable; meaningless while there is none."""
+        """Wall-clock time in ms at which the newest row of `open` became durable. Meaningless while `open` is empty."""
         self.epochs: list[tuple[int, int]] = []
-        """(leader epoch, first offset written in it), ascending in both: what OffsetForLeaderEpoch answers from (KIP-101)."""
+        """(leader epoch, first offset written in it), ascending in both. OffsetForLeaderEpoch is answered from it (KIP-101)."""
         self.producers_state = ProducerState()
         self.waiters: dict[Callable[[], None], None] = {}
-        """Woken in the order in which they came."""
+        """Called in the order of their subscriptions."""
         self.window_waiters: dict[Callable[[], None], None] = {}
-        """Who waits at a window: live records behind it are nothing to them."""
+        """Waiters of readers at a window. Live records after the window do not concern them."""
         self.windows = Windows()
-        """Where there are no live records: gates, and what was kept free for them."""
+        """The ranges without live records: gates, and offsets that are reserved for gates."""
         self.windows_end = 0
-        """Behind the last of them, and of `cuts`: nothing from there on has to do with either."""
+        """The end of the last window or cut. Offsets from here on are outside all of them."""
         self.cuts: list[tuple[int, int]] = []
-        """Ranges of offsets above the log's start that are gone, by offset."""
+        """Deleted ranges of offsets above the log's start, by offset."""
         self.readers = Readers()
         self.bytes_in = 0
         self.bytes_out = 0
         self.requests = 0
-        """Appends and fetches with records, since the segment was opened."""
+        """Number of appends, and of fetches that returned records, since the segment was opened."""
 
     def close(self, error: HeadgateError) -> None:
-        """This broker does not lead the partition any more. Who waits for records is woken."""
+        """Called when this broker no longer leads the partition. Wakes all waiting readers."""
         self.refusal = self.closed = error
         self.tail.clear()
         self.wake()
@@ -229,10 +230,10 @@ class PartitionLog:
         return f"PartitionLog({self.topic.name}-{self.number} [{self.log_start}, {self.high_watermark}, {self.next_offset}))"
 
     def subscribe(self, waiter: Callable[[], None], *, at_window: bool = False) -> None:
-        """Call `waiter` on the loop whenever the high watermark has moved, until `unsubscribe`.
+        """Call `waiter` on the loop after each move of the high watermark, until `unsubscribe`.
 
         Args:
-            at_window: call it only when something became of a window (`is_waiting`), or the log was closed.
+            at_window: call it only when a window has changed (`is_waiting`), or when the log is closed.
         """
         (self.window_waiters if at_window else self.waiters)[waiter] = None
 
@@ -241,7 +242,7 @@ class PartitionLog:
         self.window_waiters.pop(waiter, None)
 
     def is_waiting(self, offset: int, reader: int) -> bool:
-        """Whether a reader waits for history at a window, whatever is written behind it."""
+        """True if a reader waits for history at a window. Records written after the window do not end its wait."""
         if offset >= self.windows_end:
             return False
         begin, end, _ = self.reach(offset, reader)
@@ -251,15 +252,17 @@ class PartitionLog:
         return list(self.producers_state.infos())
 
     def note_epoch(self, epoch: int, base_offset: int) -> None:
-        """Remember where a leader epoch begins: at its first batch."""
+        """Note the offset at which a leader epoch begins: the base offset of its first batch."""
         if not self.epochs or self.epochs[-1][0] < epoch:
             self.epochs.append((epoch, base_offset))
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(greatest known epoch not above `epoch`, offset where the next one begins or the high watermark); KIP-101, KIP-279.
+        """(greatest known epoch not above `epoch`, offset at which the next epoch begins, or the high watermark); KIP-101,
+        KIP-279.
 
-        For an epoch whose records are all gone, as in Kafka: (`epoch`, first offset of the next one that is known), so that a
-        consumer which has read them all goes on where it is. (-1, -1) where `epoch` is none, or newer than this partition's.
+        If all records of an epoch are deleted, returns as Kafka does (`epoch`, first offset of the next known epoch). So a
+        consumer that has read all of them continues at its position. Returns (-1, -1) if `epoch` is negative, or newer than this
+        partition's.
         """
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark
@@ -270,24 +273,24 @@ class PartitionLog:
         return epoch if row < 0 else self.epochs[row][0], end
 
     def begin_chunk(self, chunk_number: int) -> None:
-        """The next rows of `open` stand in this chunk."""
+        """Called before the first row of a chunk is added to `open`. All later rows belong to this chunk."""
         self.open_chunks.append((len(self.open), chunk_number))
 
     def open_chunk_of(self, row: int) -> tuple[int, int]:
-        """(chunk number, end row in that chunk) of a row in `open`."""
+        """(chunk number, end row of that chunk) for a row in `open`."""
         at = bisect_right(self.open_chunks, (row, 1 << 63)) - 1
         end = self.open_chunks[at + 1][0] if at + 1 < len(self.open_chunks) else len(self.open)
         return self.open_chunks[at][1], end
 
     def open_rows(self, chunk_number: int) -> tuple[int, int] | None:
-        """The rows [first, end) of `open` in a chunk, or None."""
+        """The rows [first, end) of a chunk in `open`; None if the chunk has none."""
         for at, (first, number) in enumerate(self.open_chunks):
             if number == chunk_number:
                 return first, self.open_chunks[at + 1][0] if at + 1 < len(self.open_chunks) else len(self.open)
         return None
 
     def seal_oldest(self, extents: Sequence[Extent], ref: ChunkRef) -> None:
-        """The oldest open chunk is listed in the manifest now: its rows leave memory, its extents stay."""
+        """Called when the manifest lists the oldest open chunk. Its rows leave memory, and its extents take their place."""
         first, number = self.open_chunks.pop(0)
         assert first == 0 and number == ref.chunk.number, "chunks are sealed in order"
         rows = self.open_chunks[0][0] if self.open_chunks else len(self.open)
@@ -299,12 +302,14 @@ class PartitionLog:
     # -- windows
 
     def reach(self, offset: int, reader: int = NOBODY, *, skip: bool = False) -> tuple[int, int, bool]:
-        """Where a read from `offset` (at least the log's start) really begins, where it ends, and whether there are files.
+        """Plan a read from `offset`, which is at least the log's start. Returns (first offset, end offset, True if the range is
+        in files).
 
-        What is between is in one piece: all in files, or all in batches. Nothing to read, now: (begin, begin, False).
+        The returned range is either completely in files or completely in batches. If there is nothing to read now, it is (begin,
+        begin, False).
 
         Args:
-            skip: step over windows in which there is nothing yet, as a look-up does that waits for nobody.
+            skip: pass windows that have no history yet. A look-up that must not wait does this.
         """
         while offset < self.windows_end:
             end_offset = self.high_watermark
@@ -312,7 +317,8 @@ class PartitionLog:
                 if low <= offset < high:
                     offset = high
                     if not skip:
-                        # The batch at its end may begin within it: who asks for less than `high` would be shown what is gone.
+                        # The last batch before a cut may reach into it. A caller that asks for less than `high` would get deleted
+                        # records.
                         return offset, offset, False
                 elif offset < low < end_offset:
                     end_offset = low
@@ -321,12 +327,12 @@ class PartitionLog:
                 return offset, max(end_offset, offset), False
             if offset < window.base_offset:
                 if window.past and offset < window.past.get(reader, offset):
-                    del window.past[reader]  # it went back: it wants to read all
+                    del window.past[reader]  # the reader went back: it wants to read all records
                 if self.high_watermark < window.base_offset:
                     return offset, max(end_offset, offset), False
                 if self._has_records(offset, window.base_offset):
                     return offset, min(end_offset, window.base_offset), False
-                offset = window.base_offset  # a lead that died had kept this free, for a gate that was never opened
+                offset = window.base_offset  # a dead lead had reserved these offsets for a gate that was never opened
             if window.waits:
                 if not skip and reader not in window.past:
                     return offset, offset, False
@@ -338,13 +344,14 @@ class PartitionLog:
         return offset, max(self.high_watermark, offset), False
 
     def over(self, offset: int) -> list[memoryview]:
-        """What takes a reader at `offset` over offsets that have no record, and never will, where `reach` finds nothing to read.
+        """A marker batch for a reader at `offset` if the next offsets have no record and never will. `reach` finds nothing to
+        read there.
 
-        A reader goes on behind the last record that it was given; here it would stand still, below the high watermark. So it is
-        given a batch that shows no record, at the last of these offsets.
+        A reader continues after the last record that it received. Without records it would stay at `offset`, below the high
+        watermark. So the reader gets a batch that shows no record, at the last of these offsets.
 
         Returns:
-            One batch; [] where there are records to be read, or to be waited for.
+            One batch. [] if the reader has records to read, or records to wait for.
         """
         begin, end, _ = self.reach(offset)
         begin, end = min(begin, self.high_watermark), min(end, self.high_watermark)
@@ -354,14 +361,15 @@ class PartitionLog:
         return [marker_batch(begin - 1, self.leader_epoch if row < 0 else self.epochs[row][0])]
 
     def _has_records(self, offset: int, end_offset: int) -> bool:
-        """Whether there are any between `offset` and the next window, which begins at `end_offset`."""
+        """True if there are records between `offset` and the next window, which begins at `end_offset`."""
         if len(self.open) and self.open.offsets[0] < end_offset:
             return True
         row = self.sealed.find(offset)
         return row < len(self.sealed) and self.sealed.extents[row].base_offset < end_offset
 
     def hold(self, gate_id: str, rows: int, term: int) -> tuple[int, int]:
-        """Keep the next `rows` offsets free for a gate, at once. The same gate again gets the same ones."""
+        """Reserve the next `rows` offsets for a gate, at once. Returns [base, end). A repeated call for the same gate returns
+        the same range."""
         held = self.windows.find(gate_id, "held")
         if held is not None and held.end_offset - held.base_offset == rows:
             held.term = term
@@ -373,22 +381,23 @@ class PartitionLog:
         return base, base + rows
 
     def drop_holds(self, gate_id: str | None = None, but_of_term: int | None = None) -> None:
-        """Nobody opens the gate for which these were held: they are gaps from now on.
+        """Release reserved offsets, because their gate is not opened. From now on they are gaps.
 
         Args:
-            gate_id: None: of all gates.
-            but_of_term: None: of all terms.
+            gate_id: of one gate; None: of all gates.
+            but_of_term: keep those of this leader's term; None: keep none.
         """
         dropped = False
         for window in self.windows.rows:
             if window.state == "held" and (gate_id is None or window.gate_id == gate_id) and window.term != but_of_term:
                 window.state, window.gate_id, dropped = "released", "", True
         if dropped:
-            self.step()  # a gate may stand behind it
+            self.step()  # a gate may follow it directly
             self.wake()
 
     def open_window(self, window: GateWindow, gate_id: str, state: State, now_s: float, *, front: bool) -> None:
-        """A gate is in the manifest. Where it was held here before, readers at the end of the log are let past."""
+        """Called when the manifest has a gate. If this lead reserved the offsets, readers at the end of the log may pass the
+        window."""
         if not window.rows:
             return
         mine = self.windows.find(gate_id, "held")
@@ -408,13 +417,13 @@ class PartitionLog:
         self.wake()
 
     def note_front(self, base_offset: int) -> None:
-        """Remember where the first epoch begins, now that there is room in front of all others."""
+        """Note the offset at which the first epoch begins, after offsets were added in front of all others."""
         if self.epochs and self.epochs[0][0] == FRONT_EPOCH:
             base_offset = min(base_offset, self.epochs.pop(0)[1])
         self.epochs.insert(0, (FRONT_EPOCH, base_offset))
 
     def fill_window(self, gate_id: str, extents: Sequence[ParquetExtent], ref: FileRef) -> None:
-        """A gate's files are there: readers go on."""
+        """Called when a gate's files are committed. Waiting readers continue."""
         window = self.windows.find(gate_id, "open", "filled")
         if window is not None:
             window.state = "filled"
@@ -425,7 +434,7 @@ class PartitionLog:
         self.wake()
 
     def release_window(self, gate_id: str) -> None:
-        """A gate was given up: readers step over it."""
+        """Called when a gate was released. Readers pass its window."""
         window = self.windows.find(gate_id, "open")
         if window is not None:
             window.state = "released"
@@ -433,32 +442,32 @@ class PartitionLog:
             self.wake()
 
     def rename_window(self, window: GateWindow, gate_id: str) -> None:
-        """A gate that was released is known under another id."""
+        """Give the window of a released gate its new id."""
         for one in self.windows.rows:
             if one.base_offset == window.base_offset:
                 one.gate_id = gate_id
 
     def step(self) -> None:
-        """Where the durable records end before a window that is in the manifest, the log ends behind it."""
+        """Move the end of the log past a window of the manifest, if the durable records end directly before the window."""
         end = offset = self.high_watermark
         while offset < self.windows_end:
             window = self.windows.next(offset)
             if window is None or window.base_offset > offset or window.state == "held":
                 break
             offset = window.end_offset
-            if window.gate_id:  # else nobody knows of it, and the next lead would begin before it
+            if window.gate_id:  # without a gate, only this lead knows of the window: the next lead would begin before it
                 end = offset
         if end > self.high_watermark:
             self.high_watermark = end
             self.wake()
 
     def wake(self) -> None:
-        """Who waits looks again."""
+        """Make all waiters look again."""
         for waiter in (*self.waiters, *self.window_waiters):
             waiter()
 
     def add_window(self, window: Window) -> None:
-        """Remember a window that is new here."""
+        """Add a window that is new on this lead."""
         self.windows.add(window)
         self._note_windows_end()
 
@@ -466,16 +475,16 @@ class PartitionLog:
         self.windows_end = max(self.windows.end, max((high for _, high in self.cuts), default=0))
 
     def replace_sealed(self, extent: Extent, ref: ChunkRef) -> None:
-        """Chunks were folded into one, which has their rows of this partition in `extent`."""
+        """Called when chunks were folded into one. `extent` has all their rows of this partition."""
         self.size_bytes += self.sealed.replace(extent, ref)
 
     def set_log_start(self, offset: int) -> None:
-        """Records below `offset` are gone for readers, and leave memory."""
+        """Make records below `offset` unreadable and free their memory."""
         self.log_start = max(self.log_start, offset)
         self.tail.drop_below(self.log_start)
         self.size_bytes -= self.sealed.drop_below(self.log_start)
         if self.windows_end:
-            # Rows that the manifest does not list yet are cut at the windows between them, also where they are gone for readers.
+            # `seal_oldest` still cuts the unlisted rows at the windows between them, also rows that readers cannot read any more.
             self.windows.drop_below(min(self.log_start, self.open.offsets[0]) if self.open else self.log_start)
             self.cuts = [cut for cut in self.cuts if cut[1] > self.log_start]
             self._note_windows_end()
@@ -483,19 +492,20 @@ class PartitionLog:
             del self.epochs[0]
 
     def lower_log_start(self, offset: int, cuts: Iterable[tuple[int, int]]) -> None:
-        """There is room in front: the log begins at `offset`. What was below its start stays gone, as `cuts` say."""
+        """Lower the start of the log to `offset`, because offsets were added in front. Records below the old start stay deleted
+        (`cuts`)."""
         self.log_start = min(self.log_start, offset)
         self.set_cuts(cuts)
 
     def set_cuts(self, cuts: Iterable[tuple[int, int]]) -> None:
-        """What was in these ranges is gone: it was below the log's start when a gate was opened in front, or is skipped."""
+        """Set the deleted ranges. A range was below the log's start when a gate was opened in front, or it was skipped."""
         self.cuts = list(cuts)
         for low, high in self.cuts:
             self.size_bytes -= self.sealed.drop_within(low, high)
         self._note_windows_end()
 
     def check_invariants(self) -> None:
-        """Raise AssertionError where the attributes contradict each other."""
+        """Raise AssertionError if the attributes contradict each other."""
         assert self.log_start <= self.high_watermark <= self.next_offset
         assert list(self.open.offsets) == sorted(self.open.offsets)
         assert self.epochs == sorted(self.epochs)

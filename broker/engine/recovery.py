@@ -1,8 +1,8 @@
-"""What a broker that is lost leaves behind: the tail of its WAL, which the manifest does not list yet.
+"""Recovery of a lost broker's WAL tail: the chunks that the manifest does not list yet.
 
-A tail is bounded: the chunks that the manifest does not list yet, a few by design (`engine/checkpoint.py`). They are read whole,
-because their batches have to be judged anyway, and give both the index rows and the producer state of what came after the last
-checkpoint. Fencing comes first: from then on the old incarnation cannot ack, and what is found is all there will ever be.
+A tail is bounded: by design only a few chunks are unlisted (`engine/checkpoint.py`). The recovery reads these chunks whole,
+because it must check their batches anyway. From them it gets the index rows, and the producer state since the last checkpoint.
+The recovery fences the old incarnation first. From then on the incarnation cannot ack, so its WAL cannot grow.
 """
 
 from __future__ import annotations
@@ -45,35 +45,36 @@ log = get_logger("recovery")
 FENCE_OBJECT = b"HGfence1"
 LIST_PAGE = 1000
 BEGINNING_BYTES = 64 << 10
-"""Of a chunk that is a file: where all of it is zero nothing was written. More than its header, which is in a block that a disk may
-lose like any other."""
+"""Bytes at the beginning of a chunk file that the recovery checks. If all of them are zero, the chunk was never written. More
+than the header alone: a disk may lose the header's block like any other."""
 READ_AHEAD_CHUNKS = 8
-"""Chunks of a bucket that are read at once: there are many small ones, and each answer takes its time."""
+"""Chunks that are read from a bucket at the same time. A bucket has many small chunks, and each request takes tens of
+milliseconds."""
 
 
 Producers: TypeAlias = dict[bytes, tuple[int, ProducerState]]
-"""By stream key: the offset up to which the state is known, and the state."""
+"""By stream key: (offset up to which the state is known, the state)."""
 
 
 @dataclass(slots=True)
 class Recovered:
-    """Edits to commit, and what people want to know."""
+    """The result of a recovery: edits to commit, and figures for the operator."""
 
     edits: list[Edit] = field(default_factory=list)
     records: int = 0
     damage: list[str] = field(default_factory=list)
     unreadable: dict[str, CorruptError] = field(default_factory=dict)
-    """Incarnations for which there are no edits, because the store lost what they acked, and why."""
+    """Incarnations without edits, because the store lost some of their acked records; by id, with the error."""
 
     def whole(self) -> Recovered:
-        """This, if nothing is left out. Raises CorruptError."""
+        """This result, if it has no unreadable incarnation. Raises CorruptError."""
         for error in self.unreadable.values():
             raise error
         return self
 
 
 def encode_producers(states: Mapping[bytes, tuple[int, bytes]]) -> bytes:
-    """A checkpoint of producer state: by stream key, (offset up to which it is known, `ProducerState.encode`)."""
+    """Encode a checkpoint of producer state: by stream key, (offset up to which it is known, `ProducerState.encode`)."""
     parts = [b"HGpr", len(states).to_bytes(4, "little")]
     for stream, (offset, state) in states.items():
         parts += [stream, offset.to_bytes(8, "little"), len(state).to_bytes(4, "little"), state]
@@ -81,7 +82,8 @@ def encode_producers(states: Mapping[bytes, tuple[int, bytes]]) -> bytes:
 
 
 async def encode_states(logs: Iterable[PartitionLog]) -> bytes:
-    """A checkpoint of what is durable in some partitions. The loop gets a turn after each: one takes up to 10 ms."""
+    """A checkpoint of the durable producer state of some partitions. Yields to the loop after each partition: one takes up to 10
+    ms."""
     states: dict[bytes, tuple[int, bytes]] = {}
     for partition in list(logs):
         if not partition.producers_state.is_empty:
@@ -116,15 +118,16 @@ async def recover(
     made_by: str,
     copies_of: Callable[[Incarnation], Awaitable[list[Copy]]] | None = None,
 ) -> Recovered:
-    """Fence incarnations that are not sealed, and find what they wrote.
+    """Fence the incarnations that are not sealed, and find the records that they wrote.
 
     Args:
-        made_by: `keys.maker` of who recovers.
-        copies_of: takes from an incarnation's follower what it holds, so that it can hold no more; None: nobody follows anybody.
+        made_by: `keys.maker` of the broker that recovers.
+        copies_of: takes the copies of an incarnation's records from its follower, and ends that following; None: there are no
+            followers.
 
-    Returns:
-        Edits that list their chunks, and seal their segments and them; not of those that cannot be read. Nothing else in the store
-        depends on them until they are committed, so a recovery that dies half-way is simply done again.
+    Returns: Edits that list the incarnations' chunks, and seal their segments and the incarnations. Unreadable incarnations have
+        no edits. The store refers to the new objects only once the edits are committed. So a recovery that dies half-way is
+        repeated from the start.
     """
     recovered = Recovered()
     for incarnation in incarnations:
@@ -181,27 +184,27 @@ async def _recover_incarnation(
         ends = _ends([*manifest.chunks[incarnation.id].values(), *chunks])
         for segment in segments:
             edits.append(SealSegment(segment.id, _segment_ends(manifest, segment, ends), key))
-    # All of an incarnation's, or none.
+    # Add all edits of an incarnation, or none.
     recovered.edits += [*edits, SealIncarnation(incarnation_id=incarnation.id)]
 
 
 class _FileReader:
-    """Reads chunks that are files, prepared with zeros before they are written to."""
+    """Reads chunks that are files. A writer fills a file with zeros before it writes to it."""
 
     def __init__(self, store: Store, incarnation_id: str) -> None:
         self._store, self._incarnation_id = store, incarnation_id
 
     async def read(self, number: int) -> bytes | None:
-        """A chunk; None where nothing was written to it yet. Raises InvalidError(NOT_FOUND)."""
+        """A chunk; None if no data was written to it yet. Raises InvalidError(NOT_FOUND)."""
         key = keys.chunk(self._incarnation_id, number)
         return await self._store.get(key) if any(await self._store.get_range(key, 0, BEGINNING_BYTES)) else None
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Nothing to do: no read is pending."""
 
 
 class _ObjectReader:
-    """Reads chunks that are whole objects, some ahead of the one that is asked for."""
+    """Reads chunks that are whole objects. Reads some chunks ahead of the requested one."""
 
     def __init__(self, store: Store, incarnation_id: str) -> None:
         self._store, self._incarnation_id = store, incarnation_id
@@ -209,7 +212,8 @@ class _ObjectReader:
         self._asked = -1
 
     async def read(self, number: int) -> bytes | None:
-        """A chunk. Raises InvalidError(NOT_FOUND): then nothing is read ahead any more, for it may come yet."""
+        """A chunk. Raises InvalidError(NOT_FOUND). A second call for the same chunk drops all chunks read ahead, since they may
+        be outdated."""
         if number == self._asked:
             self.close()
             return await self._store.get(keys.chunk(self._incarnation_id, number))
@@ -220,7 +224,7 @@ class _ObjectReader:
         return await self._ahead.pop(number)
 
     def close(self) -> None:
-        """What is under way is not wanted any more."""
+        """Cancel all pending reads."""
         for task in self._ahead.values():
             task.cancel()
             task.add_done_callback(looked_at)
@@ -236,7 +240,8 @@ async def _recover_chunks(
     chunks: list[Chunk],
     recovered: Recovered,
 ) -> int:
-    """Find the chunks that are not listed, to the last one. From then on there is no other. Returns the number behind it."""
+    """Find all chunks that are not listed. From then on the writer cannot add another one. Returns the number after the last
+    one."""
     number = incarnation.next_chunk
     sequence: int | None = None
     while True:
@@ -251,8 +256,8 @@ async def _recover_chunks(
             if store.appender is not None:
                 await _check_is_last(store, incarnation, key)
             elif not await store.put_if_absent(key, FENCE_OBJECT):
-                continue  # its writer was faster, and may have acked it
-            break  # where objects are put whole, the fence stands here now: the writer's own put of this number can only lose
+                continue  # the writer put this chunk first, and may have acked it
+            break  # in a store of whole objects, the fence now takes this number: the writer's own put of it must fail
         if data.startswith(FENCE_OBJECT):
             break
         if sequence is None:
@@ -275,7 +280,8 @@ async def _recover_chunks(
 
 
 async def _check_is_last(store: Store, incarnation: Incarnation, key: str) -> None:
-    """Raise CorruptError where a chunk is not there, though a later one is: files are made in the order of their numbers."""
+    """Raise CorruptError if a chunk is missing but a later one exists. A writer creates chunk files in the order of their
+    numbers."""
     behind = await store.list(keys.wal_prefix(incarnation.id), key, 1)
     if behind and keys.made_in(behind[0].key) is not None:
         raise CorruptError(
@@ -284,7 +290,7 @@ async def _check_is_last(store: Store, incarnation: Incarnation, key: str) -> No
 
 
 def _missing(segments: Iterable[SegmentInfo], ends: Mapping[tuple[uuid.UUID, int], int], copies: Iterable[Copy]) -> list[Copy]:
-    """The copies that continue what the WAL has of its open segments."""
+    """The copies that continue the WAL's records of the open segments."""
     open_streams: dict[bytes, tuple[int, int]] = {}
     for segment in segments:
         for partition, base_offset in zip(segment.partitions, segment.base_offsets, strict=True):
@@ -294,7 +300,7 @@ def _missing(segments: Iterable[SegmentInfo], ends: Mapping[tuple[uuid.UUID, int
     for copy in copies:
         base_offset, _, epoch, _, _, _, last_delta, *_ = unpack_header(copy.batch, 0)
         end, leader_epoch = open_streams.get(copy.stream, (0, -1))
-        # Of an older epoch: the segment was sealed, so all of it is durable.
+        # A copy of an older epoch is not needed: its segment was sealed, so all its records are durable.
         if epoch == leader_epoch and base_offset >= end:
             missing.append(copy)
             open_streams[copy.stream] = base_offset + last_delta + 1, leader_epoch
@@ -310,8 +316,9 @@ async def _recover_copies(
     producers: Producers,
     recovered: Recovered,
 ) -> Chunk:
-    """Store what two brokers held and the WAL lacks, as its last chunk: named as what others make (`Chunk.generation`), because a
-    fence may stand in its place. Raises CorruptError where a copy is not what was sent."""
+    """Store records that two brokers held in memory and the WAL lacks, as the WAL's last chunk. Its name is of the kind that
+    other brokers use (`Chunk.generation`), because a fence may have its plain name. Raises CorruptError if a copy differs from
+    the sent batch."""
     owner = uuid.UUID(hex=incarnation.id).bytes
     appended_ms = copies[-1].appended_ms
     size = GROUP_HEADER_BYTES + sum(STREAM_KEY_BYTES + len(copy.batch) for copy in copies)
@@ -335,7 +342,7 @@ async def _recover_copies(
 
 
 def _ends(chunks: Iterable[Chunk]) -> dict[tuple[uuid.UUID, int], int]:
-    """Behind the last record of every partition in some chunks."""
+    """The end offset of every partition in some chunks."""
     ends: dict[tuple[uuid.UUID, int], int] = {}
     for chunk in chunks:
         for extent in chunk.extents:
@@ -352,17 +359,17 @@ def _segment_ends(manifest: Manifest, segment: SegmentInfo, ends: Mapping[tuple[
 
 
 def is_fence(found: ObjectInfo) -> bool:
-    """Whether an object is a fence: the marker, or one in the place of a chunk, which no chunk is as short as."""
+    """True if an object is a fence: the marker, or an object in the place of a chunk. No chunk is as short as a fence."""
     name = found.key.rsplit("/", 1)[1]
     return name == "fence" or (name.isdigit() and found.size_bytes == len(FENCE_OBJECT))
 
 
 async def sweep_leftovers(store: Store, manifest: Manifest, incarnation_id: str) -> None:
-    """Delete what stands in a sealed incarnation's WAL and is not in the manifest. Fences stay.
+    """Delete all objects of a sealed incarnation's WAL that the manifest does not name. Fences stay.
 
-    These are chunks that were prepared, or put but never acked, and attempts at folds and indexes. Whoever calls this may have been
-    replaced without knowing it, so what was made in a later leader epoch is left alone: a newer manifest may name it. What older
-    brokers made, or those that lost the race for this epoch, can never be named any more.
+    These are prepared chunks, chunks that were put but never acked, and failed attempts at folds and indexes. The calling broker
+    may have been replaced without knowing it. So it keeps objects of a later leader epoch, because a newer manifest may name
+    them. Objects of earlier epochs can never be named any more, nor can objects of attempts that lost the race for this epoch.
     """
     chunks = manifest.chunks.get(incarnation_id, {}).values()
     listed = {keys.chunk_object(incarnation_id, chunk) for chunk in chunks}
@@ -389,7 +396,7 @@ async def _list_chunk(
     position = end if inline else 0
     runs: dict[bytes, list[list[Frame]]] = {}
     for frame in frames:
-        # A gap was kept free for a gate: an extent has none.
+        # A gap in the offsets was reserved for a gate. An extent has no gaps.
         pieces = runs.setdefault(frame.stream, [])
         if not pieces or _end_offset(pieces[-1][-1]) != frame.header[0]:
             pieces.append([])
