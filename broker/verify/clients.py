@@ -1,4 +1,5 @@
-"""The clients of a run, each in its own thread, all of librdkafka. They record what they did and were told; they judge nothing."""
+"""The clients of a run: librdkafka clients, each in its own thread. They record their operations and the answers, and judge
+nothing."""
 
 from __future__ import annotations
 
@@ -25,30 +26,30 @@ from headgate.broker.verify.recorder import Recorder
 from headgate.broker.verify.value import key_of, read_stamp, value_of
 
 INFLIGHT_MAX = 2_000
-"""Records of one producer without an answer; while there are so many it sends no more. Bounds memory."""
+"""Most unanswered records of one producer; at this bound it pauses sending. Bounds memory."""
 BURST_MAX = 100
-"""Records sent between two looks for answers."""
+"""Records sent between two polls for answers."""
 BEHIND_S_MAX = 0.5
-"""A producer that could not send makes up for this much of the time, so that the end of a fault is not a flood."""
+"""A producer that could not send catches up on at most this many seconds, so that the end of a fault is not a flood."""
 COMMIT_EVERY_S = 0.5
 ASK_EVERY_S = 1.0
-"""Pause between two sweeps of questions for positions or watermarks."""
+"""Pause between two sweeps of position or watermark queries."""
 ASK_TIMEOUT_S = 5.0
 MEMBER_LIFE_S = (8.0, 20.0)
-"""A member of a group leaves and comes back after a time between these, so that the group rebalances."""
+"""A group member leaves and rejoins after a random time between these bounds, so that the group rebalances."""
 RESTART_EVERY_S = 1.0
-"""Least pause between two new beginnings of a reader at one place."""
+"""Least pause between two restarts of a reader at one place."""
 DEFINITE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
-"""Errors that follow from the record itself, so that no earlier try of the same request can have written it."""
+"""Errors that are caused by the record itself, so that no earlier try of the same request can have written it."""
 BEGIN_AGAIN = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE})
-"""A reader's offset is gone: it begins again at the first one there is."""
+"""The reader's offset does not exist any more: the reader restarts at the log's first offset."""
 
 Place = int
 Config = Mapping[str, Any]
 
 
 class Counters:
-    """What the progress line shows. Updated without a lock by producers' threads: a lost update is one in a line for people."""
+    """Counts for the progress line. Producer threads update it without a lock: a lost update only makes one line slightly wrong."""
 
     def __init__(self, places: int) -> None:
         self.sent = 0
@@ -58,11 +59,11 @@ class Counters:
         self.offset_by_place = [-1] * places
         """Highest acknowledged offset."""
         self.latencies_us: list[int] = []
-        """Since the last look."""
+        """Since the last progress line."""
 
 
 class World:
-    """What all clients share."""
+    """State that all clients share."""
 
     def __init__(self, recorder: Recorder, config: Config, *, acks: str, value_bytes: int) -> None:
         self.recorder, self.config, self.acks, self.value_bytes = recorder, config, acks, value_bytes
@@ -75,7 +76,7 @@ class World:
         self.recorder.event(client, str(error))
 
     def client_config(self, name: str, **more: Any) -> dict[str, Any]:
-        """librdkafka's configuration of one client. Properties that the user gave come last."""
+        """librdkafka's configuration of one client. Properties from the user come last."""
         return {
             "client.id": f"headgate-verify-{name}",
             "log_level": 0,
@@ -91,7 +92,7 @@ class World:
 
 
 class Client(ABC):
-    """Works in a thread of its own until it is stopped."""
+    """A client with its own thread, which works until it is stopped."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -105,11 +106,11 @@ class Client(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Ask the thread to end."""
         self._stopping.set()
 
     def join(self, deadline: float) -> bool:
-        """Wait until it has ended. False: it did not by then, and is left alone (a daemon thread in a blocking call)."""
+        """Wait until the thread has ended. False: it has not by then, and is abandoned (a daemon thread in a blocking call)."""
         self._thread.join(max(deadline - time.monotonic(), 0))
         if not self._thread.is_alive():
             return True
@@ -125,18 +126,18 @@ class Client(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Return soon after `_stopping` is set."""
+        """The client's work; returns soon after `_stopping` is set."""
 
 
 class Writer(Client):
-    """Sends numbered records to all places in turn, at a steady rate, and records what became of each."""
+    """Sends numbered records to all places in turn, at a steady rate, and records the outcome of each."""
 
     def __init__(self, world: World, name: str, *, idempotent: bool, rate: float) -> None:
         super().__init__(world, name)
         self.idempotent, self._rate = idempotent, rate
         self._fatal = False
         self._open: dict[tuple[Place, int], int] = {}
-        """Records without an answer: when each was sent, by place and sequence."""
+        """Unanswered records: the send time of each, by place and sequence."""
 
     def work(self) -> None:
         turn = 0
@@ -144,7 +145,7 @@ class Writer(Client):
             turn = self._as_one_producer(turn)
 
     def _as_one_producer(self, turn: int) -> int:
-        """Write until the end or a fatal error; a producer cannot go on after that, and another one takes its place."""
+        """Write until the end or a fatal error. A producer cannot continue after a fatal error, so a new one replaces it."""
         number = self.recorder.producer(idempotent=self.idempotent)
         self._fatal = False
         producer = Producer(self._config())
@@ -169,7 +170,7 @@ class Writer(Client):
         return turn
 
     def _poll(self, producer: Producer, timeout_s: float) -> None:
-        """Take answers. A fatal error comes as an exception, in the place of `error_cb`."""
+        """Take answers. A fatal error is raised as an exception, in place of `error_cb`."""
         try:
             producer.poll(timeout_s)
         except KafkaException as error:
@@ -213,7 +214,7 @@ class Writer(Client):
     def _delivered(self, number: int, place: Place, sequence: int, error: KafkaError | None, message: Message) -> None:
         ended_us = self.recorder.now_us()
         invoked_us = self._open.pop((place, sequence), None)
-        if invoked_us is None:  # it was given up before
+        if invoked_us is None:  # the client gave this record up before
             return
         counters = self.world.counters
         if error is not None:
@@ -230,19 +231,19 @@ class Writer(Client):
         counters.latencies_us.append(ended_us - invoked_us)
 
     def _leave(self, number: int) -> None:
-        """Records that never got an answer."""
+        """Record the unanswered records as unknown."""
         while self._open:
             (place, sequence), invoked_us = self._open.popitem()
             self.recorder.operation(place, number, sequence, Outcome.UNKNOWN, -1, invoked_us, -1)
 
 
 class Reading(Client):
-    """A client that records what a consumer shows it."""
+    """A client that records the messages of a consumer."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         self.last = [-1] * len(world.places)
-        """By place: the last offset that was shown."""
+        """By place: the last offset that the consumer showed."""
 
     def _take(self, messages: Sequence[Message], session_of: Callable[[Place], Session]) -> list[tuple[Place, KafkaError, int]]:
         """Record messages. Returns the errors among them with their places and offsets; errors without a place are only events."""
@@ -272,7 +273,7 @@ def _bytes(data: object) -> bytes | None:
 
 
 class LiveReader(Reading):
-    """Reads every place from its beginning, and goes on for as long as producers write."""
+    """Reads every place from its beginning, until producers have stopped."""
 
     def work(self) -> None:
         consumer = Consumer(
@@ -304,10 +305,10 @@ class LiveReader(Reading):
 
 
 class FinalReader(Reading):
-    """Reads every place from its beginning to the high watermark, once, when everything else is over.
+    """Reads every place from its beginning to the high watermark, once, after all other clients have ended.
 
     Args:
-        ends: by place, low and high watermark. A place that is not in it is not read.
+        ends: by place, low and high watermark. A place that is missing here is not read.
     """
 
     def __init__(self, world: World, ends: Mapping[Place, tuple[int, int]], number: int) -> None:
@@ -316,7 +317,7 @@ class FinalReader(Reading):
         self.done: set[Place] = set()
         self.session = self.recorder.session(SessionKind.FINAL, self.name)
         self.moved_at = time.monotonic()
-        """When it last came further."""
+        """Time of the last progress."""
 
     def work(self) -> None:
         consumer = Consumer(
@@ -347,7 +348,7 @@ class FinalReader(Reading):
 
 
 class Member(Reading):
-    """A member of a consumer group: reads what it is assigned, commits its positions, leaves and comes back."""
+    """A group member: reads its assigned places, commits its positions, leaves and rejoins."""
 
     def __init__(self, world: World, name: str, group: str) -> None:
         super().__init__(world, name)
@@ -404,7 +405,7 @@ class Member(Reading):
             place = self.world.number_of[partition.topic, partition.partition]
             self._sessions[place] = self.recorder.session(SessionKind.GROUP, self.name, self.group)
             self._positions.pop(place, None)
-            # Where the position could not be asked for, the library asks for it by itself.
+            # If this query for the position fails, the library queries it itself.
             if place in answers:
                 partition.offset = OFFSET_BEGINNING if answers[place] == NO_POSITION else answers[place]
         consumer.assign(partitions)
@@ -429,7 +430,7 @@ class Member(Reading):
                 if answer.error is None:
                     outcomes[self.world.number_of[answer.topic, answer.partition]] = Outcome.OK
         except KafkaException as error:
-            # A try before the last one may have taken effect, whatever the last one was answered.
+            # An earlier try may have taken effect, whatever the answer to the last try says.
             self.world.error(self.name, error)
         ended_us = self.recorder.now_us()
         for place, outcome in outcomes.items():
@@ -448,7 +449,7 @@ class Member(Reading):
 def ask_positions(
     world: World, consumer: Consumer, group: str, partitions: Sequence[TopicPartition], asker: str
 ) -> dict[Place, int]:
-    """Ask for a group's positions and record the answers. Raises KafkaException when there is none."""
+    """Query a group's positions and record the answers. Raises KafkaException if no answer comes."""
     invoked_us = world.recorder.now_us()
     told = consumer.committed([TopicPartition(one.topic, one.partition) for one in partitions], timeout=ASK_TIMEOUT_S)
     ended_us = world.recorder.now_us()
@@ -472,7 +473,7 @@ def ask_positions(
 
 
 class Asker(Client):
-    """Asks for positions of groups and for watermarks, all the time. Every second one has its connections anew for each sweep."""
+    """Queries group positions and watermarks all the time. Every second instance opens new connections for each sweep."""
 
     def __init__(self, world: World, name: str, groups: Sequence[str], *, fresh: bool) -> None:
         super().__init__(world, name)
@@ -516,7 +517,7 @@ class Asker(Client):
 
 
 def ask_watermark(world: World, consumer: Consumer, place: Place, asker: str) -> tuple[int, int]:
-    """Ask for the low and high watermark of a place and record the answer. Raises KafkaException when there is none."""
+    """Query the low and high watermark of a place and record the answer. Raises KafkaException if no answer comes."""
     invoked_us = world.recorder.now_us()
     answer = consumer.get_watermark_offsets(TopicPartition(*world.places[place]), timeout=ASK_TIMEOUT_S, cached=False)
     if answer is None:

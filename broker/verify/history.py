@@ -26,14 +26,15 @@ OPERATION = np.dtype(
         ("ended_us", "<i8"),
     ]
 )
-"""One record given to a producer. `sequence`: 0, 1, 2 ... of this producer at this place, as sent. `offset`: -1 = not told."""
+"""One record that a producer sent. `sequence`: 0, 1, 2 ... of this producer at this place, in send order. `offset`: -1 = not
+told."""
 
 READ = np.dtype([("session", "<i4"), ("producer", "<i4"), ("offset", "<i8"), ("sequence", "<i8"), ("time_us", "<i8")])
 """One record shown to a consumer. `producer`: the number, or one of `value.Unread`."""
 
 Rows = npt.NDArray[Any]
 NEVER_US = -1
-"""End of an operation without an answer."""
+"""End time of an operation without an answer."""
 NO_POSITION = -1
 """Answer of OffsetFetch for a group without a committed position."""
 
@@ -41,7 +42,7 @@ NO_POSITION = -1
 class Outcome(IntEnum):
     OK = 0
     FAILED = 1
-    """Refused for good: it must not take effect."""
+    """Refused for good: the record must not be in the log."""
     UNKNOWN = 2
 
 
@@ -93,7 +94,7 @@ class PositionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkAnswer:
-    """An answer to ListOffsets: the first offset and the next one to be written, as readers see it."""
+    """An answer to ListOffsets: the log's first offset and its high watermark."""
 
     place: int
     low: int
@@ -114,11 +115,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceHistory:
-    """All that was recorded of one place.
+    """All recorded rows of one place.
 
     Args:
-        low, high: the watermarks when the final read began; None: they could not be asked for.
-        is_complete: the final read came to `high`. Only then can a missing record be called lost.
+        low, high: the watermarks when the final read began; None: the endpoint did not answer the query.
+        is_complete: the final read reached `high`. Only then can a missing record be called lost.
     """
 
     place: int
@@ -131,7 +132,7 @@ class PlaceHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All of a run but the rows of its places."""
+    """The whole run except the rows of its places."""
 
     run: int
     began_unix_ms: int
@@ -142,7 +143,7 @@ class Run:
     writing_began_us: int = 0
     writing_ended_us: int = 0
     final_read: Mapping[int, tuple[int, int, bool]] = field(default_factory=dict)
-    """By place: low and high watermark when the final read began, and whether it came to `high`. A place may be missing."""
+    """By place: low and high watermark when the final read began, and whether the read reached `high`. A place may be missing."""
     endpoint: str = ""
 
 

@@ -1,4 +1,4 @@
-"""The judge of one place: compares what producers were told and what readers were shown with the final read.
+"""The judge of one place: compares the answers to producers and the messages of readers with the final read.
 
 Pure, and vectorised: a place may have millions of rows. A record's identity is its producer and sequence in one 64-bit number.
 """
@@ -189,7 +189,8 @@ class _Case:
         ]
 
     def _reordered(self, kind: Kind, rows: Rows) -> list[Violation]:
-        """The places where the first copy of an acknowledged record stands before that of one that was sent earlier."""
+        """The positions at which a later-sent record stands before the first copy of an acknowledged record that was sent
+        earlier."""
         rows = _first_by(rows, _identity(rows))
         rows = rows[np.isin(_identity(rows), self.acked_ids)]
         found = []
@@ -207,7 +208,7 @@ class _Case:
         return found
 
     def _overtook(self) -> list[Violation]:
-        """Records whose acknowledged offset is below one that had been acknowledged before they were sent."""
+        """Records whose acknowledged offset is below that of a record that had been acknowledged before they were sent."""
         told = self.acked[self.acked["offset"] >= 0]
         ended = told[np.argsort(told["ended_us"], kind="stable")]
         highest = np.concatenate([[-1], np.maximum.accumulate(ended["offset"])])
@@ -248,7 +249,7 @@ class _Case:
         ]
 
     def _moved(self) -> list[Violation]:
-        """Acknowledged at an offset that nothing stands at, though the record stands elsewhere."""
+        """Records that were acknowledged at an empty offset and stand at another one."""
         told = self.acked[np.isin(self.acked_ids, self.ours_ids)]
         told = told[(told["offset"] >= self.low) & ~np.isin(told["offset"], self.final_offsets)]
         return [

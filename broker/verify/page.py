@@ -14,13 +14,13 @@ from headgate.broker.verify.judge import EXAMPLES_MAX, LATENCY_BOUNDS_US, PlaceC
 from headgate.broker.verify.verdict import RULES, STRICT_ONLY, Findings, Kind, Violation
 
 EVENTS_MAX = 20
-"""Errors of clients that the page lists; the directory has all."""
+"""Most client errors that the page lists; the directory has all."""
 EXIT_RIGHT, EXIT_WRONG, EXIT_UNKNOWN = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What the judge found in a whole run."""
+    """The judge's findings of a whole run."""
 
     run: Run
     findings: Findings
@@ -35,7 +35,7 @@ class Result:
 
     @property
     def unread(self) -> list[int]:
-        """Places whose final read did not come to the end. What is missing there cannot be called lost."""
+        """Places whose final read did not reach the end. A record that is missing there cannot be called lost."""
         return [place for place, counts in self.counts.items() if not counts.is_complete]
 
     @property
@@ -44,7 +44,8 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """1: something is wrong. 2: nothing is, but not everything could be judged. 0: everything was judged and is right."""
+        """Exit code. 1: an invariant is violated. 2: no violation, but a part could not be judged. 0: all was judged and is
+        right."""
         if self.findings.wrong(strict=self.strict):
             return EXIT_WRONG
         return EXIT_UNKNOWN if self.unread or not self.acked else EXIT_RIGHT
@@ -170,6 +171,6 @@ def _violation(run: Run, one: Violation) -> str:
 
 
 def _clock(run: Run, time_us: int) -> str:
-    """A time of the run as a wall clock showed it when the run began, with the seconds since."""
+    """A time of the run, as the wall clock's time at the start of the run plus the elapsed seconds."""
     at = datetime.fromtimestamp(run.began_unix_ms / 1000, UTC) + timedelta(microseconds=time_us)
     return f"{at:%Y-%m-%d %H:%M:%S.%f}"[:-3] + f"Z (+{time_us / 1e6:.3f} s)"

@@ -1,7 +1,7 @@
-"""The history of a run in a directory: written while it goes on by all clients at once, read by the judge.
+"""The history of a run in a directory: all clients write it at once during the run, and the judge reads it.
 
-`run.json` is written when the run begins, `end.json` when it ends. Rows of records stand in binary files per place, as the types in
-`history` say; `log.jsonl` has all that is rare. Only write buffers are in memory.
+`run.json` is written when the run begins, `end.json` when it ends. Rows of records stand in binary files per place, in the types
+of `history`; `log.jsonl` has all rare events. Only write buffers are in memory.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from headgate.broker.verify.history import (
 
 FORMAT = 1
 EVENTS_MAX = 10_000
-"""Events that are written to the log; later ones are counted only, because a client repeats its errors for as long as they last."""
+"""Most events in the log; later ones are only counted, because a client repeats its errors while their cause lasts."""
 _OPERATION = struct.Struct("<iiqqqq")
 _READ = struct.Struct("<iiqqq")
 _LOGGED = {"commit": Commit, "position": PositionAnswer, "watermark": WatermarkAnswer, "event": Event}
 
 
 class HistoryError(Exception):
-    """A directory has no history that can be judged. The message says why."""
+    """The directory has no history that can be judged. The message gives the reason."""
 
 
 class Recorder:
     """Writes a history. Its methods may be called from any thread.
 
-    Raises OSError when the directory cannot be written; a run cannot go on then.
+    Raises OSError if the directory cannot be written; the run cannot continue then.
     """
 
     def __init__(self, directory: Path, run: Run) -> None:
@@ -104,7 +104,7 @@ class Recorder:
         return session
 
     def given_up(self, session: Session) -> None:
-        """A final read that is begun again: what it showed was shown, but it does not say what is there at the end."""
+        """Restart a final read: the messages of the first try count as reads, but not as the final log."""
         self._line("session", {**asdict(session), "kind": SessionKind.LIVE})
 
     def commit(self, commit: Commit) -> None:
@@ -144,7 +144,7 @@ class Recorder:
             files: list[Any] = [self._log, *self._operations, *self._reads]
             for file in files:
                 file.close()
-            # Clients that could not be ended in time go on writing; nobody reads it.
+            # Clients that did not end in time go on writing; the judge ignores those rows.
             self._log = open("/dev/null", "w")  # noqa: SIM115
             sink: BinaryIO = open("/dev/null", "wb")  # noqa: SIM115
             self._operations = [sink for _ in self._operations]  # type: ignore[misc]
@@ -156,7 +156,7 @@ def _rows(directory: Path, what: str, place: int) -> Path:
 
 
 class Recorded:
-    """A history that was written. Raises HistoryError when it is none, or the run did not come to its end."""
+    """A written history. Raises HistoryError if the directory has none, or if the run did not end."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,8 +1,9 @@
 """Judges of answers about a single number: group positions (OffsetFetch) and high watermarks (ListOffsets).
 
 A group's position at one place is a register: commits write it, OffsetFetch reads it. An answer is right if some commit of that
-position can be the last one that took effect. So it is wrong exactly if every such commit had ended before another commit began of
-which it is known, before the question was asked, that it took effect.
+position can be the last one that took effect. The answer is wrong if each commit of that position is outdated. A commit is
+outdated if it had ended before another commit began, and that other commit was known to have taken effect before the question
+was asked.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def _judge_register(commits: Sequence[Commit], answers: Sequence[PositionAnswer]
     for commit in commits:
         of_position[commit.position].append(commit)
     known: list[tuple[int, Commit]] = []
-    """When it became known that the commit had taken effect: its own answer, or an OffsetFetch that shows it."""
+    """The time from which the commit is known to have taken effect: its own answer, or an OffsetFetch that shows it."""
     for commit in commits:
         shown = [seen_us[commit.position]] if commit.position in seen_us and len(of_position[commit.position]) == 1 else []
         told = [commit.ended_us] if commit.outcome is Outcome.OK else []
@@ -48,7 +49,7 @@ def _judge_register(commits: Sequence[Commit], answers: Sequence[PositionAnswer]
     known.sort(key=lambda pair: pair[0])
     times_us = [time_us for time_us, _ in known]
     newest: list[Commit] = []
-    """By index in `known`: of all commits up to it, the one that began last."""
+    """By index in `known`: among all commits up to it, the one that began last."""
     for _, commit in known:
         newest.append(commit if not newest or commit.invoked_us > newest[-1].invoked_us else newest[-1])
     for answer in answers:
@@ -78,7 +79,7 @@ def _judge_register(commits: Sequence[Commit], answers: Sequence[PositionAnswer]
 
 
 def judge_watermarks(answers: Iterable[WatermarkAnswer]) -> list[Violation]:
-    """High watermarks that are lower than one that had been answered before the question was asked."""
+    """Find high watermarks that are lower than one that had been answered before the question was asked."""
     found: list[Violation] = []
     by_place = attrgetter("place")
     for place, asked in groupby(sorted(answers, key=by_place), key=by_place):

@@ -1,4 +1,4 @@
-"""One run: topics are made, clients work until the time is over or a person ends it, then everything is read again and judged."""
+"""One run: create topics, let clients work until the time is over or a person ends it, then read everything again and judge it."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ CREATE_S = 15.0
 """Longest wait for one answer to the creation or deletion of topics."""
 TRY_AGAIN = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER)
 LOOKS, LOOK_EVERY_S = 50, 0.1
-"""Looks for new topics until their creation is asked for again."""
+"""Polls for new topics before their creation is requested again."""
 ANSWER_S = 5.0
 """Longest wait for the endpoint's first answer."""
 CLOSE_S = 10.0
-"""How long a consumer may take to close."""
+"""Longest time that a consumer may take to close."""
 STALL_S = 10.0
-"""A final read that comes no further for this long is begun again."""
+"""Longest time without progress of a final read; then it is restarted."""
 
 
 class CannotRunError(Exception):
-    """The endpoint could not be used at all. The message says why."""
+    """The endpoint could not be used at all. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run does.
+    """The parameters of a run.
 
     Args:
-        duration_s: how long producers write.
+        duration_s: time for which producers write.
         rate: records per second, of all producers together.
-        producers: every second one is idempotent, unless `acks` is 1.
-        members: of each group.
+        producers: number of producers; every second one is idempotent, unless `acks` is 1.
+        members: number of members of each group.
         patience_s: longest wait for the topics, for the drain of producers, and again for the final read.
-        settle_s: longest wait, after the last acknowledgement, until high watermarks cover all that was acknowledged; and again
-            until readers and groups have read it.
+        settle_s: longest wait, after the last acknowledgement, until high watermarks cover all acknowledged records; and again
+            until readers and groups have read them.
         progress_s: time between two lines of progress.
         config: properties of librdkafka for every client.
     """
@@ -109,7 +109,7 @@ class Verification:
     """Runs a plan once.
 
     Args:
-        say: gets each line of progress.
+        say: called with each line of progress.
     """
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
@@ -142,7 +142,7 @@ class Verification:
         recorder.end(writing_us, final_read)
         result = judge_directory(plan.directory, strict=plan.strict)
         if not plan.keep_topics and not result.exit_code:
-            # Another client than at the beginning: that one may wait for a broker which has gone since.
+            # Uses another client than at the beginning: the first one may wait for a broker that has ended since.
             for problem in _delete(_admin(config), names):
                 self._say(f"a topic was not deleted. {problem}")
         return result
@@ -181,7 +181,7 @@ class Verification:
         return (began_us, ended_us), final
 
     def _watch(self, world: World, clients: Sequence[Client], deadline: float) -> None:
-        """Say how it goes until the time is over, a person ends it, or a client fails."""
+        """Print progress until the time is over, a person ends the run, or a client fails."""
         counters = world.counters
         began = before = time.monotonic()
         acked, places = 0, [0] * len(world.places)
@@ -207,7 +207,7 @@ class Verification:
     def _wait_read(
         self, world: World, readers: Sequence[LiveReader], members: Sequence[Member], ends: Mapping[int, tuple[int, int]]
     ) -> None:
-        """Let live readers and groups come to the end. One that does not is an event: a time limit is no proof."""
+        """Let live readers and groups reach the end. If one does not, that is recorded as an event: a time limit is no proof."""
         deadline = time.monotonic() + self.plan.settle_s
         wanted = {place: high - 1 for place, (low, high) in ends.items() if high > low}
 
@@ -230,7 +230,7 @@ class Verification:
                     world.error(reader.name, text)
 
     def _read_all(self, world: World, deadline: float) -> dict[int, tuple[int, int, bool]]:
-        """Read everything, from new watermarks. What stalls is read again until the deadline."""
+        """Read everything, from new watermarks. A stalled read is restarted until the deadline."""
         self._say("reads everything once more")
         number = 0
         final: dict[int, tuple[int, int, bool]] = {}
@@ -265,7 +265,7 @@ def _end(world: World, clients: Sequence[Client], patience_s: float) -> None:
 
 
 def _ask_last_positions(world: World, groups: Sequence[str], deadline: float) -> None:
-    """Ask once more for each group's positions, which no member changes any more."""
+    """Query once more each group's positions, which no member changes any more."""
     for group in groups:
         consumer = Consumer(world.client_config("positions", group_id=group, enable_auto_commit=False))
         try:
@@ -281,10 +281,10 @@ def _ask_last_positions(world: World, groups: Sequence[str], deadline: float) ->
 
 
 def _watermarks(world: World, deadline: float, places: Sequence[int], *, settle_s: float) -> dict[int, tuple[int, int]]:
-    """Ask for low and high watermarks until all have been answered, but not after the deadline.
+    """Query low and high watermarks until all have been answered, but not after the deadline.
 
     Args:
-        settle_s: ask again, for so long, until they cover all that was acknowledged.
+        settle_s: longest time for which to query again until they cover all acknowledged records.
     """
     found: dict[int, tuple[int, int]] = {}
     settles = time.monotonic() + settle_s
@@ -321,7 +321,7 @@ def _text(error: BaseException) -> str:
 
 
 def _create(config: Mapping[str, Any], plan: Plan, names: Sequence[str]) -> None:
-    """Create the topics and wait until they are known. An endpoint that is slow to answer is asked again, by a new client."""
+    """Create the topics and wait until they are known. If the endpoint is slow, a new client asks again."""
     wanted = {
         name: NewTopic(
             name, num_partitions=plan.partitions, replication_factor=plan.replication_factor, config=dict(plan.topic_config)
@@ -336,7 +336,7 @@ def _create(config: Mapping[str, Any], plan: Plan, names: Sequence[str]) -> None
         for name, future in created.items():
             error = future.exception() if future.done() else None
             if future.done() and (error is None or _is(error, KafkaError.TOPIC_ALREADY_EXISTS)):
-                # That it exists already is the answer to a request that was sent again: the names are random.
+                # TOPIC_ALREADY_EXISTS answers a request that was sent again: the names are random.
                 wanted.pop(name)
             elif error is not None and not _is(error, *TRY_AGAIN):
                 raise CannotRunError(f"a topic cannot be created. error=`{_text(error)}`") from error
@@ -360,7 +360,7 @@ def _is(error: BaseException, *codes: int) -> bool:
 
 
 def _delete(admin: AdminClient, names: Sequence[str]) -> list[str]:
-    """Delete the topics. Returns what went wrong: the verdict does not depend on it."""
+    """Delete the topics. Returns the errors: the verdict does not depend on them."""
     problems = []
     deleted = admin.delete_topics(list(names), operation_timeout=CREATE_S)
     wait(deleted.values(), timeout=CREATE_S)

@@ -1,4 +1,4 @@
-"""Keys and values of the records that are written: each says who wrote it, and every byte of it can be checked."""
+"""Keys and values of the written records: each names its producer, and every byte of it can be checked."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ PRODUCERS_MAX = 1 << 20
 SEQUENCES_MAX = 1 << 40
 """Bounds that let the judge put a producer and a sequence into one 64-bit number."""
 KEYS = 64
-"""Different keys of one place. A key belongs to one place, as a partitioner would have it."""
+"""Number of different keys of one place. A key belongs to one place, as with a partitioner."""
 
 
 class Unread(IntEnum):
-    """Stands in the place of a producer's number when a value could not be read as a record of this run."""
+    """Replaces a producer's number if a value could not be read as a record of this run."""
 
     CHANGED = -1
     FOREIGN = -2
 
 
 class Stamp(NamedTuple):
-    """Who wrote a record. `producer` may be one of `Unread`; `sequence` is then -1."""
+    """The producer of a record. `producer` may be one of `Unread`; `sequence` is then -1."""
 
     producer: int
     sequence: int

@@ -53,12 +53,12 @@ RULES: dict[Kind, str] = {
 """A record without an acknowledgement may be in the log or not; neither is an error."""
 
 STRICT_ONLY = frozenset({Kind.DUPLICATED_PLAIN, Kind.REORDERED_PLAIN, Kind.GAP, Kind.WATERMARK_BACK})
-"""Counted always, errors only with `--strict`."""
+"""Always counted, but errors only with `--strict`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One thing that is wrong. -1 stands for a field that does not apply."""
+    """One violation. -1 stands for a field that does not apply."""
 
     kind: Kind
     place: int
@@ -82,5 +82,5 @@ class Findings:
             self.examples.extend(examples)
 
     def wrong(self, *, strict: bool) -> Counter[Kind]:
-        """The counts of those kinds that are errors."""
+        """The counts of the kinds that are errors."""
         return Counter({kind: count for kind, count in self.counts.items() if strict or kind not in STRICT_ONLY})

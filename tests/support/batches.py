@@ -1,4 +1,4 @@
-"""Record batches for raw Produce requests, built by kafka-python, and ways to spoil them."""
+"""Record batches for raw Produce requests, built by kafka-python, and ways to corrupt them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def batch(
 
 
 def patched(data: bytes, at: int, new: bytes, *, fix_crc: bool = True) -> bytes:
-    """`data` with bytes overwritten at `at`, its CRC made right again unless told otherwise."""
+    """`data` with bytes overwritten at `at`; its CRC is recomputed unless told otherwise."""
     spoiled = bytearray(data)
     spoiled[at : at + len(new)] = new
     if fix_crc:

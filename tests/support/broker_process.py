@@ -1,4 +1,4 @@
-"""A real broker process for tests: its own ports, its own store, killed without mercy, its output kept and judged.
+"""A real broker process for tests: its own ports, its own store, ended by SIGKILL, its output kept and checked.
 
 `BrokerProcess` keeps its ports and store over restarts, so that clients see one broker that comes and goes. Every output line of
 every incarnation goes to one log file; `check_output` fails a test when a traceback is in it.
@@ -23,11 +23,11 @@ from tests.support.ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 PATIENCE_S = 90.0
-"""Ends a hang, on however busy a machine; nothing is judged by it."""
+"""Ends a hang, also on a busy machine. No test judges by it."""
 
 _BAD_OUTPUT = re.compile(
     r"Traceback \(most recent call last\)"
-    r"|never retrieved"  # asyncio: an exception nobody looked at
+    r"|never retrieved"  # asyncio reports an exception that no code has read
     r"|was never awaited"
     r"|was destroyed but it is pending"
     r"|Fatal Python error"
@@ -123,7 +123,7 @@ class BrokerProcess:
                 time.sleep(0.005)
 
     def start(self, timeout_s: float = PATIENCE_S) -> float:
-        """Start and wait until it serves. Returns the seconds from spawn to the first answered Metadata."""
+        """Start and wait until the broker serves. Returns the seconds from spawn to the first answered Metadata."""
         began = time.monotonic()
         self.spawn()
         self.wait_serving(timeout_s)
@@ -136,7 +136,7 @@ class BrokerProcess:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL and wait; does nothing when it is not running."""
+        """SIGKILL and wait; does nothing if the process is not running."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(30)
@@ -171,7 +171,7 @@ class BrokerProcess:
         raise BrokerDied(f"no resident size: the process is gone. pid=`{self.pid}`")
 
     def open_files(self) -> int:
-        """How many file descriptors the process holds now."""
+        """Number of file descriptors that the process holds now."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def output(self) -> str:
@@ -181,10 +181,10 @@ class BrokerProcess:
         return "\n".join(self.output().splitlines()[-lines:])
 
     def check_output(self, *, allowed: str | None = None) -> None:
-        """Fail when any incarnation printed a traceback or an unhandled asyncio error.
+        """Fail if any incarnation printed a traceback or an unhandled asyncio error.
 
         Args:
-            allowed: lines that have this word are not looked at.
+            allowed: lines with this word are skipped.
         """
         lines = self.output().splitlines()
         found = _BAD_OUTPUT.search("\n".join(line for line in lines if allowed is None or allowed not in line))

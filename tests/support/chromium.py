@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its DevTools protocol: just what it takes to use a page as a person does."""
+"""A headless Chromium, driven through its DevTools protocol: just enough to use a page as a person does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def executable() -> str | None:
-    """Where Chromium is; None where there is none."""
+    """The path of Chromium; None if it is not installed."""
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
@@ -41,7 +41,7 @@ class Page:
         self.ask("Emulation.setDeviceMetricsOverride", width=WIDTH, height=HEIGHT, deviceScaleFactor=1, mobile=False)
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command, and its result."""
+        """Send one command and return its result."""
         number = next(self._ids)
         self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
@@ -64,7 +64,7 @@ class Page:
         return str(self.run("document.body ? document.body.innerText : ''"))
 
     def until(self, what: str, script: str, patience_s: float = PATIENCE_S) -> Any:
-        """Until an expression is true. Returns its value."""
+        """Wait until an expression is true. Returns its value."""
         deadline = time.monotonic() + patience_s
         while not (found := self.run(f"(() => {{ try {{ return {script} }} catch (error) {{ return null }} }})()")):
             assert time.monotonic() < deadline, f"{what}: not in {patience_s:g} s. The page says:\n{self.text()[:3000]}"
@@ -75,7 +75,7 @@ class Page:
         self.until(f"text {text!r}", f"document.body.innerText.includes({json.dumps(text)})", patience_s)
 
     def click(self, text: str, within: str = "button, a, span, div") -> None:
-        """Click what carries exactly this text, with a real press at its place: menus listen to nothing less."""
+        """Click the element with exactly this text, by a real press at its position: menus react to nothing less."""
         place = self.until(
             f"something to click that says {text!r}",
             f"""(() => {{
@@ -90,7 +90,7 @@ class Page:
             self.ask("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
 
     def write(self, selector: str, text: str) -> None:
-        """Put text into a field in the place of what is there."""
+        """Replace the text of a field."""
         self.until(f"a field {selector}", f"!!document.querySelector({json.dumps(selector)})")
         self.run(f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus(); one.select(); }})()")
         self.ask("Input.insertText", text=text)

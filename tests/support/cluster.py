@@ -1,7 +1,7 @@
-"""A cluster of real brokers for tests, the clients that run on it, and what may happen to one of its brokers.
+"""A cluster of real brokers for tests, the clients that run on it, and faults that hit one of its brokers.
 
-`Brokers` are processes of one cluster, on a directory or on S3; `Clients` are foreign producers and consumers that run all the time
-and are judged at the end. `Trouble` ends, stops, pauses or cuts off one broker.
+`Brokers` are processes of one cluster, on a directory or on S3. `Clients` are foreign producers and consumers that run all the
+time; checkers judge their histories at the end. `Trouble` ends, stops, pauses or cuts off one broker.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tests.support.skewed_broker import set_clock, use_clock
 from tests.support.writers import PAUSE_S, AiokafkaReader, AiokafkaWriter, ConfluentReader, ConfluentWriter, Reader, Writer
 
 PATIENCE_S = 120.0
-"""Ends a hang; nothing is judged by it."""
+"""Ends a hang; no test judges by it."""
 EXIT_FENCED = 3
 SHUTDOWN_MS = 100_000
-"""So long each part of a broker may take to end: on a busy machine a clean end takes its time."""
+"""Longest time that each part of a broker may take to end: on a busy machine a clean end takes long."""
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 
 
 def eventually(question: Callable[[], bool], what: str | Callable[[], str], timeout_s: float = PATIENCE_S) -> None:
-    """Ask until it is true. `what` it is: a text, or who says it when it does not come true."""
+    """Poll until `question` is true. `what`: the awaited condition for the failure message, or a function that returns it."""
     deadline = time.monotonic() + timeout_s
     while not question():
         assert time.monotonic() < deadline, f"it does not come true: {what if isinstance(what, str) else what()}"
@@ -47,7 +47,7 @@ def eventually(question: Callable[[], bool], what: str | Callable[[], str], time
 
 HOUR_S = 3600
 JUMPS_S = (48 * HOUR_S, 720 * HOUR_S, -720 * HOUR_S, HOUR_S, -HOUR_S, 5, 0)
-"""By how many seconds a wall clock may be wrong: 2 and 30 days, an hour, a little, or not at all."""
+"""Clock errors in seconds: 2 and 30 days, an hour, a little, or none."""
 
 
 class Brokers:
@@ -55,8 +55,8 @@ class Brokers:
 
     Args:
         store: of each broker: a directory, or a URL.
-        network: where given, brokers reach each other through its doors.
-        clocks: where given, a directory: brokers have wall clocks of their own, which `Trouble` makes jump.
+        network: if given, brokers reach each other through its ports.
+        clocks: a directory; if given, each broker has its own wall clock, which `Trouble` makes jump.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class Brokers:
     ) -> None:
         self.all: list[BrokerProcess] = []
         self.clocks: list[Path] = []
-        """The file of each broker's clock, where brokers have their own."""
+        """The file of each broker's clock, if brokers have their own."""
         env = {"HEADGATE_SHUTDOWN_TIMEOUT_MS": str(SHUTDOWN_MS), **(env or {})}
         self.may_end: Callable[[BrokerProcess], bool] = lambda broker: False
-        """Whether a broker that ended by itself, and was not replaced, had a good reason."""
+        """Returns True if a broker that ended by itself, without being replaced, had a valid reason."""
         self.revived = 0
         """Brokers that were replaced while they lived, and were started again."""
         for number in range(1, count + 1):
@@ -102,7 +102,7 @@ class Brokers:
         return self.all.index(broker) + 1
 
     def others(self, victim: BrokerProcess) -> str:
-        """The bootstrap servers but one."""
+        """The bootstrap servers without the victim."""
         return ",".join(broker.bootstrap for broker in self.all if broker is not victim)
 
     def metadata(self, bootstrap: str | None = None) -> Any:
@@ -112,7 +112,7 @@ class Brokers:
         return self.all[self.metadata().controller_id - 1]
 
     def leads(self, topic: str, bootstrap: str | None = None) -> dict[int, int]:
-        """The lead of every partition, as one of the brokers says: one that has heard of the topic, which may be new."""
+        """The leader of every partition, from a broker that knows the topic already (the topic may be new)."""
         told: Any = None
 
         def is_known() -> bool:
@@ -124,7 +124,7 @@ class Brokers:
         return {number: partition.leader for number, partition in told.partitions.items()}
 
     def control(self, method: str, request: Any) -> Any:
-        """Ask the leader's `Control` service."""
+        """Call the leader's `Control` service."""
         found = CONTROL[method]
         with grpc.insecure_channel(f"{HOST}:{self.leader().grpc_port}") as channel:
             return found.response.FromString(channel.unary_unary(found.path)(request.SerializeToString(), timeout=30))
@@ -137,7 +137,7 @@ class Brokers:
         return sorted((row for row in self.describe().segments if row.topic == topic), key=lambda row: row.first_partition)
 
     def revive(self) -> None:
-        """Start again whoever was replaced; nobody may have ended for another reason than `may_end` allows."""
+        """Restart each broker that was replaced. Fails if a broker ended for a reason that `may_end` does not allow."""
         for broker in self.all:
             if not broker.running:
                 code = broker.exit_code()
@@ -190,7 +190,7 @@ class Clients:
             one.check()
 
     def acked_in_all(self, more: int, *, revive: bool = False, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until every writer has `more` records acked in every partition. `revive`: brokers may be replaced meanwhile."""
+        """Wait until every writer has `more` new acks in every partition. `revive`: restart replaced brokers meanwhile."""
         before = self.counts()
 
         def more_came() -> bool:
@@ -206,12 +206,12 @@ class Clients:
         eventually(more_came, lambda: f"every partition acks again. (writer, partition) without acks=`{stuck()}`", timeout_s)
 
     def judge(self) -> list[str]:
-        """Stop everything, read the whole topic, and say what is wrong."""
+        """Stop everything, read the whole topic, and return the complaints."""
         for writer in self.writers:
             writer.stop()
         for writer in self.writers:
             writer.join(PATIENCE_S)
-        # With `ack=replicated` what is acked can be read only once it is in the store.
+        # With `ack=replicated`, an acked record can be read only once it is in the store.
         eventually(self._readable, "everything that was acked can be read")
         shown = CLIENTS["confluent"].consume(self._brokers.bootstrap, self.topic, range(self.partitions))
         log = {partition: [(read.offset, read.value or b"") for read in reads] for partition, reads in shown.items()}
@@ -240,34 +240,34 @@ class Clients:
 
 
 class Watched(Protocol):
-    """What trouble asks of the clients that run beside it."""
+    """The interface through which `Trouble` watches the clients that run beside it."""
 
     def check(self) -> None:
-        """Raise when one has failed."""
+        """Raise if a client has failed."""
 
     def acked_in_all(self, more: int, *, revive: bool = False) -> None:
-        """Wait until every partition has acknowledged again."""
+        """Wait until every partition has acked again."""
 
 
 class Trouble:
-    """What happens to one broker in one round.
+    """The fault of one broker in one round.
 
     Args:
-        network: where brokers, and the store by the name "store", can be cut off; None: they cannot.
+        network: cuts brokers off from each other, and from the store (named "store"); None: it cannot.
     """
 
     def __init__(self, brokers: Brokers, clients: Watched, draw: random.Random, network: Network | None = None) -> None:
         self._brokers, self._clients, self._draw, self._network = brokers, clients, draw, network
         self.took: dict[str, list[float]] = {}
-        """Seconds from the beginning of a trouble until every partition acks again, by kind."""
+        """Seconds from the beginning of a fault until every partition acks again, by kind."""
 
     def round(self, how: str, *, on_leader: bool, seconds: float | None = None) -> None:
-        """One trouble for one broker; afterwards all brokers run and every partition acks.
+        """Inject one fault into one broker; afterwards all brokers run and every partition acks.
 
         Args:
             how: "clock" (its wall clock jumps), "clock and kill" (and it is killed at once), "kill", "drain", "pause",
                 "peers" (cut off from the other brokers), "store" (from the store), "alone" (from both).
-            seconds: of what lasts; None: a random while.
+            seconds: duration of a fault that lasts; None: random.
         """
         brokers = self._brokers
         victim = brokers.leader() if on_leader else self._draw.choice(brokers.all)
@@ -299,7 +299,7 @@ class Trouble:
         self._clients.acked_in_all(5, revive=True)
 
     def _jump(self, victim: BrokerProcess) -> None:
-        """The victim's wall clock is wrong from now on, or right again."""
+        """Make the victim's wall clock wrong from now on, or right again."""
         wrong_s = self._draw.choice(JUMPS_S)
         set_clock(self._brokers.clocks[self._brokers.number(victim) - 1], wrong_s)
 
@@ -345,7 +345,7 @@ class Trouble:
             return False
 
     def line(self) -> str:
-        """What was measured, for people."""
+        """The measured times, as text."""
         parts = []
         for how, took in self.took.items():
             middle = sorted(took)[len(took) // 2]

@@ -1,8 +1,8 @@
-"""Requests that cost a broker as much as their bounds allow, made from Kafka's schema; and a broker that measures its loop's turns.
+"""The most expensive requests that the bounds allow, generated from Kafka's schema; and a broker that measures its loop's turns.
 
-For each array of a request there is a request in which that array is as long as the limits of size and elements allow. The names in
-it are all different, or all those of one topic that exists. An API that is added is covered without a change here, unless its
-fields need values that `VALUES` does not have.
+For each array of a request there is a request in which that array is as long as the limits of size and elements allow. The names
+in it are all different, or all are the name of one topic that exists. A new API is covered without a change here, unless its
+fields need values that are missing from `VALUES`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ KNOWN = "known"
 KNOWN_PARTITIONS = 200
 GROUP = "group"
 PRODUCE_BYTES = 4 << 20
-"""Of the largest Produce request that is tried. A frame may have 100 MiB; its rows are what costs, and these are enough of them."""
+"""Size of the largest Produce request in the test. A frame may have 100 MiB; the rows cause the cost, and 4 MiB have enough
+rows."""
 
 VALUES: dict[str, Any] = {
     "resource_type": 2,
@@ -73,12 +74,12 @@ VALUES: dict[str, Any] = {
     "cursor": None,
     "validate_only": False,
 }
-"""Fields whose value makes a request cost something, rather than be refused at once."""
+"""Field values with which the broker processes a request instead of refusing it at once."""
 
 
 @dataclass(frozen=True)
 class Costly:
-    """One request. `what` says which array is long."""
+    """One request. `what` names the long array."""
 
     api: Api
     version: int
@@ -162,7 +163,7 @@ def _elements(message: Any, body: bytes, version: int) -> int:
 
 
 def costly(api: Api, version: int, elements: int = REQUEST_ELEMENTS_MAX) -> Iterator[Costly]:
-    """Requests of one version of an API, each as large as it may be, with at most so many elements."""
+    """Requests of one version of an API, each as large as allowed, with at most this many elements."""
     bytes_max = PRODUCE_BYTES if api.key == PRODUCE else request_bytes_max(api.key)
     root = LOADED[f"{api.name}Request"][0].root
     header = request_header(api.key, version, 1, flexible=api.flexible(version))
@@ -274,7 +275,8 @@ class MeasuredBroker:
         return RawConnection("127.0.0.1", self.port, timeout_s=120)
 
     def longest_turn_s(self, request: Costly) -> float:
-        """The longest turn of the loop, in seconds of CPU time, while a request is answered or its connection is closed."""
+        """The longest turn of the loop, in seconds of CPU time, from sending the request until the broker answers or closes the
+        connection."""
         with self.connect() as connection:
             connection.send(framed(request_header(18, 0, 0)))
             connection.receive_frame()

@@ -1,4 +1,5 @@
-"""Sources of floods, and what a topic must hold after one: told without Spark and without our own column code."""
+"""Sources of floods, and the expected records of a topic after one. The expectation is computed without Spark and without our
+own column code."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from headgate.broker.log.partitioner import partition_for_key
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 FIRST_US = -315_619_200_000_000
-"""1960."""
+"""Year 1960."""
 LAST_US = 7_258_118_400_000_000
-"""2200."""
+"""Year 2200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Event:
 
     @property
     def value(self) -> bytes:
-        """What the column `payload` holds."""
+        """The value of the column `payload`."""
         return f"payload {self.number}".encode()
 
     @property
@@ -45,10 +46,10 @@ class Event:
 
 
 def events(count: int, *, seed: int = 1, keyless: int = 0, hot: float = 0.0) -> list[Event]:
-    """Rows in no order, with ties of time, and times from 1960 to 2200.
+    """Rows in random order, with equal times among them, and times from 1960 to 2200.
 
     Args:
-        keyless: how many have no user.
+        keyless: number of rows without a user.
         hot: share of the rows that one user has.
     """
     dice = random.Random(seed)
@@ -79,7 +80,7 @@ def write(path: Path, rows: Sequence[Event], files: int = 3) -> Path:
 
 
 def as_json(row: Event) -> dict[str, object]:
-    """The default value of a record, read back."""
+    """Parse the default value of a record."""
     found: dict[str, object] = {"number": row.number}
     if row.user is not None:
         found["user"] = row.user
@@ -87,12 +88,12 @@ def as_json(row: Event) -> dict[str, object]:
 
 
 def read_json(value: bytes) -> dict[str, object]:
-    """A default value without what only Spark decides on: how it writes times and bytes."""
+    """A default value without the parts that depend on Spark: its format of times and bytes."""
     return {name: content for name, content in json.loads(value).items() if name in ("user", "number")}
 
 
 def expected(rows: Sequence[Event], partitions: int) -> dict[int, list[tuple[int, bytes | None, bytes]]]:
-    """(time, key, payload) of every record with a key by partition, in the order that they must have: by time, then by content."""
+    """By partition: (time, key, payload) of every record with a key, in the required order: by time, then by content."""
     found: dict[int, list[Event]] = {number: [] for number in range(partitions)}
     for row in rows:
         if row.key is not None:

@@ -1,4 +1,4 @@
-"""A whole world for floods: `headgate up`, Dagster with daemon and web server, the flights of June 2013, a topic."""
+"""A complete world for floods: `headgate up`, Dagster with daemon and web server, the flights of June 2013, a topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOOD = "flights"
 TOPIC = "flights"
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 PATIENCE_S = 600.0
-"""Everything here takes seconds on a machine of its own, and minutes on one that is shared by many."""
+"""Ends a hang. Each step takes seconds on an idle machine, and minutes on a busy one."""
 
 FLOODS = """floods:
   - name: flights
@@ -42,7 +42,7 @@ FLOODS = """floods:
 
 
 class FloodWorld:
-    """What tests do with it. `rows`: of each day of June."""
+    """The operations that tests use. `rows`: of each day of June."""
 
     def __init__(self, directory: Path, processes: Processes, ports: dict[str, int]) -> None:
         self.directory = directory
@@ -99,7 +99,7 @@ class FloodWorld:
         return "\n".join(str(event.get("message")) for event in self.dagster.events(run_id))
 
     def worker(self, run_id: str) -> int:
-        """The process of a run, as its log says."""
+        """The process id of a run, from its log."""
         match = re.search(r"Started process for run \(pid: (\d+)\)", self.messages(run_id))
         assert match is not None, "the run has no process yet"
         return int(match[1])
@@ -109,7 +109,7 @@ class FloodWorld:
         return int(next(iter(found.values()))["rows added"])
 
     def at_rest(self) -> bool:
-        """One broker, nothing reserved, no gate open."""
+        """Wait until one broker runs, nothing is reserved and no gate is open."""
         return (
             self.cluster.desired().live_brokers == 1
             and not self.cluster.reservations()
@@ -117,8 +117,8 @@ class FloodWorld:
         )
 
     def descendants(self, word: str) -> list[int]:
-        """Processes of this world whose command line has a word in it: those of Dagster, Spark and the brokers carry our directory
-        or ports, or come from one that does."""
+        """Processes of this world whose command line has a word in it. Processes of Dagster, Spark and the brokers have our
+        directory or ports in their command line, or descend from one that has."""
         found = subprocess.run(["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
         rows = [line.split(None, 2) for line in found.splitlines()]
         parents = {int(pid): int(parent) for pid, parent, *_ in rows}
@@ -136,7 +136,7 @@ class FloodWorld:
 
 @contextmanager
 def flood_world(directory: Path) -> Iterator[FloodWorld]:
-    """All processes end with it."""
+    """Start the world. All its processes end with it."""
     ports = choose_ports()
     with Processes(directory, environment(directory, ports)) as processes:
         yield FloodWorld(directory, processes, ports)

@@ -1,4 +1,4 @@
-"""A flood, as tests declare it."""
+"""Floods as tests declare them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ CHECKS = {
     "certificate_complete", "in_order", "no_duplicates", "plan_against_actual", "nothing_left_out", "source_unchanged",
     "consumers_catching_up",
 }  # fmt: skip
-"""Of a flood."""
+"""Names of the asset checks of a flood."""
 
 
 def flood(path: str = "/data", **changes: Any) -> Flood:
-    """Of clicks, by day from 2026 on, from Parquet files at a path."""
+    """A flood of clicks, by day from 2026 on, from Parquet files at a path."""
     values: dict[str, Any] = {
         "name": "clicks",
         "topic": "clicks",

@@ -1,6 +1,6 @@
-"""Many members of many groups in one event loop: what real clients do on the wire, without their cost.
+"""Many members of many groups in one event loop: the requests of real clients, without the CPU cost of real clients.
 
-Requests are made and answers read with the broker's own messages, whose bytes are judged elsewhere (tests/unit/wire).
+The broker's own messages encode the requests and decode the answers; tests/unit/wire checks their bytes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
                 waiting.set_result(answer)
 
     async def send(self, api_key: int, version: int, flexible: bool, body: bytes) -> bytes:
-        """One request; returns the answer's body."""
+        """Send one request; returns the answer's body."""
         self._correlation += 1
         head = struct.pack(">hhih", api_key, version, self._correlation, 4) + b"load" + (b"\x00" if flexible else b"")
         waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -93,7 +93,7 @@ async def create_topic(port: int, name: str, partitions: int) -> None:
 
 @dataclass
 class Member:
-    """A consumer that only keeps its membership: it joins, syncs, beats, and joins again when it is told to."""
+    """A consumer that only keeps its membership: it joins, syncs, sends heartbeats, and rejoins when the group rebalances."""
 
     port: int
     group: str
@@ -148,7 +148,7 @@ class Member:
             assert synced.error_code == REBALANCE_IN_PROGRESS, synced.error_code
 
     async def beat(self, interval_s: float, stop: asyncio.Event) -> None:
-        """Heartbeats until `stop`; joins again when the group rebalances."""
+        """Send heartbeats until `stop`; rejoin when the group rebalances."""
         while not stop.is_set():
             assert self.connection is not None
             request = HeartbeatRequest(group_id=self.group, generation_id=self.generation, member_id=self.id)
@@ -174,7 +174,7 @@ class Member:
 
 
 async def settled_groups(port: int, groups: int, size: int, **options: int) -> list[Member]:
-    """Members of stable groups: all of a group in the same generation."""
+    """The members of stable groups: all members of the group are in the same generation."""
     members = [Member(port, f"load-{group}", **options) for group in range(groups) for _ in range(size)]
     stop = asyncio.Event()
 

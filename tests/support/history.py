@@ -1,4 +1,4 @@
-"""The history of a run with kills: what was acked, what was read live, what is there at the end; and the checkers that judge it.
+"""The history of a run with kills (acks, live reads, and the final log), and the checkers that judge it.
 
 The checkers know nothing of brokers or clients: a unit test feeds them wrong histories and proves that each is caught.
 """
@@ -16,7 +16,7 @@ _STAMP = struct.Struct(">HHI")  # writer number, partition, sequence
 
 
 def payload(writer: int, partition: int, sequence: int) -> bytes:
-    """The value of one record: who wrote it, and filler that follows from it, 20 to 4,000 bytes, 60,000 for one in 200."""
+    """The value of one record: its writer, and filler that follows from it, 20 to 4,000 bytes, 60,000 for one in 200."""
     stamp = _STAMP.pack(writer, partition, sequence)
     digest = hashlib.blake2b(stamp, digest_size=16).digest()
     draw = int.from_bytes(digest[:4], "big")
@@ -25,7 +25,7 @@ def payload(writer: int, partition: int, sequence: int) -> bytes:
 
 
 def parse(value: bytes) -> tuple[int, int, int]:
-    """(writer number, partition, sequence) of a value. Raises ValueError when any byte of it is not as it was written."""
+    """(writer number, partition, sequence) of a value. Raises ValueError if any byte of it has changed."""
     if len(value) < _STAMP.size:
         raise ValueError(f"a value is too short. bytes=`{len(value)}`")
     writer, partition, sequence = _STAMP.unpack_from(value)
@@ -37,23 +37,24 @@ def parse(value: bytes) -> tuple[int, int, int]:
 def _parsed(value: bytes) -> tuple[int, int, int] | None:
     try:
         return parse(value)
-    except ValueError:  # check_log tells it
+    except ValueError:  # check_log reports it
         return None
 
 
 @dataclass
 class Sent:
-    """What one producer sent to one topic, and what it was told. Filled by the writer's threads, judged when they have ended."""
+    """The records that one producer sent to one topic, and its acks. The writer's threads fill it; checkers read it when they
+    have ended."""
 
     name: str
     number: int
     idempotent: bool
     sent: dict[int, int] = field(default_factory=dict)
-    """By partition: how many records were given to the client's library, which are the sequences 0, 1, …"""
+    """By partition: number of records passed to the client's library. Their sequences are 0, 1, …"""
     acks: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """By partition: (sequence, offset) in the order in which the acks came."""
+    """By partition: (sequence, offset) in the order of the acks."""
     failures: list[str] = field(default_factory=list)
-    """Errors that the library gave up with, one per record, and whatever else went wrong."""
+    """The library's final errors, one per record, and any other error."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_sequence(self, partition: int) -> int:
@@ -79,11 +80,11 @@ class Sent:
 
 
 Log = Mapping[int, list[tuple[int, bytes]]]
-"""By partition: (offset, value) in the order read."""
+"""By partition: (offset, value) in the order of reading."""
 
 
 def check_log(log: Log) -> list[str]:
-    """What is wrong with a log by itself: changed bytes, records in a foreign partition, offsets that do not grow."""
+    """Check a log by itself: changed bytes, records in a foreign partition, offsets that do not grow."""
     wrong = []
     for partition, records in log.items():
         last = -1
@@ -104,7 +105,7 @@ def check_log(log: Log) -> list[str]:
 
 
 def check_writer(sent: Sent, log: Log) -> list[str]:
-    """What one producer may complain about: an acked record that is missing, elsewhere, repeated or out of order."""
+    """Check one producer's acks against the log: an acked record that is missing, elsewhere, repeated or out of order."""
     wrong = [f"{sent.name}: {failure}" for failure in sent.failures]
     for partition in sorted(sent.sent):
         at = {offset: _parsed(value) for offset, value in log.get(partition, [])}
@@ -132,7 +133,7 @@ def check_writer(sent: Sent, log: Log) -> list[str]:
 
 
 def check_reader(name: str, seen: Log, log: Log) -> list[str]:
-    """What a consumer that read all the time may complain about: it must have been shown the final log, once and in order."""
+    """Check a live consumer against the final log: it must have got every record of the log, once and in order."""
     wrong = []
     for partition, records in log.items():
         shown = seen.get(partition, [])
@@ -153,7 +154,7 @@ def check_reader(name: str, seen: Log, log: Log) -> list[str]:
 
 
 def gaps(log: Log) -> int:
-    """How many offsets were given to nobody."""
+    """Number of offsets that no record has."""
     return sum(offset - before - 1 for records in log.values() for (before, _), (offset, _) in _pairs(records))
 
 

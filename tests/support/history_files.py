@@ -1,4 +1,4 @@
-"""History for tests: rows that can be told from live records, as files that a gate takes."""
+"""History for tests: rows that differ from live records, as files for a gate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST_MS = 1_500_000_000_000
 
 
 def value_of(gate_id: str, partition: int, row: int) -> bytes:
-    """As `history.py` reads the values of writers, whose numbers are small."""
+    """The value of a row, in the format of `history.py`. Its writer number is at least 1000; those of live writers are smaller."""
     return payload(1000 + zlib.crc32(gate_id.encode()) % 60_000, partition, row)
 
 
@@ -37,7 +37,7 @@ def key_of(gate: Gate, partition: int, number: int, attempt: str = "0") -> str:
 def upload_window(
     uploader: Uploader, gate: Gate, window: Window, *, files: int = 1, attempt: str = "0", missing: int = 0
 ) -> list[FileRef]:
-    """Files that fill a window but for its last `missing` rows."""
+    """Files that fill a window except its last `missing` rows."""
     total = max(0, window.end_offset - window.base_offset - missing)
     refs: list[FileRef] = []
     first = 0

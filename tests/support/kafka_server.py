@@ -1,6 +1,7 @@
-"""A real Apache Kafka on loopback, for what is compared with it. Its jars come from Maven Central, its data is temporary.
+"""A real Apache Kafka on loopback, as the reference of comparisons. Its jars come from Maven Central, its data is temporary.
 
-KRaft, with as many nodes as wanted; each is controller and broker. `missing` says why it cannot run here (no Java, no Maven).
+KRaft, with any number of nodes; each is controller and broker. `missing` gives the reason if it cannot run here (no Java, no
+Maven).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies
 
 
 def missing() -> str | None:
-    """Why a Kafka cannot run here; None: it can."""
+    """The reason why Kafka cannot run here; None: it can."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
@@ -47,7 +48,7 @@ def missing() -> str | None:
 
 
 def jars() -> Path:
-    """The directory with Kafka and all that it needs at run time, fetched once for this user."""
+    """The directory with Kafka and its run-time dependencies, downloaded once per user."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / f"headgate-tests/kafka-{VERSION}"
     done = home / "complete"
     if not done.exists():
@@ -63,7 +64,7 @@ class KafkaServer:
     """Nodes 1, 2, 3 ... of one Kafka. Use it as a context manager.
 
     Args:
-        config: properties of every node, beside those that make it a cluster on loopback.
+        config: properties of every node, in addition to those that form a cluster on loopback.
     """
 
     def __init__(self, directory: Path, nodes: int = 1, config: Mapping[str, str] | None = None) -> None:

@@ -1,7 +1,12 @@
-"""A cluster on paper for the planner: brokers, segments, and traffic by partition as a function of time. A second is a step.
+"""A simulated cluster for the planner: brokers, segments, and traffic by partition as a function of time. One step is one
+second.
 
-It does what the leader does with orders, at once, and checks every one of them: that its successors cover exactly what was sealed,
-that nothing is in two orders, that nobody waits twice within the cool-down, that what is moved is no more than what it gains.
+It executes orders as the leader does, at once, and checks each of them:
+
+- The successors of an order cover exactly the sealed partitions.
+- No segment is in two orders.
+- No writer waits twice within the cool-down.
+- An order moves no more load than it gains.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ class Paper:
 
 @dataclass
 class Done:
-    """An order, and when it was given."""
+    """An order, and the second in which the planner gave it."""
 
     second: int
     order: Order
@@ -37,7 +42,8 @@ class Done:
 
 @dataclass
 class World:
-    """`cpu_per_share`: CPU that a share of 1 takes. `jitter`: (second, broker id) -> what the CPU trembles by."""
+    """The simulated cluster. `cpu_per_share`: CPU that a share of 1 takes. `jitter`: (second, broker id) -> noise added to the
+    CPU."""
 
     targets: Targets = field(default_factory=Targets)
     cpu_per_share: float = 0.7
@@ -52,11 +58,11 @@ class World:
         self.partitions: dict[uuid.UUID, int] = {}
         self.done: list[Done] = []
         self.paused: dict[tuple[uuid.UUID, int], int] = {}
-        """When the writers of a partition last had to wait."""
+        """By partition: the second in which its writers last had to wait."""
         self._next = 1
         self._epoch = 0
 
-    # -- what happens to it
+    # -- events from outside
 
     def join(self, broker_id: int, cpu_base: float = 0.0) -> str:
         incarnation_id = f"{broker_id:04}-{self.second:08}"
@@ -64,7 +70,7 @@ class World:
         return incarnation_id
 
     def kill(self, incarnation_id: str) -> None:
-        """A broker is lost, and its segments are taken over."""
+        """A broker is lost, and others take over its segments."""
         del self.brokers[incarnation_id]
         lost = [info for info in self.segments.values() if info.incarnation_id == incarnation_id]
         for info in lost:
@@ -99,10 +105,10 @@ class World:
         self._next += 1
 
     def new_leader(self) -> None:
-        """Another broker leads: all that the planner knew is gone."""
+        """Another broker becomes leader: the planner starts without any measurements."""
         self.planner = LoadPlanner(self.targets)
 
-    # -- what it does
+    # -- the leader's work
 
     def run(self, seconds: int) -> list[Done]:
         """Let time pass. Returns the orders of this time."""
@@ -175,7 +181,7 @@ class World:
             self.open(successor, began=True)
         self.done.append(Done(self.second, order))
 
-    # -- what must be true of every plan
+    # -- invariants of every plan
 
     def check(self, orders: tuple[Order, ...]) -> None:
         sealed = [segment_id for order in orders for segment_id in order.seal]
@@ -203,14 +209,14 @@ class World:
                 assert len(order.open) == 1
 
     def check_covered(self) -> None:
-        """Every partition is led, once, by a live broker."""
+        """Every partition has exactly one leader, a live broker."""
         places = [(info.topic_id, partition) for info in self.segments.values() for partition in info.partitions]
         assert sorted(places) == sorted((topic, number) for topic, count in self.partitions.items() for number in range(count))
         assert all(info.incarnation_id in self.brokers for info in self.segments.values())
 
 
 def covered(successors: object) -> set[tuple[uuid.UUID, int]]:
-    """Partitions of successors. Raises AssertionError where one is in two of them."""
+    """The partitions of successors. Raises AssertionError if one is in two of them."""
     assert isinstance(successors, list | tuple)
     places = [(one.topic_id, number) for one in successors for number in range(one.first_partition, one.end_partition)]
     assert len(places) == len(set(places)), "two successors share a partition"

@@ -1,8 +1,8 @@
 """A file system on a loop device, which can lose its power, freeze and be full. Needs root.
 
-A power loss is the kernel's own: EXT4_IOC_SHUTDOWN without a flush of the journal ends all I/O of the file system at once, so that
-everything in the page cache and in the running journal transaction is gone; then it is mounted again and recovers from its journal.
-The device itself keeps what was written to it: a disk without a volatile cache.
+A power loss is the kernel's own. EXT4_IOC_SHUTDOWN without a flush of the journal ends all I/O of the file system at once, so
+that everything in the page cache and in the running journal transaction is lost. Then the file system is mounted again and
+recovers from its journal. The device itself keeps every write that reached it: it stands for a disk without a volatile cache.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FREEZE, _THAW = 0xC0045877, 0xC0045878
 """FIFREEZE and FITHAW: _IOWR('X', 119 and 120, int)."""
 UNMOUNT_S = 30.0
 COMMIT_S = 300
-"""Pause between two commits of the journal, so that only what was synced survives a power loss."""
+"""Pause between two commits of the journal. It is long, so that only synced data survives a power loss."""
 
 
 class LoopDevice:
@@ -55,7 +55,7 @@ class LoopDevice:
         subprocess.run(["mount", "-o", options, str(self._file), str(self.path)], check=True, capture_output=True)
 
     def _unmount(self) -> None:
-        """Unmount, once the last process that was killed has let go of its files."""
+        """Unmount, once the last killed process has closed its files."""
         deadline = time.monotonic() + UNMOUNT_S
         while subprocess.run(["umount", str(self.path)], check=False, capture_output=True).returncode:
             if time.monotonic() > deadline:
@@ -70,24 +70,24 @@ class LoopDevice:
             os.close(place)
 
     def lose_power(self) -> None:
-        """No write reaches the device from now on; whoever tries gets EIO. `restore_power` ends it."""
+        """Let no write reach the device from now on; every I/O fails with EIO. `restore_power` ends it."""
         self._control(_SHUTDOWN, struct.pack("=I", _NO_LOG_FLUSH))
 
     def restore_power(self) -> None:
-        """Mount again what is on the device. All processes that used the file system must have ended."""
+        """Mount the device's content again. All processes that used the file system must have ended."""
         self._unmount()
         self._mount()
 
     def freeze(self) -> None:
-        """Writes wait until `thaw`."""
+        """Let writes wait until `thaw`."""
         self._control(_FREEZE, struct.pack("=i", 0))
 
     def thaw(self) -> None:
-        """Raises OSError (EINVAL) when it is not frozen."""
+        """End the freeze. Raises OSError (EINVAL) if the file system is not frozen."""
         self._control(_THAW, struct.pack("=i", 0))
 
     def fill(self) -> None:
-        """Take all space that is free. `empty` gives it back."""
+        """Use up all free space. `empty` frees it again."""
         file = os.open(self._filler, os.O_WRONLY | os.O_CREAT)
         try:
             piece, at = 1 << 24, 0
@@ -103,7 +103,7 @@ class LoopDevice:
             os.close(file)
 
     def empty(self) -> None:
-        """Give the space back, so that a power loss does not take it again."""
+        """Free the space durably, so that a power loss does not fill the file system again."""
         self._filler.unlink(missing_ok=True)
         place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -113,7 +113,7 @@ class LoopDevice:
 
 
 def refused() -> str | None:
-    """Why loop devices cannot be used here; None: they can."""
+    """The reason why loop devices cannot be used here; None: they can."""
     with tempfile.TemporaryDirectory() as place:
         try:
             with LoopDevice(Path(place) / "try", 1 << 24):

@@ -28,11 +28,11 @@ def message_module(name: str) -> Any:
 
 
 def scalars(field: Field) -> st.SearchStrategy[Any]:
-    """Any value of the type, the edges often."""
+    """Any value of the type, with frequent edge cases."""
     if field.kind == "bool":
         return st.booleans()
     if field.name.endswith("error_code"):
-        return st.sampled_from(_ERROR_CODES)  # kio knows no others
+        return st.sampled_from(_ERROR_CODES)  # kio supports no others
     if field.kind in _INTS:
         limit = 2 ** _INTS[field.kind]
         if field.kind == "int64" and ("timestamp" in field.name or field.name.endswith("_ms")):

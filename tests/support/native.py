@@ -1,4 +1,4 @@
-"""Headgate's own Python client as writer and reader of a history, beside the foreign ones of `writers.py`."""
+"""Headgate's own Python client as writer and reader of a history, in addition to the foreign ones of `writers.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.writers import PATIENCE_MS, PAUSE_S, Reader, Running, Writer
 
 
 class NativeWriter(Writer):
-    """`bootstrap` is of gRPC doors."""
+    """Writes with Headgate's Python client. `bootstrap`: addresses of gRPC ports."""
 
     def run(self) -> None:
         self._run_loop(self._run())
@@ -37,7 +37,8 @@ class NativeWriter(Writer):
 
 
 class NativeReader(Reader):
-    """`bootstrap` is of gRPC doors. Any error that iteration raises ends it, and fails the test."""
+    """Reads with Headgate's Python client. `bootstrap`: addresses of gRPC ports. An error of the iteration ends it and fails the
+    test."""
 
     def run(self) -> None:
         self._run_loop(self._run())
@@ -51,10 +52,10 @@ class NativeReader(Reader):
 
 
 class NativeAdmin(Running):
-    """Asks and changes all the time what only all brokers together know, at one broker's door after the other.
+    """Queries and changes state that spans all brokers, through one broker's port after the other.
 
     Args:
-        addresses: of gRPC doors. The client is given all of them, another one first in each turn.
+        addresses: of gRPC ports. The client gets all of them, with another one first in each turn.
     """
 
     def __init__(self, addresses: list[str], topic: str) -> None:
@@ -62,7 +63,7 @@ class NativeAdmin(Running):
         self.addresses, self.topic = addresses, topic
         self.turns = 0
         self.incomplete = 0
-        """Answers in which a partition had no lead that answered."""
+        """Answers in which a partition had no leader that answered."""
 
     def run(self) -> None:
         self._run_loop(self._run())

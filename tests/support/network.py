@@ -1,11 +1,12 @@
-"""Doors between processes that can be cut, as a network is.
+"""Ports between processes that a test can cut, as a network failure does.
 
-A door is a port that passes everything on to another one. Who is cut off keeps its connections, but nothing comes through them any
-more, in either direction, and new ones are taken and stay silent: what a broken switch does. Healed, everything that was held back
-comes through, in order: what TCP does. A door may be shut: who knocks is refused, as on a machine whose process is gone.
+A *door* is a port that forwards everything to another port. When a party is cut off, its connections stay open but carry no
+bytes in either direction, and new connections are accepted and stay silent, as with a broken switch. After healing, all bytes
+that were held back arrive in order, as with TCP. A door can also be shut: it refuses connections, as a machine whose process has
+ended does.
 
-Doors live in a process of their own, so that a busy test does not hold them up. It tells who connects by the owner of the
-connection's other end: a process whose command line names the door of a party is that party.
+Doors run in a separate process, so that a busy test does not delay them. The process identifies the connecting party by the
+owner of the connection's other end: a process whose command line names the door of a party is that party.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PIECE_BYTES = 1 << 16
 ESTABLISHED = 1
 ERROR = 2
 SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST = 4, 20, 1
-"""Of sock_diag(7)."""
+"""Protocol number of sock_diag(7)."""
 
 
 class Network:
@@ -48,28 +49,28 @@ class Network:
         self._process.communicate()
 
     def door(self, name: str, port: int, user: str = "") -> int:
-        """A port on this machine that leads to `port`, which belongs to the party `name`.
+        """Open a port on this machine that forwards to `port` of the party `name`.
 
         Args:
-            user: who alone uses it; "": anybody, which is found out for every connection.
+            user: the only party that connects to it; "": any party, and the owner of each connection is looked up.
         """
         number: int = self._ask({"door": [name, port, user]})
         return number
 
     def cut(self, *pairs: tuple[str, str]) -> None:
-        """Nothing passes any more between these parties, whoever connected to whom."""
+        """Cut these parties off from each other, in both directions of connecting."""
         self._ask({"cut": [*pairs, *((other, one) for one, other in pairs)]})
 
     def shut(self, name: str) -> None:
-        """Nobody listens at this party's doors."""
+        """Refuse connections at this party's doors."""
         self._ask({"shut": name})
 
     def open(self, name: str) -> None:
-        """Somebody does again."""
+        """Accept connections at this party's doors again."""
         self._ask({"open": name})
 
     def heal(self) -> None:
-        """Everything passes again."""
+        """End every cut."""
         self._ask({"cut": []})
 
     def _ask(self, question: dict[str, Any]) -> Any:
@@ -80,18 +81,18 @@ class Network:
 
 
 class _Doors:
-    """The other half, in its own process."""
+    """The forwarding process."""
 
     def __init__(self) -> None:
         self._doors: dict[int, tuple[str, int, str]] = {}
         self._servers: dict[int, asyncio.Server] = {}
         self._parties: dict[int, str] = {}
-        """Processes that are known to be one, by their ids."""
+        """By process id: the party that the process is known to be."""
         self._cut: set[tuple[str, str]] = set()
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Obey until standard input ends."""
+        """Execute commands until standard input ends."""
         loop = asyncio.get_running_loop()
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             sys.stdout.write(json.dumps(await self._obey(json.loads(line))) + "\n")
@@ -151,16 +152,16 @@ class _Doors:
                 await writer.drain()
 
     def _party(self, port: int, door: int) -> str:
-        """Who connects from this port to this door; "" for anybody whose command line names no door.
+        """The party that connects from this port to this door; "" for a process whose command line names no door.
 
-        Raises ConnectionResetError: nobody does any more. Nobody is looked for then: on a busy machine those who gave up waiting
-        would hold up those who knock again, until they give up too.
+        Raises ConnectionResetError if the connection has ended. The lookup skips ended connections: on a busy machine it would
+        delay clients that retry because of clients that gave up, until the retries gave up too.
         """
         wanted = f"socket:[{_inode(port, door)}]"
         for pid, name in list(self._parties.items()):
             if self._owns(pid, wanted):
                 return name
-        # A process that is new. Looking at all of them takes a while, in which nothing passes any door: it is done once for each.
+        # The process is new. The scan of all processes takes a while, and no door forwards meanwhile: it runs once per process.
         doors = {str(number): name for number, (name, _, _) in self._doors.items()}
         for pid in (int(process.name) for process in Path("/proc").iterdir() if process.name.isdigit()):
             if pid in self._parties:
@@ -177,22 +178,23 @@ class _Doors:
         try:
             return any(_link(file) == wanted for file in Path(f"/proc/{pid}/fd").iterdir())
         except OSError:
-            del self._parties[pid]  # it has ended
+            del self._parties[pid]  # the process has ended
             return False
 
 
 def _link(file: Path) -> str:
     try:
         return os.readlink(file)
-    except OSError:  # closed a moment ago
+    except OSError:  # the file was closed a moment ago
         return ""
 
 
 def _inode(port: int, other: int) -> str:
-    """Of the socket that is connected from this port to that one. Raises ConnectionResetError where there is none.
+    """The inode of the socket that is connected from this port to that one. Raises ConnectionResetError if there is none.
 
-    The port alone does not do: it may be that of another connection too, to another place, that has just ended. The kernel is asked
-    for the one socket (sock_diag(7)): to read all of /proc/net/tcp takes a busy machine longer than who knocks is willing to wait.
+    The source port alone is ambiguous: a connection to another place that has just ended may have had it too. The function asks
+    the kernel for the one socket (sock_diag(7)): reading all of /proc/net/tcp takes longer on a busy machine than a client
+    waits.
     """
     here = socket.inet_aton(HOST).ljust(16, b"\0")
     ends = struct.pack("!HH", port, other) + here + here + struct.pack("=IQ", 0, 2**64 - 1)

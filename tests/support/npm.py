@@ -19,13 +19,13 @@ def missing() -> str | None:
 
 
 def install() -> Path:
-    """Make sure that the packages are there. Returns the directory of `node_modules`. Raises RuntimeError when npm fails."""
+    """Install the packages if they are missing. Returns the directory of `node_modules`. Raises RuntimeError when npm fails."""
     manifest = (SOURCE / "package.json").read_bytes()
     home = _ROOT / "build" / f"kafkajs-{hashlib.sha256(manifest).hexdigest()[:12]}"
     done = home / "installed"
     if done.exists():
         return home
-    # A directory of our own, renamed at the end: two test runs may install at the same time.
+    # Uses a new directory and renames it at the end: two test runs may install at the same time.
     fresh = home.with_name(f"{home.name}.{uuid.uuid4().hex}")
     fresh.mkdir(parents=True)
     (fresh / "package.json").write_bytes(manifest)
@@ -37,6 +37,6 @@ def install() -> Path:
     (fresh / "installed").touch()
     try:
         fresh.rename(home)
-    except OSError:  # the other run was first
+    except OSError:  # the other run finished first
         shutil.rmtree(fresh)
     return home

@@ -1,7 +1,7 @@
-"""Kafka messages made and read by kio, whose code is generated from Kafka's own schema: the oracle for raw sockets.
+"""Kafka messages encoded and decoded by kio, whose code is generated from Kafka's own schema: the oracle for raw sockets.
 
-A message is asked for as plain values, the superset of all versions: fields that a version does not have are left out, and fields
-that are not given have the schema's default, or zero. Answers must be consumed to their last byte.
+A test gives a message as plain values, the superset of all versions. Fields that a version does not have are left out. Missing
+fields get the schema's default, or zero. A decoded answer must consume all bytes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ OFFSET_FOR_LEADER_EPOCH, DESCRIBE_CONFIGS, ALTER_CONFIGS, DESCRIBE_LOG_DIRS = 23
 CREATE_PARTITIONS, INCREMENTAL_ALTER_CONFIGS, DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS = 37, 44, 60, 61
 DESCRIBE_TOPIC_PARTITIONS = 75
 
-# SaslHandshake apart, ApiVersions is the one API whose answer never has a flexible header: a client that does not know the broker
-# must be able to read it (KIP-511).
+# Besides SaslHandshake, only ApiVersions never has a flexible header in its answer: a client that does not know the broker must be
+# able to read it (KIP-511).
 _PLAIN_RESPONSE_HEADER = frozenset({API_VERSIONS})
 
 
@@ -36,7 +36,7 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 def encode(api_key: int, version: int, values: Mapping[str, Any]) -> bytes:
-    """A request's body."""
+    """Encode a request's body."""
     schema = load_request_schema(api_key, version)
     out = io.BytesIO()
     entity_writer(schema)(out, _entity(schema, values))
@@ -44,7 +44,7 @@ def encode(api_key: int, version: int, values: Mapping[str, Any]) -> bytes:
 
 
 def decode(api_key: int, version: int, answer: bytes) -> Any:
-    """An answer (after its correlation id) as kio's dataclass. Fails when bytes are left over."""
+    """Decode an answer (after its correlation id) to kio's dataclass. Fails if bytes remain."""
     schema = load_response_schema(api_key, version)
     start = 0
     if schema.__flexible__ and api_key not in _PLAIN_RESPONSE_HEADER:
@@ -56,7 +56,7 @@ def decode(api_key: int, version: int, answer: bytes) -> Any:
 
 
 def call(connection: RawConnection, api_key: int, version: int, values: Mapping[str, Any]) -> Any:
-    """One request and its answer, decoded."""
+    """Send one request and return its decoded answer."""
     body = encode(api_key, version, values)
     return decode(api_key, version, connection.call(api_key, version, body, flexible=is_flexible(api_key, version)))
 

@@ -1,4 +1,4 @@
-"""Consumers that begin at a named place, in three libraries: all that one is shown, as long as it runs."""
+"""Consumers that begin at a named place, in three libraries. Each records every message while it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = Literal["earliest", "latest"]
 
 
 class PlacedReader(Running):
-    """Reads all partitions of a topic from a place until it is stopped. `seen`: (offset, value) in the order shown."""
+    """Reads all partitions of a topic from a place until it is stopped. `seen`: (offset, value) in the order of reading."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, place: Place) -> None:
         super().__init__(f"{type(self).__name__}-{place}")

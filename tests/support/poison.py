@@ -1,4 +1,4 @@
-"""Record batches with a right header and a right CRC whose records are wrong: what a faulty producer may send."""
+"""Record batches with a right header and a right CRC whose records are wrong, as a faulty producer may send them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ NOISE = bytes((index * 37 + 11) % 256 for index in range(400))
 
 
 def with_count(data: bytes, count: int) -> bytes:
-    """The batch as one of so many records: both fields of the header that say so."""
+    """The batch with another record count: sets both fields of the header that state it."""
     return patched(patched(data, LAST_OFFSET_DELTA_AT, struct.pack(">i", count - 1)), COUNT_AT, struct.pack(">i", count))
 
 
 def with_records(payload: bytes, count: int, codec: int = 0) -> bytes:
-    """A batch whose records are these bytes."""
+    """A batch whose records section is these bytes."""
     data = GOOD[:HEADER_BYTES] + payload
     data = patched(data, 8, struct.pack(">i", len(data) - 12))
     return with_count(patched(data, ATTRIBUTES_AT, struct.pack(">h", codec)), count)
 
 
 def with_codec(codec: int) -> bytes:
-    """Records that are not compressed, in a batch that says they are."""
+    """Uncompressed records in a batch whose header names a codec."""
     return patched(GOOD, ATTRIBUTES_AT, struct.pack(">h", codec))
 
 
@@ -52,4 +52,4 @@ POISON: Mapping[str, bytes] = {
     "zstd-two-as-one": with_records(bytes(cramjam.zstd.compress(RECORDS)), 1, 4),
     "gzip-bomb": with_records(gzip.compress(bytes(64 << 20)), 3, 1),
 }
-"""By name. All but `gzip-bomb` are found by a sample; that one only by a check of all records."""
+"""Poison batches by name. A sample finds all but `gzip-bomb`; only a check of all records finds that one."""

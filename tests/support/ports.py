@@ -1,7 +1,7 @@
-"""Ports for servers that tests start: free now, and not stolen while a broker that was killed is down.
+"""Ports for servers that tests start: free now, and not taken while a killed broker is down.
 
-Ports come from below the kernel's ephemeral range. From inside it, a client that keeps connecting to a dead broker can be given the
-broker's own port as its source port: on loopback it then connects to itself, and the restarted broker finds its port taken.
+Ports come from below the kernel's ephemeral range. From inside it, a client that keeps connecting to a dead broker can be given
+the broker's own port as its source port: on loopback it then connects to itself, and the restarted broker finds its port taken.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import socket
 
 _FIRST, _LAST = 10_000, 30_000
-# Two test processes start at different places, so that they rarely try the same port at the same moment.
+# Two test processes start at different ports, so that they rarely try the same one at the same moment.
 _candidates = itertools.cycle(range(_FIRST, _LAST))
 for _ in range((os.getpid() * 97) % (_LAST - _FIRST)):
     next(_candidates)

@@ -1,4 +1,4 @@
-"""A door to a broker that remembers the requests of real clients, frame by frame."""
+"""A proxy in front of a broker that records the requests of real clients, frame by frame."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PIECE_BYTES = 1 << 16
 
 
 class Recorder:
-    """Passes connections on to a broker. Use it as a context manager.
+    """Forwards connections to a broker. Use it as a context manager.
 
     Args:
-        port: where it listens, free. target: the broker's Kafka port.
+        port: the free port on which it listens. target: the broker's Kafka port.
     """
 
     def __init__(self, port: int, target: int) -> None:
@@ -44,7 +44,7 @@ class Recorder:
             assert not thread.is_alive()
 
     def of(self, *api_keys: int) -> list[bytes]:
-        """The requests of these kinds."""
+        """The recorded requests of these kinds."""
         return [frame for frame in self.frames if struct.unpack_from(">h", frame)[0] in api_keys]
 
     def _accept(self) -> None:

@@ -1,4 +1,4 @@
-"""What clients write and read back, in terms that no client owns."""
+"""Written and read records, in types that belong to no client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """One record as a client showed it. `append_time` is None where the client does not tell the kind of timestamp."""
+    """One record as a client showed it. `append_time` is None if the client does not show the kind of timestamp."""
 
     partition: int
     offset: int

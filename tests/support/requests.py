@@ -1,4 +1,4 @@
-"""One ordinary request of every API, as plain values: the raw material of hostile ones."""
+"""One ordinary request of every API, as plain values: tests derive hostile requests from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.batches import batch
 
 
 def ordinary(topic: str) -> dict[int, dict[str, Any]]:
-    """By API key: a request about `topic`, which has partition 0, that a broker grants, for every version (see `oracle.encode`)."""
+    """By API key: a request about partition 0 of `topic` that a broker accepts, for every version (see `oracle.encode`)."""
     records = batch([b"value"], key=b"key")
     resource = {"resource_type": 2, "resource_name": topic}
     setting = {"name": "retention.ms", "value": "600000", "config_operation": 0}

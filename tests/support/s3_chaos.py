@@ -1,8 +1,8 @@
-"""An S3 that is slow and fails now and then: what a broker meets in real life, at a rate that a short test needs.
+"""An S3 that is slow and fails now and then: real faults of S3, at a rate high enough for a short test.
 
-Every PUT is held back for a random while before it takes effect, so a PUT of a broker that was killed may land long after its
-successor has started; PUTs of one broker overtake each other. Some requests are refused, some take effect and are answered with an
-error, some end without an answer.
+Every PUT is delayed for a random time before it takes effect. So a PUT of a killed broker may take effect long after its
+successor has started, and PUTs of one broker overtake each other. Some requests are refused, some take effect and are answered
+with an error, some end without an answer.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _FAULTS: tuple[Break, ...] = ("stored_then_500", "slow_down", "internal_error", 
 
 
 class S3Chaos(S3Proxy):
-    """See the module's text.
+    """An S3 proxy with random faults.
 
     Args:
-        fault_rate: share of requests that are broken.
-        hold_ms: the longest that a PUT is held back, but for one in twenty that takes ten times as long.
+        fault_rate: share of requests that fail.
+        hold_ms: longest delay of a PUT; one in twenty takes up to ten times as long.
     """
 
     def __init__(self, server: S3Server, seed: str, *, fault_rate: float = 0.03, hold_ms: int = 40) -> None:
@@ -38,7 +38,7 @@ class S3Chaos(S3Proxy):
             if self._draw.random() >= self._fault_rate:
                 return None
             self.faults += 1
-            # Reads are cut off, writes and the rest fail as S3 does.
+            # Reads are truncated; writes and other requests fail as S3 does.
             return "truncate" if method == "GET" and self._draw.random() < 0.5 else self._draw.choice(_FAULTS)
 
     def forward(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:

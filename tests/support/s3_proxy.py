@@ -1,7 +1,7 @@
-"""A real HTTP proxy in front of an S3 server that breaks what it is told to.
+"""A real HTTP proxy in front of an S3 server that injects scripted faults.
 
-It passes everything through, but for the next requests that `fail` has scripted; connections stay real, so that what is tested is
-what boto3 makes of broken bytes on a socket.
+It forwards every request except the next ones that `fail` has scripted. Connections stay real, so that tests cover boto3's
+handling of broken bytes on a socket.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Literal, TypeAlias
 from tests.support.s3_server import HOST, S3Server
 
 Break: TypeAlias = Literal[
-    "stored_then_500",  # the request took effect, the answer says 500
-    "slow_down",  # 503 SlowDown, nothing happened
-    "internal_error",  # 500, nothing happened
-    "conflict",  # 409 ConditionalRequestConflict, nothing happened
-    "denied",  # 403 AccessDenied, nothing happened
-    "page_not_found",  # 404 with a page that is not S3's, nothing happened
-    "page",  # 200 with a page that is not S3's, nothing happened
+    "stored_then_500",  # the request takes effect, the answer says 500
+    "slow_down",  # 503 SlowDown, no effect
+    "internal_error",  # 500, no effect
+    "conflict",  # 409 ConditionalRequestConflict, no effect
+    "denied",  # 403 AccessDenied, no effect
+    "page_not_found",  # 404 with a page that does not come from S3, no effect
+    "page",  # 200 with a page that does not come from S3, no effect
     "truncate",  # half of the answer's body, then the connection ends
-    "shorten",  # half of the answer's body, declared as if it were all
-    "whole",  # a range was asked for, the whole object comes
-    "hang",  # it took effect; no answer until the proxy stops
-    "reset",  # the connection ends without an answer; nothing happened
-    "unconditional",  # If-None-Match is taken away: a server that ignores it
+    "shorten",  # half of the answer's body, declared as the complete one
+    "whole",  # the request asked for a range, the answer is the whole object
+    "hang",  # the request takes effect; no answer until the proxy stops
+    "reset",  # the connection ends without an answer; no effect
+    "unconditional",  # the proxy removes If-None-Match: stands for a server that ignores it
 ]
 
 
 class S3Proxy:
-    """See the module's text. Use it as a context manager."""
+    """A proxy in front of an S3 server that injects scripted faults. Use it as a context manager."""
 
     def __init__(self, server: S3Server) -> None:
         self._upstream = server
@@ -48,15 +48,15 @@ class S3Proxy:
         self.endpoint = f"http://{HOST}:{self._http.server_address[1]}"
 
     def fail(self, method: str, *breaks: Break) -> None:
-        """Break the next requests of an HTTP method, one after the other; others pass meanwhile."""
+        """Fail the next requests of an HTTP method, one per fault; requests of other methods pass."""
         self._script.extend((method, fault) for fault in breaks)
 
     def fail_always(self, fault: Break | None) -> None:
-        """Break every request from now on; None: no more."""
+        """Fail every request from now on; None: no more."""
         self._always = fault
 
     def take(self, method: str) -> Break | None:
-        """What is to happen to the request that just came."""
+        """Choose the fault of a request that has just arrived."""
         self.requests[method] += 1
         if self._always is not None:
             return self._always
@@ -91,7 +91,7 @@ class _Listener(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that gave up are what the proxy is for."""
+        """Ignore errors of clients that gave up: the proxy causes them on purpose."""
 
 
 def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
@@ -144,7 +144,7 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
                 if name.lower() not in ("content-length", "connection", "transfer-encoding", "date", "server"):
                     self.send_header(name, value)
             length = next((value for name, value in headers.items() if name.lower() == "content-length"), None)
-            # A HEAD's length is that of the body which does not come.
+            # A HEAD answer has the length of a body that does not follow.
             self.send_header("Content-Length", length if self.command == "HEAD" and length is not None else str(len(body)))
             self.end_headers()
             if fault == "truncate":
@@ -156,7 +156,7 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
         do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _serve
 
         def log_message(self, format: str, *args: object) -> None:
-            """Silence."""
+            """Log nothing."""
 
     return Handler
 

@@ -1,6 +1,6 @@
-"""A broker that has no memory at one place: `python -m tests.support.short_of_memory PLACE FILE broker ...`.
+"""A broker that runs out of memory in one function: `python -m tests.support.short_of_memory PLACE FILE broker ...`.
 
-Once FILE exists, the function at PLACE raises MemoryError each time that it is called.
+Once FILE exists, the function at PLACE raises MemoryError at each call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLACES: dict[str, tuple[Any, str]] = {
 
 
 def starve(place: str, file: Path) -> None:
-    """From now on there may be no memory at a place."""
+    """Make the function at a place raise MemoryError once the file exists."""
     owner, name = PLACES[place]
     right = getattr(owner, name)
 

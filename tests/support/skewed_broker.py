@@ -1,7 +1,7 @@
 """A broker whose wall clock can be moved while it runs: `python -m tests.support.skewed_broker FILE broker ...`.
 
-FILE holds the seconds by which the clock is wrong; it is read anew every time that the broker asks for the time. `set_clock` writes
-it, and `use_clock` has a broker process of a test run this way.
+FILE holds the clock's error in seconds; the broker reads it anew every time it asks for the time. `set_clock` writes the file,
+and `use_clock` makes a test's broker process run this way.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from tests.support.broker_process import BrokerProcess
 
 
 def use_clock(broker: BrokerProcess, file: Path) -> None:
-    """Have a broker run under the clock in `file`, from its next start on."""
+    """Make a broker run under the clock in `file`, from its next start on."""
     set_clock(file, 0)
     broker.entry = ("tests.support.skewed_broker", str(file))
 
 
 def set_clock(file: Path, wrong_s: int) -> None:
-    """Make the clock wrong by so many seconds, in one step: the broker reads the file at any moment."""
+    """Set the clock's error in seconds, in one atomic step: the broker may read the file at any moment."""
     new = file.with_suffix(".new")
     new.write_text(str(wrong_s))
     new.rename(file)
 
 
 def skew(file: Path) -> None:
-    """From now on this process lives in another time."""
+    """Patch the clock of this process from now on."""
     right = Clock.now_ms
 
     def now_ms(self: Clock) -> int:

@@ -20,13 +20,13 @@ def spark() -> Iterator[SparkSession]:
 
     conf = {
         "spark.sql.shuffle.partitions": "4",
-        # Tests are short: compiling less costs less than it gives.
+        # Tests are short: less compilation saves more time than it costs.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     started = session("local[2, 3]", app_name="headgate tests", driver_memory="2g", conf=conf)
     register(started)
     yield started
     with warnings.catch_warnings():
-        # What Spark leaves open at its end is closed by the collector, which says so.
+        # Spark leaves sockets open at its end; the collector closes them and warns.
         warnings.simplefilter("ignore", ResourceWarning)
         started.stop()

@@ -1,6 +1,7 @@
-"""Stand-ins for what Dagster's assets talk to: a cluster whose brokers come when they are reserved, and a Spark that counts.
+"""Stand-ins for the services that Dagster's assets use: a cluster whose brokers appear when they are reserved, and a Spark that
+counts.
 
-They keep their books in module-wide dictionaries, by a name that the resource carries: Dagster copies resources as it likes.
+They keep their state in module-wide dictionaries, under a name that the resource carries: Dagster copies resources freely.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headgate.pipelines.certificate import Certificate, PartitionCertificate, Ta
 
 @dataclass
 class Book:
-    """What a stand-in cluster holds, and what was asked of it."""
+    """The state of a stand-in cluster, and the calls that it got."""
 
     fleet_max: int = 8
     reservation_max: int = 64
@@ -35,13 +36,13 @@ class Book:
     segments: list[Segment] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     error: HeadgateError | None = None
-    """Raised by every call while it is set."""
+    """While it is set, every call raises it."""
     spark_error: BaseException | None = None
     rows: Mapping[str, int] = field(default_factory=dict)
-    """Rows of each partition's source, as Spark finds them."""
+    """By partition: number of rows in its source, as Spark counts them."""
     lags: list[dict[str, tuple[int, int]]] = field(default_factory=list)
     looks_until_gone: int = 2
-    """How often the cluster is looked at until brokers that are to go have handed over their segments."""
+    """Number of describe calls until brokers that are to leave have handed over their segments."""
 
     def live(self) -> int:
         return min(self.fleet_max, self.desired())
@@ -54,14 +55,14 @@ BOOKS: dict[str, Book] = {}
 
 
 def book() -> tuple[str, Book]:
-    """A new cluster: its name, and its book."""
+    """Create a cluster; returns its name and its state."""
     name = uuid.uuid4().hex
     BOOKS[name] = Book()
     return name, BOOKS[name]
 
 
 class StandInCluster(ClusterResource):
-    """Overrides all that would talk to a broker."""
+    """A cluster resource that replaces every call to a broker."""
 
     name: str
 
@@ -156,7 +157,7 @@ class StandInCluster(ClusterResource):
 
 
 class StandInSpark(SparkResource):
-    """Fills gates with what the book says that the source has."""
+    """Fills gates with the number of rows that the book gives for the source."""
 
     name: str
 

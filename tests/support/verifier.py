@@ -1,4 +1,4 @@
-"""`headgate verify` beside a test: a process of its own, which works until the test ends it, and then judges."""
+"""`headgate verify` beside a test: a separate process, which works until the test ends it, and then judges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROGRESS = re.compile(r"\+\d+ s: .* (\d+) of (\d+) partitions acknowledge")
 
 
 class Verifier:
-    """Runs `headgate verify`. Use it as a context manager; `end` has it judge, leaving the block without it kills it.
+    """Runs `headgate verify`. Use it as a context manager. `end` makes it judge; leaving the block without `end` kills it.
 
     Args:
         options: further options of the command.
@@ -78,13 +78,13 @@ class Verifier:
         return "\n".join(self._lines[-12:])
 
     def check(self) -> None:
-        """Raise when it has ended by itself."""
+        """Raise if the process has ended by itself."""
         assert self._process.poll() is None, f"the verifier ended by itself. exit=`{self._process.poll()}`\n{self.tail()}"
 
     def acknowledges(self, timeout_s: float = PATIENCE_S, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Wait until every partition has acknowledged within one line of progress that began after this call."""
         with self._changed:
-            # The next line may be about a time before the call, too.
+            # The next line may still cover a time before the call.
             wanted = self._complete + 2
             deadline = time.monotonic() + timeout_s
             while self._complete < wanted:
@@ -94,7 +94,7 @@ class Verifier:
                 self._changed.wait(0.2)
 
     def end(self, timeout_s: float = 2 * PATIENCE_S) -> tuple[int, dict[str, Any]]:
-        """Stop writing and have it judge. Returns the exit code and the page."""
+        """Stop writing and let it judge. Returns the exit code and the page."""
         self._process.send_signal(signal.SIGINT)
         assert self._process.stdout is not None
         page = self._process.stdout.read()

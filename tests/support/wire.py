@@ -1,6 +1,6 @@
-"""Kafka frames by hand: the smallest client there is, for probing a broker and for sending it what no real client would.
+"""Kafka frames by hand: the smallest possible client, to probe a broker and to send bytes that no real client sends.
 
-Nothing here comes from the product. Bodies are bytes; `tests/support/oracle.py` makes and reads them with a foreign codec.
+Nothing here comes from the product. Bodies are bytes; `tests/support/oracle.py` encodes and decodes them with a foreign codec.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RawConnection:
             raise ClosedByPeer(str(error)) from error
 
     def receive_exactly(self, count: int) -> bytes:
-        """`count` bytes. Raises ClosedByPeer at the end of the stream, TimeoutError after the connection's time-out."""
+        """Receive `count` bytes. Raises ClosedByPeer at the end of the stream, TimeoutError after the connection's timeout."""
         parts = bytearray()
         while len(parts) < count:
             try:
@@ -91,7 +91,7 @@ class RawConnection:
         return self.receive_exactly(self.receive_frame_start())
 
     def receive_frame_start(self) -> int:
-        """The size of the next frame's payload, which is left to the caller."""
+        """The size of the next frame's payload. The caller reads the payload itself."""
         length: int
         (length,) = struct.unpack(">i", self.receive_exactly(4))
         assert 4 <= length < 1 << 30, f"answer has an impossible length. length=`{length}`"
@@ -106,14 +106,14 @@ class RawConnection:
         return correlation_id
 
     def call(self, api_key: int, api_version: int, body: bytes, *, flexible: bool = False) -> bytes:
-        """One request, its answer without the correlation id (which is checked)."""
+        """Send one request; returns its answer without the correlation id (which is checked)."""
         correlation_id = self.send_request(api_key, api_version, body, flexible=flexible)
         answer = self.receive_frame()
         assert struct.unpack_from(">i", answer)[0] == correlation_id, "answer belongs to another request"
         return answer[4:]
 
     def is_closed_by_peer(self, within_s: float) -> bool:
-        """True when the broker ends the connection within `within_s` seconds; bytes that it sends before that are dropped."""
+        """True if the broker ends the connection within `within_s` seconds; bytes that it sends before that are dropped."""
         before = self.socket.gettimeout()
         self.socket.settimeout(within_s)
         try:

@@ -1,6 +1,6 @@
-"""Foreign producers and consumers that run in threads while a broker is killed under them, and note all that they are told.
+"""Foreign producers and consumers that run in threads while a broker is killed, and record all their answers.
 
-Every library is left to its own retries, with time-outs so long that no record should fail: a record that fails is a finding.
+Every library relies on its own retries, with timeouts so long that no record should fail: a record that fails is a finding.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from tests.support.clients.confluent import QUICK_RECONNECT
 from tests.support.history import Sent, payload
 
 PATIENCE_MS = 300_000
-"""How long the libraries may retry one record: longer than any test."""
+"""Time for which the libraries may retry one record: longer than any test."""
 
 UNACKED_MAX = 1_000
-"""A writer that waits for this many acks does not send more: what a dead broker leaves behind stays small."""
+"""A writer with this many unacked records sends no more. This bounds the backlog of a dead broker."""
 
 PAUSE_S = 0.002
-"""Between two small bursts, so that writers leave the machine's cores to the broker."""
+"""Pause between two small bursts, so that writers leave the machine's cores to the broker."""
 
 END_S = 10.0
-"""How long a client may take to end once nobody waits for what it does."""
+"""Longest time that a client may take to end after it was given up."""
 
 BLOCKED_S = 70.0
-"""How long a library may block a client where nothing can wake it: kafka-python does for a minute when no broker answers."""
+"""Longest time that a library may block a client without a way to wake it: kafka-python does so for a minute when no broker
+answers."""
 
 
 class Running(ABC):
-    """Something that runs in its own thread until it is stopped. `error` is why it ended early, if it did."""
+    """A client in its own thread that runs until it is stopped. `error` is the reason of an early end, or None."""
 
     started: ClassVar[set[Running]] = set()
-    """All and only those that were started and have not ended."""
+    """All and only the instances that were started and have not ended."""
 
     def __init__(self, name: str) -> None:
         self.error: BaseException | None = None
@@ -52,7 +53,7 @@ class Running(ABC):
 
     @classmethod
     def end_all(cls) -> None:
-        """Whoever still runs ends now, finished or not."""
+        """End all running instances now, finished or not."""
         running = list(cls.started)
         for one in running:
             one.give_up()
@@ -69,7 +70,7 @@ class Running(ABC):
         self._stopping.set()
 
     def give_up(self) -> None:
-        """Ask it to end whatever is not done."""
+        """Ask it to end without finishing its work."""
         self._given_up.set()
         self.stop()
 
@@ -80,11 +81,11 @@ class Running(ABC):
             raise AssertionError(f"{self._thread.name} failed") from self.error
 
     def _state(self) -> str:
-        """What it has come to, for whoever finds that it does not end."""
+        """The state of the work, for the message of a timeout."""
         return ""
 
     def check(self) -> None:
-        """Raise when it has failed already."""
+        """Raise if it has already failed."""
         if self.error is not None:
             raise AssertionError(f"{self._thread.name} failed") from self.error
 
@@ -97,7 +98,7 @@ class Running(ABC):
             self.started.discard(self)
 
     def _run_loop(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` in an event loop of its own; it is cancelled when it is given up."""
+        """Run `work` in a new event loop; `give_up` cancels it."""
         asyncio.run(self._until_given_up(work))
 
     async def _until_given_up(self, work: Coroutine[Any, Any, None]) -> None:
@@ -106,7 +107,7 @@ class Running(ABC):
             await asyncio.wait((task,), timeout=0.1)
         while not task.done():
             task.cancel()
-            # Its own end may wait for a broker that is gone: then that is cancelled too.
+            # The client's close may wait for a broker that has ended: then the close is cancelled too.
             await asyncio.wait((task,), timeout=END_S / 2)
         await task
 
@@ -125,7 +126,7 @@ class Writer(Running):
         self.bootstrap, self.topic, self.partitions, self.codec = bootstrap, topic, partitions, codec
         self.sent = Sent(name=name, number=number, idempotent=idempotent)
         self.pause_s = PAUSE_S
-        """Between two bursts; may be changed while it runs."""
+        """Pause between two bursts; may be changed while it runs."""
         self._turn = 0
 
     def _next(self) -> tuple[int, int, bytes]:
@@ -142,7 +143,7 @@ class Writer(Running):
 
 
 def _fatal(error: KafkaError) -> None:
-    """Have the client's next call raise why it gave up, which it does not say later."""
+    """Make the client's next call raise the reason of a fatal error; librdkafka does not give it later."""
     if error.fatal():
         raise KafkaException(error)
 
@@ -168,7 +169,7 @@ class ConfluentWriter(Writer):
             if not self._full():
                 for _ in range(8):
                     self._produce(producer)
-            producer.poll(PAUSE_S)  # which returns with the first ack
+            producer.poll(PAUSE_S)  # poll returns with the first ack
             if self.pause_s > PAUSE_S:
                 self._stopping.wait(self.pause_s)
         while not self._given_up.is_set() and producer.flush(1.0):
@@ -227,7 +228,7 @@ class AiokafkaWriter(Writer):
 
 
 async def _start(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
-    """Unlike those of the other libraries, aiokafka's clients do not wait for the first broker that answers."""
+    """Retry the start: unlike other libraries, aiokafka's clients do not wait for the first broker that answers."""
     while True:
         try:
             await client.start()
@@ -285,7 +286,7 @@ class Reader(Running):
         self.join(timeout_s)
 
     def _last(self, partition: int) -> int:
-        """The last offset that it was shown; -1: none."""
+        """The last offset that it read; -1: none."""
         records = self.seen[partition]
         return records[-1][0] if records else -1
 
@@ -307,7 +308,7 @@ class ConfluentReader(Reader):
                 "bootstrap.servers": self.bootstrap,
                 "group.id": "unused",
                 "enable.auto.commit": False,
-                # An offset that the broker once showed and no longer has is an error, not a reason to start again.
+                # If the broker loses an offset that it showed before, that is an error, not a reason to restart at the beginning.
                 "auto.offset.reset": "error",
                 "check.crcs": True,
                 "log_level": 0,
@@ -325,7 +326,7 @@ class ConfluentReader(Reader):
     def _take(self, message: Message) -> None:
         error = message.error()
         if error is not None:
-            # The broker is down now and then; librdkafka says so and goes on.
+            # The broker is down now and then; librdkafka reports this and continues.
             if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT) or error.retriable():
                 return
             raise KafkaException(error)

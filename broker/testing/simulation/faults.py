@@ -258,9 +258,8 @@ class Nemesis:
         elif what == "cut_clients":
             scenario.network.cut(victim.door.place, CLIENTS, both=False)
             await asyncio.sleep(max(seconds, 1.0))
-            scenario.network.reset(
-                victim.door.place, CLIENTS
-            )  # reset first: messages that were held back are lost with their connection
+            # Resets first: messages that were held back are lost with their connection.
+            scenario.network.reset(victim.door.place, CLIENTS)
             scenario.network.heal()
 
     def _kill(self, broker: Broker) -> None:

@@ -20,7 +20,7 @@ from tests.support.clients.interface import BATCH_BYTES, FETCH_BYTES, REQUEST_BY
 from tests.support.records import Read, Record
 
 QUICK_RECONNECT = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 20}
-"""librdkafka's defaults wait seconds after a broker died; tests restart it in a fraction of one."""
+"""librdkafka's default pauses after a broker's death are seconds; tests restart the broker in a fraction of one."""
 
 
 class Confluent:

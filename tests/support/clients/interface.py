@@ -1,8 +1,9 @@
-"""The one small interface that every foreign client is put behind.
+"""The one small interface that wraps every foreign client.
 
-A client is told what to write and must answer with the offset of each record, in the order given; it is told what to read and must
-answer with everything from the log start to the end of each partition, as the client itself finds that end. Nothing is retried here
-that the client's own library would not retry, and nothing it shows is repaired.
+A test gives a client the records to write, and the client answers with the offset of each record, in the given order. A test
+asks a client to read, and the client answers with every record from the log start to the end of each partition; the client
+itself finds that end. The wrapper retries nothing that the client's own library would not retry, and repairs nothing that the
+library shows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.support.records import Read, Record
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 DEADLINE_S = 60.0
-"""The longest one produce or consume call may take. Nothing is judged by it: it only ends a hang with a message."""
+"""Longest time of one produce or consume call. No test judges by it: it only ends a hang with a message."""
 
 BATCH_BYTES = 1_000_000
 """The producers' batch size: just below Kafka's default `max.message.bytes`, so that a partition's records share a batch."""

@@ -21,7 +21,7 @@ _JOIN_GROUP = 11
 class Kafkajs:
     name = "kafkajs"
     empty_records = True
-    # Its record encoder takes the byte length of the value without looking for null.
+    # Its record encoder takes the byte length of the value without a check for null.
     null_header_values = False
     header_order = False
 
@@ -59,7 +59,7 @@ class Kafkajs:
 
     def consume(self, bootstrap: str, topic: str, partitions: Sequence[int]) -> Mapping[int, list[Read]]:
         host, port = bootstrap.rsplit(":", 1)
-        # kafkajs consumes in a group; a broker that has no groups is read through the same client's fetch requests.
+        # kafkajs consumes in a group; if the broker has no groups, the test reads through the same client's fetch requests.
         group = f"compat-{uuid.uuid4().hex}" if _JOIN_GROUP in wire.api_versions(host, int(port)) else None
         answer = self._call("consume", bootstrap, {"topic": topic, "partitions": list(partitions), "group": group})
         found: dict[int, list[Read]] = {partition: [] for partition in partitions}

@@ -1,4 +1,4 @@
-"""A member of aiokafka's."""
+"""A group member of aiokafka."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 async def main() -> None:
     given = settings()
     stop = until_stdin_closes()
-    logging.disable(logging.ERROR)  # it logs every lost connection
+    logging.disable(logging.ERROR)  # the library logs every lost connection
     while (consumer := await _started(given)) is None:  # noqa: ASYNC110  # nobody tells when there is a broker
         await asyncio.sleep(0.05)
     while not stop.is_set():
@@ -49,7 +49,7 @@ async def main() -> None:
 
 
 async def _started(given: dict[str, Any]) -> AIOKafkaConsumer | None:
-    """None while there is no broker: this library gives up at its first try."""
+    """None while no broker answers: this library gives up at its first try."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=given["bootstrap"],
         group_id=given["group"],

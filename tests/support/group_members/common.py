@@ -1,4 +1,4 @@
-"""What the member scripts share: settings in, events out, and the end when stdin closes."""
+"""Common code of the member scripts: settings in, events out, and the end when stdin closes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member of librdkafka's."""
+"""A group member of librdkafka."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tests.support.clients.confluent import QUICK_RECONNECT
 from tests.support.group_members.common import settings, tell, until_stdin_closes
 
-# What a commit may meet while the group or the broker changes; the next one, or the next owner, makes up for it.
+# Errors of a commit while the group or the broker changes; the next commit, or the next owner, makes up for them.
 PASSING = {
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -87,7 +87,7 @@ def _place(message: Message) -> tuple[int, int]:
 
 
 def _commit(consumer: Consumer, topic: str, positions: dict[int, int]) -> bool:
-    """False when this member is over: another process has its instance id."""
+    """False when this member must end: another process has its instance id."""
     try:
         answers = consumer.commit(
             offsets=[TopicPartition(topic, partition, offset) for partition, offset in positions.items()], asynchronous=False

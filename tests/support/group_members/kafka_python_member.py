@@ -1,4 +1,4 @@
-"""A member of kafka-python's."""
+"""A group member of kafka-python."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def main() -> None:
         **options,
     )
     consumer.subscribe([given["topic"]], listener=Listener())
-    # A leader that assigns before it has seen its topic joins again when it sees it. If a poll's time runs out within that second
-    # join, kafka-python 3.0 drops the answer: it stays without partitions and sends no heartbeats, with any broker.
+    # A group leader that assigns before it has seen its topic rejoins when it sees the topic. If a poll's time ends within that
+    # second join, kafka-python 3.0 drops the answer: the member stays without partitions and sends no heartbeats, with any broker.
     consumer.partitions_for_topic(given["topic"])
     while not stop.is_set():
         try:
             batches = consumer.poll(timeout_ms=200, max_records=500)
         except KafkaConnectionError as error:
-            # Of a coordinator that goes away at the wrong moment; the consumer is fine, and the next poll looks for another.
+            # Raised when a coordinator disappears at the wrong moment; the consumer is fine, and the next poll finds another one.
             tell("poll_failed", text=repr(error))
             continue
         positions = {}

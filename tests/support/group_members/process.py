@@ -1,7 +1,7 @@
-"""The test's side of member processes, and the judge of what they tell.
+"""The test's side of member processes, and the checker of their events.
 
-`Group` starts members, keeps everything they say, and checks two promises: every record is processed, and what was committed is
-never processed again by whoever owns the partition afterwards.
+`Group` starts members, keeps all their events, and checks two promises. Every record is processed. A record that was committed
+is never processed again by a later owner of the partition.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAIT_S = 60.0
 
 
 class MemberProcess:
-    """One member. Its events are in `events`, in the order in which it told them."""
+    """One member. `events` has its events in the order of their output."""
 
     def __init__(self, client: str, log_path: Path, **settings: Any) -> None:
         self.client = client
@@ -49,7 +49,7 @@ class MemberProcess:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            # A member that is killed may leave half a line.
+            # A killed member may leave half a line.
             if line.endswith("\n"):
                 self.events.append(json.loads(line))
 
@@ -62,7 +62,7 @@ class MemberProcess:
 
     @property
     def owns(self) -> set[int]:
-        """The partitions that it has now, as far as it told. Eager clients tell all that they lose."""
+        """The partitions that it owns now, by its events. Eager clients report all partitions that they lose."""
         owned: set[int] = set()
         for one in list(self.events):
             if one["event"] == "assigned":
@@ -72,13 +72,13 @@ class MemberProcess:
         return owned
 
     def kill(self) -> None:
-        """Without goodbye."""
+        """Kill the member; it does not leave the group."""
         self.killed = True
         self.process.kill()
         self.close()
 
     def stop(self) -> None:
-        """Leave the group in good order."""
+        """Let the member leave the group cleanly."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -90,7 +90,7 @@ class MemberProcess:
         assert self.process.returncode == 0, f"member failed. client=`{self.client}`\n{self.output()}"
 
     def close(self) -> None:
-        """Read what a member that has ended told last."""
+        """Read the last events of a member that has ended."""
         self.process.wait(WAIT_S)
         self._reader.join(WAIT_S)
         for stream in (self.process.stdin, self.process.stdout, self._log):
@@ -102,7 +102,7 @@ class MemberProcess:
 
 
 class Group:
-    """Members of one group, and the judge."""
+    """Members of one group, and the checker of their events."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, home: Path, session_ms: int = 6_000) -> None:
         self.bootstrap, self.name, self.topic, self.session_ms = bootstrap, group, topic, session_ms
@@ -128,7 +128,7 @@ class Group:
         return [member for member in self.members if member.process.poll() is None]
 
     def wait(self, what: str, question: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-        """Wait until `question` is true. Fails with every member's state when it does not come true, or a member ends by itself."""
+        """Wait until `question` is true. Fails with every member's state on a timeout, or if a member ends by itself."""
         deadline = time.monotonic() + timeout_s
         while not question():
             for member in self.members:
@@ -140,7 +140,7 @@ class Group:
             time.sleep(0.02)
 
     def wait_shared(self, partitions: int) -> None:
-        """Until the running members own every partition, each one of them at least one."""
+        """Wait until the running members own every partition, each of them at least one."""
         self.wait(
             "every member owns a part",
             lambda: (
@@ -157,7 +157,7 @@ class Group:
         return found
 
     def wait_processed(self, records: dict[int, int]) -> None:
-        """Until every record below these end offsets was processed."""
+        """Wait until every record below these end offsets was processed."""
         self.wait(
             f"everything is processed: {records}",
             lambda: all(len(self.processed()[partition]) >= end for partition, end in records.items()),
