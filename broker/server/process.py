@@ -4,9 +4,9 @@
 
     starting -> serving -> stopping -> ended          (or from starting to stopping)
 
-`starting`: the Kafka port answers ApiVersions, everything else waits for the engine. `serving`: all doors are open. `stopping`: no
-new connections; the log is flushed and sealed, which answers what waited for it. Whoever ends it first gives the reason: a signal
-(none), or the error of a part that cannot go on.
+`starting`: the Kafka port answers ApiVersions, and every other request waits for the engine. `serving`: all ports are open.
+`stopping`: no new connections; the log is flushed and sealed, and requests that waited for that are answered. The first call of
+`stop` gives the reason of the end: none for a signal, or the error of a part that cannot continue.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 GREETING_TURNS = 20
-"""Turns of the loop for clients that knocked while the modules were read: enough to accept, read and answer ApiVersions."""
+"""Turns of the loop for clients that connected while the modules were imported: enough to accept, read and answer ApiVersions."""
 HTTP_WAIT_S = 2.0
-"""Time that the engine has the processor for itself, from when its modules were read, before the health port is opened beside it: a
-long recovery must be visible. The modules do not count: on a starved machine they alone take seconds, and those of the health port
-would make it half as long again."""
+"""Time from the import of the engine's modules during which the engine starts alone. After it the health port is opened beside
+the engine, because a long recovery must be visible. The time of the imports does not count: on a starved machine they alone take
+seconds, and importing the health port's modules beside them would make that half as long again."""
 WILDCARDS = ("0.0.0.0", "::", "")
 
 
 class _EngineModules(NamedTuple):
-    """Modules that are imported while the Kafka port answers already."""
+    """Modules that are imported while the Kafka port already answers."""
 
     coordinator: Any
     engine: Any
@@ -68,7 +68,7 @@ class Process:
     Args:
         kafka: the listening socket of the Kafka port.
         http: the listening socket of the HTTP port.
-        out_of_memory: ends the process where a part has no memory left.
+        out_of_memory: ends the process when a part has no memory left.
     """
 
     def __init__(self, settings: Settings, *, kafka: socket.socket, http: socket.socket, out_of_memory: OutOfMemory) -> None:
@@ -77,7 +77,7 @@ class Process:
         self.clock = SteadyClock(Clock(), settings.clock_difference_max_ms)
         self.phase: Literal["starting", "serving", "stopping", "ended"] = "starting"
         self.stuck = False
-        """True after `run` if a part did not let go in time: nobody may wait for its threads."""
+        """True after `run` if a part did not end in time: the process must then exit without waiting for the part's threads."""
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[HeadgateError | None] = self._loop.create_future()
         self._kafka_socket, self._http_socket = kafka, http
@@ -98,23 +98,23 @@ class Process:
         return self._end.done()
 
     def stop(self, error: HeadgateError | None = None) -> None:
-        """End this broker; `error` is why, None if it was asked for. Only the first call counts."""
+        """End this broker. `error` is the reason, or None for a requested end. Only the first call counts."""
         if error is not None and error.reason is Reason.OUT_OF_MEMORY:
             self._out_of_memory.end()
         if not self._end.done():
             self._end.set_result(error)
 
     async def run(self, on_ready: Callable[[str], None]) -> HeadgateError | None:
-        """Start, serve until `stop`, end. Returns the error that ended it, or None.
+        """Start, serve until `stop`, end. Returns the error that ended the broker, or None.
 
         Args:
-            on_ready: called once, with the line that says where this broker serves.
+            on_ready: called once, with the ready line, which lists the broker's addresses.
         """
         threading.excepthook = self._thread_failed
         starting = self._loop.create_task(self._start(on_ready), name="start")
         await asyncio.wait((starting, self._end), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
-            # Told to stop while starting.
+            # `stop` was called while the broker was starting.
             starting.cancel()
             await asyncio.wait((starting,))
         failure = None if starting.cancelled() else starting.exception()
@@ -131,22 +131,22 @@ class Process:
         return error
 
     def not_ready(self) -> str | None:
-        """Why clients are not served at the moment, or None: the answer of /readyz."""
+        """The reason why the broker does not serve clients at the moment, or None: the answer of /readyz."""
         if self.phase != "serving" or self._engine is None:
             return self.phase
         trouble = self._engine.failed or self._engine.stalled
         return None if trouble is None else trouble.message
 
     def line(self) -> str:
-        """Where this broker serves, on one line."""
+        """The broker's addresses and its store, on one line."""
         kafka, http = ports.shown(*self._kafka_address), ports.shown(*self._http_address)
         grpc = ports.shown(self._kafka_address[0], self._grpc_port)
         store = self.settings.store if self._store is None else self._store.url
-        cluster = "" if self._engine is None else f" cluster={self._engine.cluster_id}"  # the last, for it may have spaces
+        cluster = "" if self._engine is None else f" cluster={self._engine.cluster_id}"  # last, because it may contain spaces
         return f"headgate broker {self.settings.broker_id} serves kafka={kafka} grpc={grpc} http={http} store={store}{cluster}"
 
     def _thread_failed(self, failure: threading.ExceptHookArgs) -> None:
-        """A thread died of an error that nobody foresaw: what it did is not done any more, so the broker must not go on."""
+        """End the broker because a thread died of an unexpected error: the thread's work is no longer done."""
         if isinstance(failure.exc_value, MemoryError):
             self._out_of_memory.end()
         name = "process" if failure.thread is None else failure.thread.name
@@ -180,7 +180,7 @@ class Process:
         on_ready(self.line())
 
     async def _engine_modules(self) -> _EngineModules:
-        """Import what the engine is made of: most of the processor time that a start takes."""
+        """Import the modules of the engine: most of the processor time of a start."""
         return _EngineModules(
             coordinator=await self._import("headgate.broker.engine.coordinator"),
             engine=await self._import("headgate.broker.engine.engine"),
@@ -194,7 +194,7 @@ class Process:
     async def _open_engine(self, modules: _EngineModules) -> tuple[Engine, Coordinator]:
         settings = self.settings
         create = settings.store_create or settings.store in modules.opening.PRIVATE_URLS
-        # Opening may import boto3 and may wait for a disk.
+        # Opening may import boto3, and may wait for a disk.
         store = await self._loop.run_in_executor(
             None,
             lambda: cast(
@@ -275,7 +275,7 @@ class Process:
         self._http.start()
 
     async def _import(self, name: str) -> Any:
-        """Import in a thread: the loop goes on answering while hundreds of modules are read."""
+        """Import in a thread: the loop keeps answering while hundreds of modules are imported."""
         return await self._loop.run_in_executor(None, importlib.import_module, name)
 
     def _advertised(self) -> tuple[str, int]:
@@ -288,7 +288,7 @@ class Process:
     # -- end
 
     async def _close(self, error: HeadgateError | None) -> HeadgateError | None:
-        """End every part, whatever the others do. Returns the first error there was."""
+        """End every part, even if another part fails to end. Returns the first error."""
         grace_s = self.settings.shutdown_timeout_ms / 1000
         if self._cluster is not None and error is not None:
             self._cluster.abandon(error)
@@ -309,7 +309,7 @@ class Process:
         if self._cluster is not None:
             closing.append(("cluster", self._cluster.close))
         if self._grpc is not None and not alone:
-            # The other brokers are served to the end.
+            # gRPC serves the other brokers until the cluster has ended.
             closing.append(close_grpc)
         closing.append(("kafka", self._kafka.close))
         if self._http is not None:

@@ -1,22 +1,24 @@
-"""A directory as a store, blocking: what `LocalStore` does in its threads and the append files on theirs.
+"""A directory as a store, with blocking calls: `LocalStore` makes them in its threads, and the append files in theirs.
 
 Theory of operation::
 
     create     write .tmp~/x, fsync it, link(2) it to its key, fsync the key's directory, unlink .tmp~/x
     replace    write .tmp~/x, fsync it, rename(2) it to its key, fsync the key's directory
 
-link(2) never overwrites, and both make the whole object visible in one step. What a process left in `.tmp~` when it died is
-unlinked when a store is next opened, once it is an hour old; no key can name it, for `~` is not of the alphabet of keys.
+link(2) never overwrites, and both operations make the whole object visible in one step. Files that a dead process left in
+`.tmp~` are unlinked at the next opening of a store, once they are an hour old. No key can name them, because `~` is not of the
+alphabet of keys.
 
-Every path is walked from a descriptor of the root, one part at a time, and no symlink is followed: nothing that somebody plants in
-the directory leads outside. The root itself may be a symlink. That descriptor also keeps the root's inode number from being used
-again, so a comparison of device and inode tells whether the path still names this very directory. If it does not (deleted, moved,
-unmounted, another one mounted over it), the store stops with FatalError rather than create it anew: an empty directory has no
-fences.
+Every path is walked from a descriptor of the root, one part at a time, and no symlink is followed: no planted symlink in the
+directory leads outside. The root itself may be a symlink. That descriptor also keeps the root's inode number from being used
+again, so comparing device and inode shows whether the path still names this directory. If it does not (deleted, moved,
+unmounted, covered by another mount), the store stops with FatalError and does not create the directory anew: an empty directory
+has no fences.
 
-Empty directories are removed on the way. Whoever creates at the same moment finds its directory gone and begins again.
+Deleting removes directories that it leaves empty. A creation that loses its directory to a concurrent deletion starts again.
 
-The file system must keep link(2) atomic and show it to every broker at once: any local one does; NFS needs `lookupcache=none`.
+The file system must keep link(2) atomic and show the new name to every broker at once. Any local file system does; NFS needs
+`lookupcache=none`.
 """
 
 from __future__ import annotations
@@ -35,34 +37,35 @@ from headgate.broker.store.os_errors import raise_store_error
 
 TEMP_DIRECTORY = ".tmp~"
 TEMP_AGE_S_MAX = 3600
-"""An unfinished file that nobody wrote to for this long belongs to nobody."""
+"""An unfinished file without a write for this long has no owner any more."""
 CREATE_TRIES = 1000
-"""Directories vanish under a creator only when another one empties them at that moment. On a busy machine that happens a few dozen
-times in a row to a thread that gets the processor seldom; a try costs some microseconds."""
+"""Attempts to create a file in a directory. An attempt fails only if another thread or process empties the directory at that
+moment. On a busy machine that happens a few dozen times in a row to a thread that gets the processor seldom. One attempt costs
+some microseconds."""
 DURABLE_DIRECTORIES_MAX = 4096
-"""Directories whose own entry is known to be on the disk; forgotten all at once when there are more."""
+"""Directories that are known to be durable in their parents; the set is cleared when it exceeds this size."""
 
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: a FIFO that somebody planted must not hang a thread.
+# O_NONBLOCK: opening a planted FIFO must not hang a thread.
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE_TEMP = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def write_all(fd: int, data: memoryview) -> None:
-    """Write to the end of `data`, however short single writes are. Raises OSError."""
+    """Write all of `data`, through any number of short writes. Raises OSError."""
     while data.nbytes:
         data = data[os.write(fd, data) :]
 
 
 class LocalFiles:
-    """See the module's text. Thread-safe.
+    """The files below one directory. Thread-safe.
 
-    Opening creates the directory if it is missing, proves that it can be written to and linked in, and sweeps old temporary files.
-    What is created belongs to this user alone, whatever the umask is. The group of the store's directory gets what that directory
-    gives it, so that Spark may run as another user of the group.
+    Opening creates a missing directory, proves that files can be written and linked in it, and sweeps old temporary files.
+    Created files belong to this user alone, whatever the umask is. The group of the store's directory gets the permissions
+    that the directory gives it, so that Spark may run as another user of the group.
 
     Args:
-        required_key: of an object that must be there already; where it is not, nothing is created. Empty: none.
+        required_key: key of an object that must exist; if it does not, nothing is created. Empty: none.
 
     Raises:
         FatalError: the directory cannot be used; the message says why.
@@ -108,7 +111,7 @@ class LocalFiles:
             raise
 
     def close(self) -> None:
-        """Give back the descriptors. Nothing may be called afterwards."""
+        """Close the descriptors. No other method may be called afterwards."""
         os.close(self._root_fd)
         if self._temp_fd >= 0:
             os.close(self._temp_fd)
@@ -125,7 +128,8 @@ class LocalFiles:
             raise self._vanished()
 
     def exists(self, key: str) -> bool:
-        """Whether something stands under `key`, by one stat(2). Never says no for a store that vanished: then it raises."""
+        """Whether a file or directory exists at `key`, by one stat(2). Raises FatalError if the store has vanished, instead of
+        False."""
         try:
             found = os.stat(f"{self.root}/{key}", follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
@@ -142,7 +146,7 @@ class LocalFiles:
             for _ in range(CREATE_TRIES):
                 with self._parent(key, create=True) as (fds, name):
                     if self._occupied(fds[-1], name, key):
-                        # Whoever created it may not have come to this yet, and our caller will act on its being there.
+                        # The creator may not have synced this directory yet, and our caller will rely on the object's presence.
                         os.fsync(fds[-1])
                         return False
                     if temp is None:
@@ -184,7 +188,7 @@ class LocalFiles:
         return self.get_range(key, 0, None)
 
     def get_range(self, key: str, start: int, length: int | None) -> bytes:
-        """See Store; `length` None is all the rest."""
+        """See Store; `length` None reads to the end."""
         fd = self.open_file(key)
         try:
             size = os.fstat(fd).st_size
@@ -210,14 +214,15 @@ class LocalFiles:
             raise_store_error(error, "reading an object", key)
 
     def listing(self, prefix: str, start_after: str, limit: int) -> list[ObjectInfo]:
-        """See Store. Reads only the directories that can hold an answer."""
+        """See Store. Reads only directories that can hold a result."""
         self.check_root()
         found: list[ObjectInfo] = []
         base = prefix[: prefix.rfind("/") + 1]
         try:
-            # The name behind the base's slash is never opened: it only makes a key of a directory.
+            # The base key, a slash and one more name: that name is never opened and only makes the base a directory.
             with self._parent(base + "x", create=False) as (fds, _):
-                # A descriptor of its own: a position within a directory belongs to the descriptor, and the root's is everybody's.
+                # A descriptor of its own: the position within a directory belongs to the descriptor, and all threads share the
+                # root's.
                 fd = os.open(".", _OPEN_DIRECTORY, dir_fd=fds[-1])
             try:
                 self._list(fd, base, prefix, start_after, limit, found)
@@ -234,7 +239,7 @@ class LocalFiles:
         return found
 
     def delete(self, key: str) -> None:
-        """See Store. Removes the directories that this leaves empty."""
+        """See Store. Removes directories that the deletion leaves empty."""
         self.check_root()
         parts = key.split("/")
         try:
@@ -254,15 +259,15 @@ class LocalFiles:
 
     @contextmanager
     def place(self, key: str) -> Iterator[tuple[int, str]]:
-        """The directory (a descriptor) and the name of an object to be created. Raises OSError, InvalidError, FatalError."""
+        """The directory (a descriptor) and the name of an object to create. Raises OSError, InvalidError, FatalError."""
         with self._parent(key, create=True) as (fds, name):
             if self._occupied(fds[-1], name, key):
                 raise InvalidError(Reason.INVALID_REQUEST, f"the file to be created exists. key=`{key}`")
             yield fds[-1], name
 
     def create_temp(self, flags: int = 0) -> tuple[str, int]:
-        """A new empty file in the temporary directory: its name and a descriptor. Raises OSError, FatalError."""
-        # The process is part of it: a fork has the same counter.
+        """Create an empty file in the temporary directory. Returns its name and a descriptor. Raises OSError, FatalError."""
+        # The name contains the process id: a forked process has the same counter.
         name = f"{self._unique}-{os.getpid()}-{next(self._numbers)}"
         try:
             fd = os.open(name, _CREATE_TEMP | flags, self._file_mode, dir_fd=self._temp_fd)
@@ -270,7 +275,7 @@ class LocalFiles:
             raise self._vanished() from error
         if self._group:
             try:
-                os.fchmod(fd, self._file_mode)  # the umask may have taken the group's part
+                os.fchmod(fd, self._file_mode)  # the umask may have removed the group's permissions
             except OSError:
                 os.close(fd)
                 raise
@@ -282,9 +287,10 @@ class LocalFiles:
             os.chmod(name, self._directory_mode, dir_fd=parent_fd)
 
     def link_temp(self, temp: str, directory_fd: int, name: str) -> bool:
-        """Make a temporary file an object, durably. False: the name is taken, or the directory vanished; begin again.
+        """Make a temporary file an object, durably. Returns False if the name is taken or the directory vanished; then begin
+        again.
 
-        Raises OSError, FatalError.
+                Raises OSError, FatalError.
         """
         try:
             os.link(temp, name, src_dir_fd=self._temp_fd, dst_dir_fd=directory_fd, follow_symlinks=False)
@@ -295,7 +301,7 @@ class LocalFiles:
         return True
 
     def remove_temp(self, name: str) -> None:
-        """Unlink a temporary file. One that resists is left to the next sweep."""
+        """Unlink a temporary file. If that fails, the next sweep unlinks it."""
         with suppress(OSError):
             os.unlink(name, dir_fd=self._temp_fd)
 
@@ -315,9 +321,10 @@ class LocalFiles:
 
     @contextmanager
     def _parent(self, key: str, *, create: bool) -> Iterator[tuple[list[int], str]]:
-        """Descriptors of the directories on the way to a key, the root's first, and its last name.
+        """Descriptors of the directories on the path to a key, the root's first, and the key's last name.
 
-        Raises OSError; InvalidError where a file stands in the way: NOT_FOUND to who reads, INVALID_REQUEST to who creates.
+        Raises OSError. Raises InvalidError if a file is in the way: NOT_FOUND for a read, INVALID_REQUEST for a
+        creation.
         """
         *directories, name = key.split("/")
         if create:
@@ -341,7 +348,7 @@ class LocalFiles:
                 os.close(fd)
 
     def _enter(self, parent: int, part: str, key: str, create: bool) -> int | None:
-        """A directory's descriptor. None: `parent` vanished while this was to be created in it."""
+        """A directory's descriptor. None: `parent` vanished before the directory could be created in it."""
         for _ in range(CREATE_TRIES):
             try:
                 fd = os.open(part, _OPEN_DIRECTORY, dir_fd=parent)
@@ -365,7 +372,7 @@ class LocalFiles:
         raise _vanishing(key)
 
     def _make_durable(self, fd: int, parent: int) -> None:
-        """The entry of a directory in its parent. Another process may have made it and not come to this yet."""
+        """Make a directory's entry in its parent durable. Another process may have made the entry and not synced it yet."""
         try:
             found = os.fstat(fd)
             if (found.st_dev, found.st_ino) not in self._durable:
@@ -378,7 +385,8 @@ class LocalFiles:
             raise
 
     def _occupied(self, directory: int, name: str, key: str) -> bool:
-        """Whether an object stands there. Removes an empty directory that a dying process left; InvalidError for a full one."""
+        """Whether an object exists there. Removes an empty directory left by a dying process; raises InvalidError for a full
+        one."""
         try:
             found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
@@ -395,7 +403,8 @@ class LocalFiles:
         return False
 
     def _list(self, fd: int, base: str, prefix: str, start_after: str, limit: int, found: list[ObjectInfo]) -> None:
-        """Append the keys below one directory, in byte order. A directory sorts with its slash, for all its keys have it."""
+        """Append the keys below one directory, in byte order. A directory is sorted with a slash behind its name, as in its
+        keys."""
         candidates: list[tuple[str, os.DirEntry[str]]] = []
         with os.scandir(fd) as entries:
             for entry in entries:
@@ -412,7 +421,7 @@ class LocalFiles:
                     candidates.append((key, entry))
             candidates.sort(key=lambda candidate: candidate[0])
             for key, entry in candidates:
-                # What was deleted since the directory was read is not there, though a key of its name may be.
+                # An entry may have been deleted since the directory was read; a file may even have taken a directory's name.
                 with suppress(FileNotFoundError, NotADirectoryError):
                     if key.endswith("/"):
                         child = os.open(entry.name, _OPEN_DIRECTORY, dir_fd=fd)
@@ -446,7 +455,7 @@ class LocalFiles:
                         os.unlink(entry.name, dir_fd=self._temp_fd)
 
     def _fsync_parent_of_root(self) -> None:
-        """The root's own entry. A parent that may not be read is somebody else's, and older than this process."""
+        """Make the root's own entry durable. An unreadable parent belongs to another user, and is older than this process."""
         with suppress(PermissionError):
             parent = os.open(os.path.dirname(os.path.realpath(self.root)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -464,7 +473,7 @@ def _vanishing(key: str) -> RetryError:
 
 
 def _read(fd: int, start: int, end: int) -> bytes:
-    """[start, end) of a file; fewer bytes where it ends, for it may be cut meanwhile. Raises OSError."""
+    """Bytes [start, end) of a file; fewer if the file ends earlier, because it may be cut meanwhile. Raises OSError."""
     if start >= end:
         return b""
     data = os.pread(fd, end - start, start)

@@ -1,4 +1,4 @@
-"""The Kafka listener: connections, what they share, and the way from a frame to its API's handler."""
+"""The Kafka listener: its connections, their shared state, and the path from a frame to the handler of its API."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 log = get_logger("kafka")
 
 LANDING_BYTES = 528 << 10
-"""The one buffer into which every connection receives; what is in it is handled before the next read."""
+"""The one buffer into which every connection receives; its bytes are handled before the next read."""
 SWEEP_S = 1.0
 OWN_BYTES_MAX = 16 << 20
-"""Waiting answers that one sweep copies: some milliseconds of the loop."""
+"""Bytes of waiting answers that one sweep copies; copying them takes the loop some milliseconds."""
 TRIM_S = 5.0
-"""Pause between two looks for pooled buffers that no burst needed since."""
+"""Pause between two searches for pooled buffers that no burst has needed since the last one."""
 FULL_PATIENCE_S = 1.0
-"""Producers wait this long for a full store. Then their connection ends: when they try again they are told why."""
+"""Time that producers wait for a full store. Then their connection ends; their next attempt is answered with the reason."""
 STALL_PATIENCE_S = 25.0
-"""The same for a store that does not answer; clients themselves give up after 30 s."""
+"""Time that producers wait for a store that does not answer; clients themselves give up after 30 s."""
 ENDS_TOLD_MAX = 50
-"""Log lines of connections that were ended, between two sweeps; the others are only counted. One client that comes again and again
-with what is no request would write gigabytes a day."""
+"""Log lines about ended connections between two sweeps; further ones are only counted. One client that repeatedly connects and
+sends invalid requests would otherwise write gigabytes of log a day."""
 CLOSE_S = 1.0
-"""How long clients have to take their last answers when the broker closes."""
+"""Time that clients have to take their last answers when the broker closes."""
 
 
 class KafkaServer:
-    """Serves Kafka clients. Requests other than ApiVersions wait until `serve` was called.
+    """Serves Kafka clients. Requests other than ApiVersions wait until `serve` has been called.
 
     Args:
-        advertised: (host, port) that clients are told.
+        advertised: (host, port) that the broker announces to clients.
     """
 
     def __init__(self, settings: Settings, clock: Clock, advertised: tuple[str, int]) -> None:
@@ -63,29 +63,30 @@ class KafkaServer:
         self.now = clock.monotonic
         self.now_ms = clock.now_ms
         self.turns = Turns(clock.monotonic)
-        """Shared by the requests of all connections; the engine's, once it is there."""
+        """Shared by the requests of all connections. Replaced by the engine's once the engine is open."""
         self.inflight_bytes = 0
-        """Received and not answered, of all connections."""
+        """Received and unanswered bytes of all connections."""
         self.outgoing_bytes = 0
-        """Held for clients: answers to fetches from when they are read, and all answers that were not taken yet."""
+        """Bytes held for clients: answers to fetches from the moment they are read, and all answers that clients have not taken
+        yet."""
         self.waiting_for_room: deque[Connection] = deque()
-        """Connections with a frame that `inflight_bytes_max` does not allow to begin, or to grow, yet. First come first served."""
+        """Connections with a frame that `inflight_bytes_max` does not allow to begin, or to grow, yet; in order of arrival."""
         self.waiting_bytes = 0
-        """What the begun frames of `waiting_for_room` hold of `inflight_bytes`."""
+        """Share of `inflight_bytes` that belongs to the begun frames of `waiting_for_room`."""
         self.connections: set[Connection] = set()
         self.requests: dict[str, int] = {"produce": 0, "fetch": 0, "other": 0}
         self.connections_refused = 0
         self._ends = 0
         """Connections that were ended since the last sweep."""
         self._out_of_descriptors = False
-        """Somebody was refused for that since the last sweep."""
+        """Whether a connection has been refused since the last sweep because file descriptors are scarce."""
         self._trimmed_at = clock.monotonic()
         self._advertised = advertised
         self._ready = asyncio.Event()
         self._all_gone = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
-        """Until no more connections are accepted."""
+        """Set while the server accepts connections."""
         self._sweep: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket) -> None:
@@ -95,14 +96,14 @@ class KafkaServer:
         self._sweep = self.loop.call_later(SWEEP_S, self._on_sweep)
 
     def serve(self, engine: Engine, groups: Coordinator) -> None:
-        """The engine is open: answer what waited, and everything else."""
+        """Take the open engine, and answer all requests, including those that waited for it."""
         self.engine = engine
         self.turns = engine.turns
         self.groups = groups
         self._ready.set()
 
     async def opened(self) -> Engine:
-        """The engine, once it is open."""
+        """Wait until the engine is open, and return it."""
         await self._ready.wait()
         assert self.engine is not None
         return self.engine
@@ -114,7 +115,7 @@ class KafkaServer:
             self._server.close()
 
     async def close(self) -> None:
-        """End every connection. Call it after the engine was closed: what became durable is then answered."""
+        """End every connection. Call it after the engine was closed, so that records which became durable are answered."""
         await self.stop_accepting()
         if self._sweep is not None:
             self._sweep.cancel()
@@ -145,7 +146,7 @@ class KafkaServer:
         return True
 
     def tell_end(self, event: str, peer: str, reason: str) -> None:
-        """Say in the log why a connection is ended, unless that was said of many just now."""
+        """Log the reason why a connection ends, at most ENDS_TOLD_MAX times between two sweeps."""
         self._ends += 1
         if self._ends <= ENDS_TOLD_MAX:
             log.info(event, peer=peer, reason=reason)
@@ -162,11 +163,11 @@ class KafkaServer:
             self._all_gone.set()
 
     def has_room(self, size: int, *, first: bool = False) -> bool:
-        """Whether `size` more bytes of a frame may be received now. A frame alone always may.
+        """Whether `size` more bytes of a frame may be received now. The only frame in flight always may.
 
         Args:
-            first: it is the first that waits. It may also where all that is in flight are frames that wait behind it: else none of
-                them would ever be whole. So at most one frame is beyond the limit.
+            first: the frame is the first one that waits. It may also grow if all bytes in flight belong to frames that
+                wait: otherwise none of them would ever be whole. So at most one frame exceeds the limit.
         """
         alone = self.waiting_bytes if first else 0
         return self.inflight_bytes == alone or self.inflight_bytes + size <= self.settings.inflight_bytes_max
@@ -177,7 +178,7 @@ class KafkaServer:
             waiting.popleft()
 
     def fetch_room(self) -> int:
-        """Bytes that one answer may have: none while clients have not read what the broker holds for them."""
+        """Bytes that one answer may have: none while clients have not read the bytes that the broker holds for them."""
         if self.outgoing_bytes > self.settings.inflight_bytes_max:
             return 0
         return self.settings.fetch_bytes_max
@@ -217,7 +218,7 @@ class KafkaServer:
     # -- requests that are not on the hot path
 
     async def answer(self, frame: bytes, connection: Connection, slot: Slot) -> None:
-        """Fill `slot` with the answer to a request. Raises Malformed, DecodeError where there is none."""
+        """Fill `slot` with the answer to a request. Raises Malformed or DecodeError if there is no answer."""
         key, version, correlation_id = read_key_version(frame, 0)
         api = APIS.get(key)
         refusable = key == API_VERSIONS or (key == PRODUCE and 0 <= version < produce.VERSION_MIN)
@@ -269,7 +270,7 @@ class KafkaServer:
 
     def _context(self, api: Api, version: int, client_id: str | None, peer: str, reader: int, turn: Turn) -> Context:
         host, port = self._advertised
-        # ApiVersions, which needs no engine, is answered before there is one.
+        # ApiVersions needs no engine, and is answered before the engine is open.
         return Context(
             engine=cast("Engine", self.engine),
             groups=cast("Coordinator", self.groups),
