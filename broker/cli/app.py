@@ -1,4 +1,4 @@
-"""The commands for people and their options. What a command does stands in a module of its own, imported when it runs."""
+"""The commands for people and their options. Each command has its own module, which is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 DEFAULT_CLUSTER = "127.0.0.1:9095"
 LONGEST_TTL_MS = 7 * 86_400_000
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
-"""Largest numbers that requests can hold. What is sensible is the cluster's to say."""
+"""Largest numbers that requests can hold. The cluster decides which numbers are sensible."""
 TRACEBACK = "HEADGATE_TRACEBACK"
-"""Set in the environment: an error that nobody foresaw is shown with its traceback, for a bug report."""
+"""Name of an environment variable: if it is set, an unexpected error is shown with its traceback, for a bug report."""
 
 app = typer.Typer(
     help="Headgate: a message queue for floods. `headgate up` runs a local broker; point any Kafka client at 127.0.0.1:9092.",
@@ -34,7 +34,7 @@ group_app = typer.Typer(help="List, describe, reset and delete consumer groups."
 app.add_typer(group_app, name="group")
 segment_app = typer.Typer(help="List segments; split, merge and move them by hand.", rich_markup_mode=None)
 app.add_typer(segment_app, name="segment")
-capacity_app = typer.Typer(help="Reserve brokers: open, renew, release, list; how many there are to be.", rich_markup_mode=None)
+capacity_app = typer.Typer(help="Reserve brokers: open, renew, release, list; show the planned number.", rich_markup_mode=None)
 app.add_typer(capacity_app, name="capacity")
 gate_app = typer.Typer(help="Gates, for history by reference: open, fill, renew, release, list, describe.", rich_markup_mode=None)
 app.add_typer(gate_app, name="gate")
@@ -51,16 +51,18 @@ GROUPS_OF_COMMANDS = ("topic", "group", "segment", "capacity", "gate", "flood", 
 
 Cluster = Annotated[
     str,
-    typer.Option("--cluster", envvar="HEADGATE_CLUSTER", metavar="HOST:GRPC_PORT", help="Any broker; several with commas between."),
+    typer.Option(
+        "--cluster", envvar="HEADGATE_CLUSTER", metavar="HOST:GRPC_PORT", help="Any broker, or several separated by commas."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 GroupIds = Annotated[list[str], typer.Argument(metavar="GROUP...", help="One or more groups.")]
 SegmentId = Annotated[
-    int, typer.Argument(metavar="SEGMENT", min=0, max=INT64_MAX, help="Its number, as `headgate segment list` shows it.")
+    int, typer.Argument(metavar="SEGMENT", min=0, max=INT64_MAX, help="The number that `headgate segment list` shows.")
 ]
-ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="Its id, as `headgate capacity list` shows it.")]
-GateId = Annotated[str, typer.Argument(metavar="GATE", help="Its id, as `headgate gate list` shows it.")]
+ReservationId = Annotated[str, typer.Argument(metavar="RESERVATION", help="The id that `headgate capacity list` shows.")]
+GateId = Annotated[str, typer.Argument(metavar="GATE", help="The id that `headgate gate list` shows.")]
 TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="One or more topics.")]
 Pairs = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")]
 
@@ -114,7 +116,8 @@ def _command_words(arguments: Sequence[str]) -> list[str]:
 
 
 def _open_closed_streams() -> None:
-    """What the caller has closed (`<&-`) is empty, and takes everything; else the next files would get the numbers of these."""
+    """Replace streams that the caller has closed (`<&-`) by /dev/null. Otherwise the next opened files would get their
+    descriptors."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)
@@ -125,7 +128,7 @@ def _open_closed_streams() -> None:
 
 
 def _drop_closed_output() -> None:
-    """Python flushes stdout once more when it ends; nobody may be there to read it."""
+    """Discard unwritten output if the reader of stdout has gone: Python flushes stdout once more when it ends, and would fail."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -148,9 +151,9 @@ def root(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def up(
     context: typer.Context,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, help="Never fewer brokers than these.")] = 1,
+    brokers: Annotated[int, typer.Option("--brokers", min=1, help="Fewest brokers.")] = 1,
     max_brokers: Annotated[
-        int | None, typer.Option("--max-brokers", min=1, help="Never more, whatever is reserved. Default: 8, or --brokers.")
+        int | None, typer.Option("--max-brokers", min=1, help="Most brokers, even if more are reserved. Default: 8, or --brokers.")
     ] = None,
     store: Annotated[str | None, typer.Option(metavar="DIR|s3://BUCKET/PREFIX", help="Default: ./headgate-data")] = None,
     kafka_port: Annotated[str | None, typer.Option(metavar="PORT", help="Default: 9092")] = None,
@@ -159,8 +162,8 @@ def up(
 ) -> None:
     """Run a local cluster until Ctrl-C.
 
-    Takes every setting of `headgate broker --help` too. Prints one line when it serves; a broker that dies is started again.
-    Brokers come and go with what `headgate capacity open` reserves, and with the load.
+    Takes every setting of `headgate broker --help` too. Prints one line when the cluster serves, and restarts a broker that
+    dies. Starts and ends brokers to match the load and the reservations of `headgate capacity open`.
     """
     from headgate.broker.cli.up import DEFAULTS
     from headgate.broker.cli.up import up as run_up
@@ -171,7 +174,7 @@ def up(
     try:
         settings = Settings.load([*arguments, *context.args], os.environ, DEFAULTS)
     except InvalidError as error:
-        # Here a setting is a part of the command; where a cluster refuses a topic's, the command was right.
+        # Here a wrong setting is a usage error. A cluster may refuse a topic's setting although the command was right.
         raise InvalidError(Reason.INVALID_REQUEST, error.message) from error
     raise typer.Exit(run_up(settings, brokers, max_brokers))
 
@@ -181,7 +184,7 @@ def init_command(
     context: typer.Context,
     store: Annotated[str | None, typer.Option(metavar="DIR|s3://BUCKET/PREFIX", help="Default: ./headgate-data")] = None,
 ) -> None:
-    """Make a new cluster in an empty store, and print its id. Where there is a cluster already, only its id is printed.
+    """Make a new cluster in an empty store, and print its id. If the store has a cluster already, only print its id.
 
     Takes every setting of `headgate broker --help` too, such as --cluster-name.
     """
@@ -200,7 +203,7 @@ def init_command(
 
 @app.command("broker", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def broker_command(context: typer.Context) -> None:
-    """Run one broker process: what fleets start. `headgate broker --help` lists its settings."""
+    """Run one broker process: fleets start this command. `headgate broker --help` lists its settings."""
     from headgate.broker.cli.main import broker
 
     raise typer.Exit(broker(context.args))
@@ -209,10 +212,10 @@ def broker_command(context: typer.Context) -> None:
 @app.command()
 def status(
     cluster: Cluster = DEFAULT_CLUSTER,
-    window: Annotated[str, typer.Option(metavar="DURATION", help="Measure traffic for this long; 0: do not.")] = "1s",
+    window: Annotated[str, typer.Option(metavar="DURATION", help="Time to measure traffic; 0: do not measure.")] = "1s",
     json: Json = False,
 ) -> None:
-    """Show the cluster: its brokers, segments and topics, their traffic, and what the leader decided lately."""
+    """Show the cluster: its brokers, segments and topics, their traffic, and the leader's latest decisions."""
     from headgate.broker.cli.status import show_status
 
     window_ms = _duration_ms("--window", window, high_ms=10_000)
@@ -223,10 +226,10 @@ def status(
 @app.command()
 def top(
     cluster: Cluster = DEFAULT_CLUSTER,
-    interval: Annotated[str, typer.Option("--interval", "-i", metavar="DURATION", help="Between two looks.")] = "1s",
-    count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after so many looks.")] = None,
+    interval: Annotated[str, typer.Option("--interval", "-i", metavar="DURATION", help="Pause between two updates.")] = "1s",
+    count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after this many updates.")] = None,
 ) -> None:
-    """Watch the cluster: brokers, the busiest segments, and what the leader decides and why. Until Ctrl-C."""
+    """Watch the cluster until Ctrl-C: brokers, the busiest segments, and the leader's decisions with their reasons."""
     from headgate.broker.cli.top import watch
 
     interval_ms = max(_duration_ms("--interval", interval, high_ms=60_000), 100)
@@ -237,19 +240,25 @@ def top(
 @app.command()
 def produce(
     topic: TopicName,
-    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE...]", help="Default, and for -: standard input.")] = None,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE...]", help="Files to read; - and the default: standard input.")
+    ] = None,
     cluster: Cluster = DEFAULT_CLUSTER,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="A line is KEY<TEXT>VALUE; \\t is a tab.")
     ] = None,
-    header: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="For every record.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Default: by key, else in turn.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record; may be repeated.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Default: chosen by key; without a key in turn.")
+    ] = None,
     compression: Annotated[str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")] = "none",
     null_value: Annotated[
-        str | None, typer.Option("--null-value", metavar="TEXT", help="This value stands for a tombstone.")
+        str | None, typer.Option("--null-value", metavar="TEXT", help="A line with this value is written as a tombstone.")
     ] = None,
 ) -> None:
-    """Write one record per line, from files or standard input. A record counts when it is durable."""
+    """Write one record per line, from files or standard input. Counts the records that are durable."""
     from headgate.broker.cli.produce import Format, produce_lines
 
     if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
@@ -268,20 +277,24 @@ def consume(
     topic: TopicName,
     cluster: Cluster = DEFAULT_CLUSTER,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", "-b", help="Start at the first record.")] = False,
-    offset: Annotated[int | None, typer.Option("--offset", "-o", help="Start here; negative: this many before the end.")] = None,
+    offset: Annotated[
+        int | None, typer.Option("--offset", "-o", help="Start at this offset; negative: this many records before the end.")
+    ] = None,
     timestamp: Annotated[
         str | None,
         typer.Option("--timestamp", "-t", metavar="WHEN", help="Start at ms since 1970, ISO 8601 (UTC), or 15m, 2h, 7d ago."),
     ] = None,
-    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")] = None,
-    count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after so many records.")] = None,
-    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="End at what is the end now.")] = False,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after this many records.")] = None,
+    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="End at the current end of each partition.")] = False,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="Print KEY<TEXT>VALUE; \\t is a tab.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
 ) -> None:
-    """Print records as they come, until Ctrl-C. Starts at the end unless told otherwise."""
+    """Print records as they arrive, until Ctrl-C. Starts at the end by default."""
     from headgate.broker.cli.consume import Printer, consume_records, parse_start
 
     start = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
@@ -295,10 +308,10 @@ def topic_create(
     topics: TopicNames,
     cluster: Cluster = DEFAULT_CLUSTER,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, max=INT32_MAX, help="Default: the broker's.")
+        int | None, typer.Option("--partitions", "-p", min=1, max=INT32_MAX, help="Default: the broker's `num_partitions`.")
     ] = None,
     config: Pairs = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="One that is there is no error.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
 ) -> None:
     """Create topics."""
     from headgate.broker.cli import topic
@@ -321,7 +334,7 @@ def topic_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
 def topic_describe(
     topics: TopicNames,
     cluster: Cluster = DEFAULT_CLUSTER,
-    every: Annotated[bool, typer.Option("--all", "-a", help="Every setting, also those at their defaults.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Show every setting, including defaults.")] = False,
     json: Json = False,
 ) -> None:
     """Show partitions, offsets and settings of topics."""
@@ -341,7 +354,9 @@ def topic_alter(
     config: Annotated[
         list[str] | None, typer.Option("--set", "--config", "-c", metavar="NAME=VALUE", help="A setting; may be repeated.")
     ] = None,
-    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to default; may be repeated.")] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Reset this setting to its default; may be repeated.")
+    ] = None,
 ) -> None:
     """Change settings or the number of partitions of a topic."""
     from headgate.broker.cli import topic as commands
@@ -362,7 +377,7 @@ def topic_check(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Find batches that consumers cannot read; the exit code is 1 where there is one."""
+    """Find batches that consumers cannot read. The exit code is 1 if there is one."""
     from headgate.broker.cli import topic as commands
 
     output.check_reachable(cluster)
@@ -376,11 +391,11 @@ def topic_skip(
     partition: Annotated[int, typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="The partition.")],
     offset: Annotated[int, typer.Option("--offset", min=0, help="The offset at which consumers stop.")],
     cluster: Cluster = DEFAULT_CLUSTER,
-    to: Annotated[int | None, typer.Option("--to", min=0, help="The last offset to skip. Default: the one of --offset.")] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Skip them; else only show what would be skipped.")] = False,
+    to: Annotated[int | None, typer.Option("--to", min=0, help="The last offset to skip. Default: the offset of --offset.")] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Skip the records. Default: only show them.")] = False,
     json: Json = False,
 ) -> None:
-    """Let readers step over records that they cannot read, for ever. Shows which, and changes nothing without --execute."""
+    """Let readers skip records that they cannot read, for ever. Shows the records, and changes nothing without --execute."""
     from headgate.broker.cli import topic as commands
 
     last = offset if to is None else to
@@ -407,7 +422,7 @@ def topic_delete(
 
 @group_app.command("list")
 def group_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
-    """List the groups, and how far each is behind."""
+    """List the groups and their lag."""
     from headgate.broker.cli import group
 
     output.check_reachable(cluster)
@@ -429,17 +444,23 @@ def group_reset(
     cluster: Cluster = DEFAULT_CLUSTER,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset, or the nearest there is.")] = None,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, help="To this offset, or the nearest existing one.")
+    ] = None,
     to_time: Annotated[
         str | None,
         typer.Option("--to-time", metavar="WHEN", help="To ms since 1970, ISO 8601 (UTC), or 15m, 2h, 7d ago."),
     ] = None,
-    topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Default: all that it has positions in.")] = None,
-    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; otherwise only show what would be done.")] = False,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", help="Default: all topics in which the group has positions.")
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated.")
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Make the changes. Default: only show them.")] = False,
     json: Json = False,
 ) -> None:
-    """Move the positions of a group. Shows what would change; --execute does it."""
+    """Move the positions of a group. Without --execute, only show the changes."""
     from headgate.broker.cli import group as commands
     from headgate.broker.cli.consume import parse_time_ms
     from headgate.broker.client.types import Start, Timestamp
@@ -461,7 +482,7 @@ def group_delete(
     cluster: Cluster = DEFAULT_CLUSTER,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Forget groups without members, and their positions. Asks first on a terminal."""
+    """Delete groups without members, and their positions. Asks first on a terminal."""
     from headgate.broker.cli import group
 
     output.check_reachable(cluster)
@@ -472,15 +493,13 @@ def group_delete(
 
 @app.command()
 def drain(
-    broker: Annotated[
-        int, typer.Argument(metavar="BROKER", min=0, max=INT32_MAX, help="Its number, as `headgate status` shows it.")
-    ],
+    broker: Annotated[int, typer.Argument(metavar="BROKER", min=0, max=INT32_MAX, help="The number that `headgate status` shows.")],
     cluster: Cluster = DEFAULT_CLUSTER,
     json: Json = False,
 ) -> None:
-    """Hand all that a broker leads to the others, and give it nothing until it is started again.
+    """Move all segments of a broker to the others, and give it none until it is started again.
 
-    A broker that is told to end (SIGTERM) does so by itself.
+    A broker that gets SIGTERM does this by itself.
     """
     from headgate.broker.cli.drain import drain as drain_broker
 
@@ -491,10 +510,10 @@ def drain(
 @segment_app.command("list")
 def segment_list(
     cluster: Cluster = DEFAULT_CLUSTER,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only of this topic.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only entries of this topic.")] = None,
     json: Json = False,
 ) -> None:
-    """List open segments: their partitions, who leads them, their traffic."""
+    """List open segments: their partitions, their leads, their traffic."""
     from headgate.broker.cli import segment
 
     output.check_reachable(cluster)
@@ -509,7 +528,7 @@ def segment_split(
         int | None, typer.Option("--at", min=1, max=INT32_MAX, help="First partition of the second half. Default: by load.")
     ] = None,
     broker: Annotated[
-        int | None, typer.Option("--broker", min=0, max=INT32_MAX, help="Who gets the second half. Default: the least loaded.")
+        int | None, typer.Option("--broker", min=0, max=INT32_MAX, help="Broker for the second half. Default: the least loaded.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -523,11 +542,13 @@ def segment_split(
 @segment_app.command("merge")
 def segment_merge(
     segment: SegmentId,
-    next_segment: Annotated[int, typer.Argument(metavar="NEXT", min=0, max=INT64_MAX, help="The one whose partitions follow.")],
+    next_segment: Annotated[
+        int, typer.Argument(metavar="NEXT", min=0, max=INT64_MAX, help="The segment with the partitions behind those of the first.")
+    ],
     cluster: Cluster = DEFAULT_CLUSTER,
     json: Json = False,
 ) -> None:
-    """Make one of two neighbours, at the broker of the first. Their writers wait a moment."""
+    """Merge two neighbouring segments at the broker of the first one. Their writers wait a moment."""
     from headgate.broker.cli import segment as commands
 
     output.check_reachable(cluster)
@@ -539,11 +560,11 @@ def segment_move(
     segment: SegmentId,
     cluster: Cluster = DEFAULT_CLUSTER,
     broker: Annotated[
-        int | None, typer.Option("--broker", min=0, max=INT32_MAX, help="Default: the least loaded other one.")
+        int | None, typer.Option("--broker", min=0, max=INT32_MAX, help="Destination. Default: the least loaded other broker.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Give a segment to another broker. Its writers wait a moment."""
+    """Move a segment to another broker. Its writers wait a moment."""
     from headgate.broker.cli import segment as commands
 
     output.check_reachable(cluster)
@@ -553,15 +574,24 @@ def segment_move(
 @gate_app.command("open")
 def gate_open(
     topic: TopicName,
-    gate: Annotated[str, typer.Argument(metavar="GATE", help="An id of your choice; the same one again is the same gate.")],
+    gate: Annotated[str, typer.Argument(metavar="GATE", help="An id of your choice. Opening it again returns the same gate.")],
     cluster: Cluster = DEFAULT_CLUSTER,
-    rows: Annotated[str | None, typer.Option("--rows", metavar="N,N,...", help="Room in each partition, by number.")] = None,
-    each: Annotated[int | None, typer.Option("--each", min=0, max=INT64_MAX, help="The same room in every partition.")] = None,
-    place: Annotated[str, typer.Option("--place", help="now: behind what is there; front: in front (history.room).")] = "now",
-    ttl: Annotated[str, typer.Option("--ttl", metavar="DURATION", help="It is released after this, unless renewed.")] = "1h",
+    rows: Annotated[
+        str | None,
+        typer.Option("--rows", metavar="N,N,...", help="Number of offsets for each partition, in the order of partitions."),
+    ] = None,
+    each: Annotated[
+        int | None, typer.Option("--each", min=0, max=INT64_MAX, help="The same number of offsets for every partition.")
+    ] = None,
+    place: Annotated[
+        str, typer.Option("--place", help="now: behind the existing records; front: in front of them (history.room).")
+    ] = "now",
+    ttl: Annotated[
+        str, typer.Option("--ttl", metavar="DURATION", help="Time to live: the gate is released after it, unless renewed.")
+    ] = "1h",
     json: Json = False,
 ) -> None:
-    """Keep offsets free for history. Live records go on behind them; readers from the beginning wait there."""
+    """Keep offsets free for history. Live records continue behind them; readers from the beginning wait there."""
     from headgate.broker.cli import gate as commands
 
     if (rows is None) == (each is None):
@@ -599,10 +629,10 @@ def gate_renew(
     topic: TopicName,
     gate: GateId,
     cluster: Cluster = DEFAULT_CLUSTER,
-    ttl: Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="Default: as it was.")] = None,
+    ttl: Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="New time to live. Default: unchanged.")] = None,
     json: Json = False,
 ) -> None:
-    """Start an open gate's time again."""
+    """Start the time to live of an open gate again."""
     from headgate.broker.cli import gate as commands
 
     ttl_ms = None if ttl is None else _duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
@@ -612,7 +642,7 @@ def gate_renew(
 
 @gate_app.command("release")
 def gate_release(topic: TopicName, gate: GateId, cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
-    """Give an open gate up: readers step over it."""
+    """Give up an open gate: readers skip it."""
     from headgate.broker.cli import gate as commands
 
     output.check_reachable(cluster)
@@ -622,10 +652,10 @@ def gate_release(topic: TopicName, gate: GateId, cluster: Cluster = DEFAULT_CLUS
 @gate_app.command("list")
 def gate_list(
     cluster: Cluster = DEFAULT_CLUSTER,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only of this topic.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only entries of this topic.")] = None,
     json: Json = False,
 ) -> None:
-    """List gates, those that are over too."""
+    """List gates, including those that are no longer open."""
     from headgate.broker.cli import gate as commands
 
     output.check_reachable(cluster)
@@ -644,12 +674,16 @@ def gate_describe(topic: TopicName, gate: GateId, cluster: Cluster = DEFAULT_CLU
 @capacity_app.command("open")
 def capacity_open(
     brokers: Annotated[
-        int, typer.Argument(metavar="BROKERS", max=INT32_MAX, help="What the cluster is to have at least, 1 to 64.")
+        int, typer.Argument(metavar="BROKERS", max=INT32_MAX, help="Fewest brokers that the cluster should have, 1 to 64.")
     ],
     cluster: Cluster = DEFAULT_CLUSTER,
-    ttl: Annotated[str, typer.Option("--ttl", metavar="DURATION", help="It ends by itself after this, unless renewed.")] = "15m",
-    owner: Annotated[str | None, typer.Option("--owner", metavar="TEXT", help="For people. Default: user@host.")] = None,
-    reservation_id: Annotated[str, typer.Option("--id", metavar="ID", help="The same one again renews it. Default: any.")] = "",
+    ttl: Annotated[
+        str, typer.Option("--ttl", metavar="DURATION", help="Time to live: the reservation ends after it, unless renewed.")
+    ] = "15m",
+    owner: Annotated[str | None, typer.Option("--owner", metavar="TEXT", help="Owner shown in lists. Default: user@host.")] = None,
+    reservation_id: Annotated[
+        str, typer.Option("--id", metavar="ID", help="An existing id renews that reservation. Default: a new id.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Reserve brokers until a time."""
@@ -664,10 +698,10 @@ def capacity_open(
 def capacity_renew(
     reservation: ReservationId,
     cluster: Cluster = DEFAULT_CLUSTER,
-    ttl: Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="Default: as it was.")] = None,
+    ttl: Annotated[str | None, typer.Option("--ttl", metavar="DURATION", help="New time to live. Default: unchanged.")] = None,
     json: Json = False,
 ) -> None:
-    """Start a reservation's time again."""
+    """Start the time to live of a reservation again."""
     from headgate.broker.cli import capacity
 
     ttl_ms = None if ttl is None else _duration_ms("--ttl", ttl, high_ms=LONGEST_TTL_MS)
@@ -677,7 +711,7 @@ def capacity_renew(
 
 @capacity_app.command("release")
 def capacity_release(reservation: ReservationId, cluster: Cluster = DEFAULT_CLUSTER) -> None:
-    """Give the capacity back."""
+    """End a reservation."""
     from headgate.broker.cli import capacity
 
     output.check_reachable(cluster)
@@ -688,11 +722,11 @@ def capacity_release(reservation: ReservationId, cluster: Cluster = DEFAULT_CLUS
 def capacity_status(
     cluster: Cluster = DEFAULT_CLUSTER,
     wait: Annotated[
-        str, typer.Option("--wait", metavar="DURATION", help="Until enough brokers serve; an error after so long.")
+        str, typer.Option("--wait", metavar="DURATION", help="Wait until enough brokers serve; fail after this time.")
     ] = "0",
     json: Json = False,
 ) -> None:
-    """Show how many brokers there are to be and why, and how many serve."""
+    """Show the planned number of brokers, its reason, and the number of brokers that serve."""
     from headgate.broker.cli import capacity
 
     wait_ms = _duration_ms("--wait", wait, high_ms=86_400_000)
@@ -702,7 +736,7 @@ def capacity_status(
 
 @capacity_app.command("list")
 def capacity_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> None:
-    """Show how many brokers there are to be and why, and the open reservations."""
+    """Show the planned number of brokers, its reason, and the open reservations."""
     from headgate.broker.cli import capacity
 
     output.check_reachable(cluster)
@@ -711,51 +745,66 @@ def capacity_list(cluster: Cluster = DEFAULT_CLUSTER, json: Json = False) -> Non
 
 @flood_app.command("run")
 def flood_run(
-    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Where the records go.")],
-    source: Annotated[str, typer.Option("--source", "-s", metavar="PATH", help="What Spark reads; with --format query, SQL.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic that gets the records.")],
+    source: Annotated[
+        str, typer.Option("--source", "-s", metavar="PATH", help="The path that Spark reads; with --format query, SQL.")
+    ],
     cluster: Cluster = DEFAULT_CLUSTER,
     source_format: Annotated[
-        str, typer.Option("--format", "-f", help="parquet, csv, json, orc, query, or another that Spark knows.")
+        str, typer.Option("--format", "-f", help="parquet, csv, json, orc, query, or another format of Spark.")
     ] = "parquet",
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", metavar="NAME=VALUE", help="For Spark's reader, as header=true; may be repeated."),
+        typer.Option(
+            "--option", "-o", metavar="NAME=VALUE", help="Option of Spark's reader, such as header=true; may be repeated."
+        ),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", metavar="EXPR", help="A column or SQL. Default: no key.")] = None,
     value: Annotated[str | None, typer.Option("--value", metavar="EXPR", help="Default: the row as JSON.")] = None,
     event_time: Annotated[
         str | None,
         typer.Option(
-            "--event-time", "-e", metavar="COL", help="Becomes the record's time and its order. Default: now, as the source has it."
+            "--event-time",
+            "-e",
+            metavar="COL",
+            help="Column that gives a record's time and order. Default: the current time, and the order of the source.",
         ),
     ] = None,
-    headers: Annotated[str | None, typer.Option("--headers", metavar="EXPR", help="A map. Default: none.")] = None,
+    headers: Annotated[
+        str | None, typer.Option("--headers", metavar="EXPR", help="A map with the record's headers. Default: none.")
+    ] = None,
     order_by: Annotated[
         list[str] | None, typer.Option("--order-by", metavar="EXPR", help="Orders rows of one event time; may be repeated.")
     ] = None,
-    where: Annotated[str | None, typer.Option("--where", metavar="SQL", help="Which rows. Default: all.")] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="SQL", help="Condition for the rows to read. Default: all rows.")
+    ] = None,
     flood_id: Annotated[
-        str | None, typer.Option("--flood-id", metavar="ID", help="The same flood is added once. Default: made of these options.")
+        str | None,
+        typer.Option(
+            "--flood-id", metavar="ID", help="A flood with the same id is added only once. Default: derived from these options."
+        ),
     ] = None,
     place: Annotated[str, typer.Option("--place", help="now, front or end.")] = "now",
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Make the topic with so many if there is none.")
+        int | None, typer.Option("--partitions", "-p", min=1, help="Create a missing topic with this many partitions.")
     ] = None,
-    file_size: Annotated[str, typer.Option("--file-size", metavar="SIZE", help="Of a Parquet file.")] = "64MiB",
+    file_size: Annotated[str, typer.Option("--file-size", metavar="SIZE", help="Size of a Parquet file.")] = "64MiB",
     master: Annotated[str, typer.Option("--master", metavar="URL", help="Any Spark master.")] = "local[*]",
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting, as spark.driver.memory=4g; may be repeated."),
+        typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting, such as spark.driver.memory=4g; may be repeated."),
     ] = None,
     certificate: Annotated[
-        Path | None, typer.Option("--certificate", metavar="FILE", help="Write the completeness certificate there, as JSON.")
+        Path | None, typer.Option("--certificate", metavar="FILE", help="Write the completeness certificate to this file, as JSON.")
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read all of it back as a client does, and compare.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read all records back through a client, and compare.")] = False,
     json: Json = False,
 ) -> None:
-    """Bring history into a topic: Spark writes it to the topic's store, and it appears in one step, before what is live.
+    """Bring history into a topic: Spark writes it to the topic's store, and it appears in one step, in front of later live
+    records.
 
-    Run again, it adds nothing. Exit code 0: everything is there.
+        A second run with the same options adds nothing. Exit code 0: all records are there.
     """
     from headgate.broker.cli.flood import run_flood
     from headgate.broker.client.gates import Place
@@ -782,15 +831,19 @@ def flood_verify(
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")],
     cluster: Cluster = DEFAULT_CLUSTER,
     flood_id: Annotated[
-        str | None, typer.Option("--flood-id", metavar="ID", help="The flood. Default: everything that the topic has.")
+        str | None, typer.Option("--flood-id", metavar="ID", help="The flood. Default: all records of the topic.")
     ] = None,
     certificate: Annotated[
-        Path | None, typer.Option("--certificate", metavar="FILE", help="Compare with what the source had when the flood ran.")
+        Path | None,
+        typer.Option(
+            "--certificate", metavar="FILE", help="Compare with this certificate of the source, written when the flood ran."
+        ),
     ] = None,
-    write: Annotated[Path | None, typer.Option("--write", metavar="FILE", help="Write the new certificate there.")] = None,
+    write: Annotated[Path | None, typer.Option("--write", metavar="FILE", help="Write the new certificate to this file.")] = None,
     json: Json = False,
 ) -> None:
-    """Read a flood back from the topic as a client does: count, sum, look for gaps and duplicates. Exit code 0: all is there."""
+    """Read a flood back from the topic through a client: count, sum, look for gaps and duplicates. Exit code 0: all records are
+    there."""
     from headgate.broker.cli.flood import verify_flood
 
     output.check_reachable(cluster)
@@ -801,14 +854,17 @@ def flood_verify(
 def verify(
     context: typer.Context,
     bootstrap: Annotated[
-        str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Kafka endpoint; several with commas between.")
+        str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="Kafka endpoint, or several separated by commas.")
     ] = None,
-    duration: Annotated[str, typer.Option("--duration", "-d", metavar="DURATION", help="How long producers write.")] = "60s",
-    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1e6, help="Records per second, of all producers together.")] = 1000,
+    duration: Annotated[str, typer.Option("--duration", "-d", metavar="DURATION", help="Time that producers write.")] = "60s",
+    rate: Annotated[float, typer.Option("--rate", min=0.1, max=1e6, help="Records per second of all producers together.")] = 1000,
     topics: Annotated[int, typer.Option("--topics", min=1, max=100, help="New topics to write to.")] = 1,
     partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, max=500, help="Partitions of each topic.")] = 6,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", min=-1, max=100, help="Of the topics; -1: the endpoint's default.")
+        int,
+        typer.Option(
+            "--replication-factor", "-r", min=-1, max=100, help="Replication factor of the topics; -1: the endpoint's default."
+        ),
     ] = -1,
     producers: Annotated[
         int, typer.Option("--producers", min=1, max=100, help="Producers; every second one without idempotence.")
@@ -821,9 +877,11 @@ def verify(
         typer.Option("--patience", metavar="DURATION", help="Longest wait for the last acknowledgements; for the final read."),
     ] = "60s",
     settle: Annotated[
-        str, typer.Option("--settle", metavar="DURATION", help="Longest wait until all that is acknowledged can be read.")
+        str, typer.Option("--settle", metavar="DURATION", help="Longest wait until all acknowledged records can be read.")
     ] = "15s",
-    interval: Annotated[str, typer.Option("--interval", "-i", metavar="DURATION", help="Between two lines of progress.")] = "2s",
+    interval: Annotated[
+        str, typer.Option("--interval", "-i", metavar="DURATION", help="Pause between two lines of progress.")
+    ] = "2s",
     history: Annotated[
         Path | None,
         typer.Option("--history", metavar="DIR", help="New directory for the history. Default: a temporary one."),
@@ -834,7 +892,7 @@ def verify(
     topic_config: Annotated[
         list[str] | None, typer.Option("--topic-config", metavar="NAME=VALUE", help="Setting of the topics; may be repeated.")
     ] = None,
-    keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Do not delete the topics when nothing is wrong.")] = False,
+    keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Keep the topics even if no rule was violated.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Gaps, repeats without idempotence and old watermarks are errors, too.")
     ] = False,
@@ -842,8 +900,9 @@ def verify(
 ) -> None:
     """Verify any Kafka endpoint while you inject faults.
 
-    Producers, readers and groups work until the time is over or Ctrl-C; then everything is read once more and judged. Prints one
-    page with the rules and what broke them. Exit code 0: nothing is wrong. 1: something is. 2: it could not be judged.
+    Producers, readers and groups work until the duration is over or Ctrl-C. Then everything is read once more and judged.
+    Prints one page with the rules and their violations. Exit code 0: no violation. 1: a violation. 2: it could not be
+    judged.
     """
     if context.invoked_subcommand is not None:
         return
@@ -883,7 +942,7 @@ def verify_judge(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Judge the history of an earlier run again. The endpoint is not asked."""
+    """Judge the history of an earlier run again. Sends nothing to the endpoint."""
     from headgate.broker.cli.verify import judge_again
 
     raise typer.Exit(judge_again(directory, strict, json))
@@ -929,7 +988,7 @@ def _duration_ms(option: str, text: str, high_ms: int) -> int:
 
 
 def _separator(text: str | None) -> bytes | None:
-    """What stands between key and value: the bytes that were given, with ``\\t`` for a tab."""
+    """The separator between key and value: the given text, with ``\t`` for a tab."""
     return None if text is None else os.fsencode(text.replace("\\t", "\t"))
 
 

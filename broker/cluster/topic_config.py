@@ -1,8 +1,9 @@
-"""Topics' names and settings: what may be set, what it means, and its typed form for the data plane. No I/O.
+"""Topic names and topic settings: valid names and values, their meaning, and their typed form for the data plane. No I/O.
 
-The keys, types and defaults are Kafka's (org.apache.kafka.storage.internals.log.LogConfig of 4.2), so that tools which create and
-describe topics work unchanged. Keys whose subject does not exist here (files per partition, replicas) are accepted, kept and
-described, and their text says that they have no effect; what would promise something that is not done is refused.
+The keys, types and defaults are Kafka's (org.apache.kafka.storage.internals.log.LogConfig of 4.2), so that tools which create
+and describe topics work unchanged. Some keys concern things that do not exist here (files per partition, replicas). They are
+accepted, kept and described, and their text says that they have no effect. A value that would promise a missing function is
+refused.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class Kind(IntEnum):
 class ConfigKey:
     """One key that a topic may override.
 
-    `low` and `high` bound INT and LONG (inclusive); `choices` are the values, or a LIST's elements, that exist; of these `refused`
-    are not accepted, each with the reason that the user is told. `broker_name` is Kafka's name of the broker's default for the key.
+    `low` and `high` bound INT and LONG (inclusive). `choices` are the known values, or the known elements of a LIST. The
+    keys of `refused` are choices that are not accepted, each with the reason for the user. `broker_name` is Kafka's name for
+    the broker's default of the key.
     """
 
     name: str
@@ -105,8 +107,9 @@ _KEYS = (
         kind=Kind.STRING,
         default="durable",
         choices=("durable", "replicated"),
-        documentation="When a record counts as written: `durable` = it is in the store; `replicated` = two brokers hold it in "
-        "memory and the store follows, which is faster where the store is slow. Without a second broker it is as `durable`.",
+        documentation="Condition for an ack: `durable` = the record is in the store; `replicated` = two brokers hold the "
+        "record in memory and the store follows, which is faster with a slow store. Without a second broker "
+        "`replicated` means `durable`.",
         broker_name=None,
     ),
     ConfigKey(
@@ -114,8 +117,8 @@ _KEYS = (
         kind=Kind.LIST,
         default="delete",
         choices=("compact", "delete"),
-        documentation="What happens to old records: `delete` = removed by age or size; `compact` = at least the newest record of "
-        "each key is kept for ever; both may be given.",
+        documentation="Treatment of old records: `delete` = removed by age or size; `compact` = at least the newest record "
+        "of each key is kept for ever; both may be given.",
         broker_name="log.cleanup.policy",
     ),
     ConfigKey(
@@ -132,7 +135,7 @@ _KEYS = (
         "delete.retention.ms",
         Kind.LONG,
         86_400_000,
-        "How long the marker of a deleted key stays readable in a compacted topic.",
+        "Time that the marker of a deleted key stays readable in a compacted topic.",
         "log.cleaner.delete.retention.ms",
         0,
         LONG_MAX,
@@ -142,7 +145,8 @@ _KEYS = (
         "flush.messages",
         Kind.LONG,
         LONG_MAX,
-        "Accepted and kept, without effect: a record is in the store before it is acked, as `wal_fsync` of the broker has it.",
+        "Accepted and kept, without effect: a record is in the store before it is acked, as configured by "
+        "`wal_fsync` of the broker.",
         "log.flush.interval.messages",
         1,
         LONG_MAX,
@@ -151,7 +155,8 @@ _KEYS = (
         "flush.ms",
         Kind.LONG,
         LONG_MAX,
-        "Accepted and kept, without effect: a record is in the store before it is acked, as `wal_fsync` of the broker has it.",
+        "Accepted and kept, without effect: a record is in the store before it is acked, as configured by "
+        "`wal_fsync` of the broker.",
         "log.flush.interval.ms",
         0,
         LONG_MAX,
@@ -161,18 +166,18 @@ _KEYS = (
         kind=Kind.STRING,
         default=Depth.SAMPLE.value,
         choices=tuple(Depth),
-        documentation="Which batches have their records read when they arrive, so that none is stored that consumers cannot "
-        "read: `sample` = the first of each connection, and samples later; `all` = every one, at the cost of CPU time per "
-        f"record; `header` = none. With `all`, a batch has at most {ALL_RECORDS_MAX} records, and at most "
-        f"{ALL_DECOMPRESSED_BYTES_MAX >> 20} MiB once it is decompressed.",
+        documentation="The broker reads the records of these batches on arrival and refuses batches that consumers cannot read: "
+        "`sample` = the first batch of each connection, and samples later; `all` = every batch, at the cost of CPU time per "
+        f"record; `header` = no batch. With `all`, a batch has at most {ALL_RECORDS_MAX} records, and at most "
+        f"{ALL_DECOMPRESSED_BYTES_MAX >> 20} MiB after decompression.",
         broker_name=None,
     ),
     _key(
         "history.room",
         Kind.LONG,
         0,
-        "How many offsets are kept free in front of the first live record, for history that is added later (gates with `front`). "
-        "Only when the topic is created.",
+        "Number of offsets kept free in front of the first live record, for history that is added later (gates "
+        "with `front`). Can only be set when the topic is created.",
         None,
         0,
         1 << 60,
@@ -191,7 +196,7 @@ _KEYS = (
         "max.message.bytes",
         Kind.INT,
         1_048_588,
-        "The largest record batch, as compressed by its producer, that the topic takes.",
+        "The largest record batch, as compressed by its producer, that the topic accepts.",
         "message.max.bytes",
         0,
         INT_MAX,
@@ -200,7 +205,7 @@ _KEYS = (
         "message.timestamp.after.max.ms",
         Kind.LONG,
         3_600_000,
-        "How far in the future a record's own timestamp may be. Only for `message.timestamp.type=CreateTime`.",
+        "Largest distance of a record's own timestamp into the future. Only for `message.timestamp.type=CreateTime`.",
         "log.message.timestamp.after.max.ms",
         0,
         LONG_MAX,
@@ -209,7 +214,7 @@ _KEYS = (
         "message.timestamp.before.max.ms",
         Kind.LONG,
         LONG_MAX,
-        "How far in the past a record's own timestamp may be. Only for `message.timestamp.type=CreateTime`.",
+        "Largest distance of a record's own timestamp into the past. Only for `message.timestamp.type=CreateTime`.",
         "log.message.timestamp.before.max.ms",
         0,
         LONG_MAX,
@@ -219,7 +224,7 @@ _KEYS = (
         kind=Kind.STRING,
         default="CreateTime",
         choices=("CreateTime", "LogAppendTime"),
-        documentation="`CreateTime` = records keep their producer's time; `LogAppendTime` = they get the broker's.",
+        documentation="`CreateTime` = records keep their producer's time; `LogAppendTime` = records get the broker's time.",
         broker_name="log.message.timestamp.type",
     ),
     _key("min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5, _FILES, "log.cleaner.min.cleanable.ratio", 0, 1),
@@ -227,7 +232,7 @@ _KEYS = (
         "min.compaction.lag.ms",
         Kind.LONG,
         0,
-        "The shortest time that a record of a compacted topic stays readable, even if a newer one has its key.",
+        "The shortest time that a record of a compacted topic stays readable, even if a newer record has the same key.",
         "log.cleaner.min.compaction.lag.ms",
         0,
         LONG_MAX,
@@ -236,7 +241,7 @@ _KEYS = (
         "min.insync.replicas",
         Kind.INT,
         1,
-        "Accepted and kept, without effect: copies are the store's business, and every acked record is in the store.",
+        "Accepted and kept, without effect: the store makes copies, and every acked record is in the store.",
         "min.insync.replicas",
         1,
         INT_MAX,
@@ -246,7 +251,7 @@ _KEYS = (
         "retention.bytes",
         Kind.LONG,
         -1,
-        "The size up to which a partition keeps its records, the oldest going first; -1 = no limit.",
+        "The size up to which a partition keeps its records; the oldest are removed first; -1 = no limit.",
         "log.retention.bytes",
         -1,
         LONG_MAX,
@@ -255,7 +260,7 @@ _KEYS = (
         "retention.ms",
         Kind.LONG,
         604_800_000,
-        "How long records are kept, counted from the time when they were written to the topic; -1 = for ever.",
+        "Time that records are kept, counted from their arrival in the topic; -1 = for ever.",
         "log.retention.ms",
         -1,
         LONG_MAX,
@@ -268,7 +273,7 @@ _KEYS = (
         "unclean.leader.election.enable",
         Kind.BOOLEAN,
         "false",
-        "Accepted and kept, without effect: a partition's records are in the store, so no lead can miss any.",
+        "Accepted and kept, without effect: a partition's records are in the store, so every new lead has all of them.",
         "unclean.leader.election.enable",
     ),
 )
@@ -306,7 +311,7 @@ class TopicConfig:
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str]) -> TopicConfig:
-        """The settings of a topic with these overrides. Raises InvalidError(INVALID_CONFIG) for the first that is wrong."""
+        """The settings of a topic with these overrides. Raises InvalidError(INVALID_CONFIG) for the first invalid one."""
         values = {name: config_key(name).parse(text) for name, text in overrides.items()}
         merged = {**_DEFAULTS, **values} if values else _DEFAULTS
         policy = merged["cleanup.policy"]
@@ -350,7 +355,7 @@ def is_internal(name: str) -> bool:
 
 
 def validate_topic_name(name: str) -> None:
-    """Raise InvalidError(INVALID_TOPIC) where no topic may have this name."""
+    """Raise InvalidError(INVALID_TOPIC) if no topic may have this name."""
     if not name:
         raise InvalidError(Reason.INVALID_TOPIC, "topic name is empty")
     if name in (".", ".."):

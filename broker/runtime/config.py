@@ -29,7 +29,7 @@ DAY_MS = 86_400 * SECOND_MS
 
 ENVIRONMENT_PREFIX = "HEADGATE_"
 MISSPELT_RATIO = 0.92
-"""How much alike (`difflib`) two names are of which one is a slip of the other: a letter or two."""
+"""Similarity (`difflib`) from which an unknown name counts as a misspelling of a known one: a letter or two differ."""
 CONFIG_FILE_BYTES_MAX = MIB
 
 _SIZE_UNITS = {
@@ -76,112 +76,127 @@ def _port(default: int, documentation: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What one broker is told. Every value that an instance holds is valid; `load` and `from_values` see to it."""
+    """The settings of one broker. Every value that an instance holds is valid: `load` and `from_values` validate it."""
 
-    # -- who and where
-    store: str = _text("./headgate-data", "where everything durable lives: a directory, or s3://bucket/prefix")
-    cluster_name: str = _text("", "name given to a new store; a store of another name is refused; empty = any")
-    cluster_id: str = _text("", "cluster that the store has already; any other, and an empty store, is refused; empty = any")
+    # -- identity and addresses
+    store: str = _text("./headgate-data", "place of all durable data: a directory, or s3://bucket/prefix")
+    cluster_name: str = _text(
+        "", "cluster name written into a new store; the broker refuses a store with another name; empty = any"
+    )
+    cluster_id: str = _text(
+        "", "id of the cluster that the store must already hold; the broker refuses any other store, and an empty one; empty = any"
+    )
     store_create: bool = _flag(
-        False, "make a new cluster where the store is empty; without it an empty store is refused; `headgate up` sets it"
+        False, "create a new cluster in an empty store; otherwise the broker refuses an empty store; `headgate up` sets it"
     )
     broker_id: int = _count(1, 0, 2**31 - 1, "this broker's number, unique in the cluster")
     host: str = _text("127.0.0.1", "address to listen on; 0.0.0.0 = every interface")
-    advertised_host: str = _text("", "host that clients are told to use; empty = `host`, or this machine's name if that is 0.0.0.0")
-    advertised_kafka_port: int = _port(0, "Kafka port that clients are told to connect to; 0 = the one listened on")
+    advertised_host: str = _text(
+        "", "host that the broker announces to clients; empty = `host`, or this machine's name if `host` is 0.0.0.0"
+    )
+    advertised_kafka_port: int = _port(0, "Kafka port that the broker announces to clients; 0 = the port that it listens on")
     advertised_grpc_port: int = _port(
-        0, "gRPC port that clients and the other brokers are told to connect to; 0 = the one listened on"
+        0, "gRPC port that the broker announces to clients and other brokers; 0 = the port that it listens on"
     )
     kafka_port: int = _port(9092, "Kafka protocol port; 0 = any free port")
     grpc_port: int = _port(9095, "gRPC port; 0 = any free port")
     http_port: int = _port(9090, "HTTP port of /healthz, /readyz and /metrics; 0 = any free port")
 
-    rack: str = _text("", "where this broker stands, for clients that read from the nearest; empty = not said")
+    rack: str = _text("", "location of this broker, for clients that read from the nearest broker; empty = unknown")
 
     # -- the cluster
     cluster_lease_ttl_ms: int = _duration(
-        3 * SECOND_MS, 300, 600 * SECOND_MS, "another broker leads when the leader has not renewed its lease for this long"
+        3 * SECOND_MS,
+        300,
+        600 * SECOND_MS,
+        "another broker becomes the leader when the leader has not renewed its lease for this long",
     )
     cluster_member_timeout_ms: int = _duration(
         2 * SECOND_MS,
         200,
         600 * SECOND_MS,
-        "a broker that the leader has not heard for this long is replaced; on a starved machine after up to five times this long",
+        "the leader replaces a broker after this much silence; on a starved machine after up to five times as much",
     )
     cluster_broker_bytes_per_second: int = _size(
-        100 * MIB, 64 * KIB, 1024 * GIB, "traffic that one broker is to serve, in and out; a segment with a quarter of it is split"
+        100 * MIB,
+        64 * KIB,
+        1024 * GIB,
+        "traffic per second, in and out, that one broker should serve; a segment with a quarter of it is split",
     )
     cluster_split_after_ms: int = _duration(
-        3 * SECOND_MS, 1000, 3600 * SECOND_MS, "a segment is split when it had too much traffic for this long"
+        3 * SECOND_MS, 1000, 3600 * SECOND_MS, "a segment is split after this much time with too much traffic"
     )
     cluster_merge_after_ms: int = _duration(
-        60 * SECOND_MS, 1000, DAY_MS, "neighbouring segments are merged when they had little traffic for this long"
+        60 * SECOND_MS, 1000, DAY_MS, "neighbouring segments are merged after this much time with little traffic"
     )
     cluster_cooldown_ms: int = _duration(
         10 * SECOND_MS,
         1000,
         600 * SECOND_MS,
-        "a segment that was split, merged or moved is left alone for this long; doubled if soon again",
+        "pause before a segment that was split, merged or moved is changed again; doubled if changes follow each other soon",
     )
 
-    capacity_brokers_min: int = _count(1, 1, 64, "brokers that the cluster is always to have, as fleets are told")
-    capacity_brokers_max: int = _count(64, 1, 64, "most brokers that a reservation or the load may ask for")
+    capacity_brokers_min: int = _count(1, 1, 64, "fewest brokers that the cluster asks its fleet for")
+    capacity_brokers_max: int = _count(64, 1, 64, "most brokers that reservations or load may ask the fleet for")
 
     # -- gates
     gate_allowed_prefixes: str = _text(
-        "", "where files of history may lie besides the topic's own prefix: file:///path or s3://bucket/prefix, commas between them"
+        "",
+        "further places from which gates accept files of history, besides the topic's own prefix: "
+        "file:///path or s3://bucket/prefix, separated by commas",
     )
     gate_file_grace_ms: int = _duration(
-        DAY_MS // 4, 1000, 30 * DAY_MS, "how old a file under a topic's prefix gets that no gate names, before it is deleted"
+        DAY_MS // 4, 1000, 30 * DAY_MS, "age at which a file under a topic's prefix is deleted if no gate names it"
     )
 
     # -- topics
-    num_partitions: int = _count(8, 1, 10_000, "partitions of a topic that is created without a number")
-    auto_create_topics: bool = _flag(True, "create a topic when a client first asks for it")
+    num_partitions: int = _count(8, 1, 10_000, "partitions of a topic that is created without a partition count")
+    auto_create_topics: bool = _flag(True, "create a missing topic when a client first asks for it")
     partitions_per_topic_max: int = _count(10_000, 1, 100_000, "largest number of partitions of one topic")
     partitions_max: int = _count(
-        100_000, 1, 1_000_000, "most partitions of all topics; each takes about 3 KB of its leader's memory"
+        100_000, 1, 1_000_000, "most partitions of all topics together; each takes about 3 KB of memory at the broker that leads it"
     )
     message_bytes_max: int = _size(1_048_588, 1, 64 * MIB, "default of a topic's `max.message.bytes`: largest record batch")
     producer_id_expiration_ms: int = _duration(
         DAY_MS,
         1000,
         365 * DAY_MS,
-        "an idempotent producer that is silent for this long is forgotten; sooner where more than 20,000 wrote to one partition",
+        "the broker forgets an idempotent producer after this much silence; sooner if more than 20,000 wrote to one partition",
     )
-    retention_check_interval_ms: int = _duration(
-        300 * SECOND_MS, 10, DAY_MS, "pause between two looks for records whose retention is over"
-    )
+    retention_check_interval_ms: int = _duration(300 * SECOND_MS, 10, DAY_MS, "pause between two searches for expired records")
 
     clock_difference_max_ms: int = _duration(
         60 * SECOND_MS,
         SECOND_MS,
         DAY_MS,
-        "how far the broker's time may differ from the machine's clock, the leader's and the store's; beyond it the broker reports "
-        "its clock as in doubt and deletes nothing by age",
+        "largest allowed difference between the broker's time and the clocks of the machine, the leader and the "
+        "store; above it the broker reports a doubtful clock and deletes nothing by age",
     )
     clock_trusted: bool = _flag(
         False,
-        "take the machine's clock as right at the start, whatever the store says of the time before; time in which no broker ran "
-        "then counts for retention",
+        "trust the machine's clock at the start, even against the times in the store; time in which no broker ran"
+        " then counts for retention",
     )
 
     # -- the write-ahead log
     wal_fsync: str = _choice(
         "always",
         ("always", "interval", "never"),
-        "local store: when an acked write reaches the disk. always = before the ack; interval = within `wal_fsync_interval_ms`; "
-        "never = when the operating system likes (survives the broker's death, not the machine's)",
+        "local store: time at which an acked write reaches the disk. always = before the ack; interval = within "
+        "`wal_fsync_interval_ms`; never = chosen by the operating system (acked records survive a crash of the "
+        "broker, but not of the machine)",
     )
     wal_fsync_interval_ms: int = _duration(100, 1, 60 * SECOND_MS, "local store: pause between two syncs with `wal_fsync=interval`")
-    wal_flush_interval_ms: int = _duration(250, 1, 60 * SECOND_MS, "S3 store: longest wait before what came in is put")
-    wal_flush_bytes: int = _size(8 * MIB, 64 * KIB, GIB, "S3 store: put at once when this much waits")
-    wal_inflight_puts_max: int = _count(4, 1, 64, "S3 store: PUTs of the write-ahead log in flight")
+    wal_flush_interval_ms: int = _duration(
+        250, 1, 60 * SECOND_MS, "S3 store: longest time that records wait before the broker writes them in a PUT"
+    )
+    wal_flush_bytes: int = _size(8 * MIB, 64 * KIB, GIB, "S3 store: the broker starts a PUT at once when this many bytes wait")
+    wal_inflight_puts_max: int = _count(4, 1, 64, "S3 store: most PUTs of the write-ahead log in flight")
     wal_chunk_bytes: int = _size(
         128 * MIB,
         MIB,
         4 * GIB,
-        "local store: a chunk file of this size is closed and the next one begun; a broker's first ones are smaller",
+        "local store: size at which a chunk file is closed and the next one begun; a broker's first chunk files are smaller",
     )
     wal_checkpoint_chunks: int = _count(64, 1, 10_000, "sealed chunks after which the manifest lists them; bounds recovery")
     wal_checkpoint_interval_ms: int = _duration(
@@ -189,27 +204,34 @@ class Settings:
     )
 
     # -- memory
-    tail_bytes: int = _size(256 * MIB, MIB, 1024 * GIB, "newest records kept in memory: consumers that keep up are served from it")
-    read_cache_bytes: int = _size(64 * MIB, 0, 1024 * GIB, "cache of older records that were read from the store")
+    tail_bytes: int = _size(256 * MIB, MIB, 1024 * GIB, "memory for the newest records; consumers that keep up are served from it")
+    read_cache_bytes: int = _size(64 * MIB, 0, 1024 * GIB, "cache of older records, read from the store")
     history_cache_bytes: int = _size(
-        128 * MIB, 0, 1024 * GIB, "cache of history as Kafka clients get it: rows of Parquet files, encoded to batches"
+        128 * MIB,
+        0,
+        1024 * GIB,
+        "cache of history in the form that Kafka clients receive: rows of Parquet files, encoded as batches",
     )
-    history_encoders: int = _count(
-        1, 1, 64, "processes that encode history, begun when it is read; they give way to whoever else wants the processor"
-    )
+    history_encoders: int = _count(1, 1, 64, "processes that encode history, started at its first read; they run at low priority")
     history_compression: str = _choice(
         "none",
         ("none", "gzip", "snappy", "lz4", "zstd"),
-        "codec of history as Kafka clients get it; one that is not `none` saves network and costs several times the processor time",
+        "codec of history that is sent to Kafka clients; a codec other than `none` saves network and costs "
+        "several times the processor time",
     )
     inflight_bytes_max: int = _size(
         256 * MIB,
         MIB,
         1024 * GIB,
-        "requests being received or answered, and answers not taken yet, all connections; beyond it sockets are not read",
+        "bytes of requests in progress, and of answers that clients have not read yet, for all connections; above"
+        " it the broker stops reading from sockets",
     )
     connection_inflight_bytes_max: int = _size(
-        64 * MIB, 64 * KIB, 1024 * GIB, "the same for one connection; one request is always admitted"
+        64 * MIB,
+        64 * KIB,
+        1024 * GIB,
+        "bytes of requests in progress for one connection; above it the broker stops reading from it; one "
+        "request is always admitted",
     )
 
     # -- clients
@@ -217,19 +239,28 @@ class Settings:
         100 * MIB,
         64 * KIB,
         GIB,
-        "largest Produce request or gRPC message; more ends the connection "
-        "(Fetch, JoinGroup, SyncGroup: 4 MiB, other Kafka requests 1 MiB)",
+        "largest Produce request or gRPC message; a larger one ends the connection (Fetch, JoinGroup, SyncGroup: "
+        "4 MiB, other Kafka requests 1 MiB)",
     )
     connections_max: int = _count(
-        10_000, 1, 1_000_000, "open Kafka connections, fewer where `ulimit -Hn` has no room for so many; one more is closed at once"
+        10_000,
+        1,
+        1_000_000,
+        "most open Kafka connections, fewer if `ulimit -Hn` is too low for them; the broker closes further ones at once",
     )
-    connection_idle_ms: int = _duration(600 * SECOND_MS, 100, DAY_MS, "a connection without a request for this long is closed")
+    connection_idle_ms: int = _duration(
+        600 * SECOND_MS, 100, DAY_MS, "the broker closes a connection after this much time without a request"
+    )
     frame_timeout_ms: int = _duration(
-        30 * SECOND_MS, 100, DAY_MS, "a request must arrive, and an answer be taken, without a stall as long as this"
+        30 * SECOND_MS,
+        100,
+        DAY_MS,
+        "longest pause of a client within a request that it sends, or within an answer that it reads; then "
+        "the broker closes the connection",
     )
-    fetch_bytes_max: int = _size(55 * MIB, 64 * KIB, GIB, "largest answer to one fetch, whatever the client asks for")
+    fetch_bytes_max: int = _size(55 * MIB, 64 * KIB, GIB, "largest answer to one fetch, even if the client allows more")
     fetch_wait_max_ms: int = _duration(
-        30 * SECOND_MS, 0, 600 * SECOND_MS, "longest wait of a fetch for new records, whatever it asks for"
+        30 * SECOND_MS, 0, 600 * SECOND_MS, "longest wait of a fetch for new records, even if the client allows more"
     )
 
     # -- consumer groups
@@ -238,34 +269,34 @@ class Settings:
     )
     group_min_session_timeout_ms: int = _duration(6 * SECOND_MS, 1, DAY_MS, "shortest session time-out that a member may ask for")
     group_max_session_timeout_ms: int = _duration(1800 * SECOND_MS, 1, DAY_MS, "longest session time-out that a member may ask for")
-    group_max_size: int = _count(5_000, 1, 100_000, "members of one group")
-    groups_max: int = _count(100_000, 1, 10_000_000, "groups of one broker")
+    group_max_size: int = _count(5_000, 1, 100_000, "most members of one group")
+    groups_max: int = _count(100_000, 1, 10_000_000, "most groups of one broker")
     offsets_retention_minutes: int = _count(
-        0, 0, 10**9, "positions of a group that is gone for so many minutes are forgotten; 0 = never"
+        0, 0, 10**9, "minutes after which the broker forgets the positions of a group without members; 0 = never"
     )
     offsets_retention_check_interval_ms: int = _duration(
-        600 * SECOND_MS, 10, DAY_MS, "pause between two looks for positions that may be forgotten"
+        600 * SECOND_MS, 10, DAY_MS, "pause between two searches for expired positions"
     )
-    offsets_topic_num_partitions: int = _count(50, 1, 10_000, "partitions of `__consumer_offsets`, when it is first made")
+    offsets_topic_num_partitions: int = _count(50, 1, 10_000, "partitions of `__consumer_offsets` at its creation")
 
     # -- the process
     shutdown_timeout_ms: int = _duration(
-        10 * SECOND_MS, 0, 600 * SECOND_MS, "on SIGTERM: longest wait for requests under way before the log is flushed and sealed"
+        10 * SECOND_MS, 0, 600 * SECOND_MS, "on SIGTERM: longest wait for requests in progress before the log is flushed and sealed"
     )
     loop_timeout_ms: int = _duration(
         30 * SECOND_MS,
         SECOND_MS,
         3600 * SECOND_MS,
-        "a broker whose event loop stands still for so long ends itself, or is ended by `headgate up`",
+        "time without a turn of the event loop after which the broker ends itself, or `headgate up` ends it",
     )
-    log_level: str = _choice("info", ("debug", "info", "warning", "error"), "least severe event that is logged to stderr")
+    log_level: str = _choice("info", ("debug", "info", "warning", "error"), "least severe level that is logged to stderr")
     log_format: str = _choice("auto", ("auto", "json", "text"), "auto = text on a terminal, JSON lines otherwise")
 
     @classmethod
     def from_values(cls, values: Mapping[str, Value]) -> Settings:
-        """Settings from typed values, the rest at their defaults; what the environment says is not asked.
+        """Settings from typed values, the rest at their defaults. The environment is not read.
 
-        Raises InvalidError(INVALID_CONFIG) that names the field, its value and what was expected.
+        Raises InvalidError(INVALID_CONFIG) that names the field, its value and the expected values.
         """
         checked = {name: _checked(setting(name), value) for name, value in values.items()}
         settings = cls(**checked)  # type: ignore[arg-type]  # each was checked against its own field
@@ -279,11 +310,11 @@ class Settings:
         """Settings of a process.
 
         Args:
-            arguments: the command line after the command's name.
+            arguments: the command line behind the command's name.
             environment: usually ``os.environ``.
-            defaults: a command's own, in place of the fields'.
+            defaults: the command's own defaults, in place of the fields' defaults.
 
-        Raises InvalidError(INVALID_CONFIG) with one line that names the setting, its value and what was expected.
+        Raises InvalidError(INVALID_CONFIG) with one line that names the setting, its value and the expected values.
         """
         given = _from_arguments(arguments)
         path = given.pop("config", None) or environment.get(ENVIRONMENT_PREFIX + "CONFIG")
@@ -294,7 +325,7 @@ class Settings:
         return cls.from_values(values)
 
     def arguments(self) -> list[str]:
-        """The command line that gives these settings again: what differs from the defaults."""
+        """The command line that gives these settings again: one option for each value that differs from its default."""
         return [
             f"{flag_name(item.name)}={str(value).lower() if isinstance(value, bool) else value}"
             for item in fields(self)
@@ -338,7 +369,7 @@ def shown(item: Field[Any], value: Value) -> str:
 
 
 def expected(item: Field[Any]) -> str:
-    """What a setting accepts, for error messages and documentation."""
+    """Description of a setting's valid values, for error messages and documentation."""
     about = item.metadata
     match about["kind"]:
         case "choice":
@@ -356,7 +387,7 @@ def expected(item: Field[Any]) -> str:
 
 
 def help_text() -> str:
-    """Every setting with its meaning, default and range: what ``headgate broker --help`` prints below its first lines."""
+    """Every setting with its meaning, default and range: the list in ``headgate broker --help``."""
     import textwrap
 
     lines: list[str] = []
@@ -370,7 +401,7 @@ def help_text() -> str:
 
 
 def markdown_table() -> str:
-    """The same as a Markdown table: the README's, which a test compares with this."""
+    """Every setting as a row of a Markdown table, for the README; a test compares the README with it."""
     rows = ["| setting | default | meaning |", "| --- | --- | --- |"]
     for item in fields(Settings):
         default, text = _default(item), item.metadata["documentation"]
@@ -400,14 +431,14 @@ def _quantity(text: str, units: Mapping[str, int]) -> int | None:
     whole, dot, fraction = digits.partition(".")
     if unit is None or not (whole.isascii() and whole.isdigit()) or (dot and not (fraction.isascii() and fraction.isdigit())):
         return None
-    # Whole numbers only from here: a float cannot carry 2**53 bytes and more exactly.
+    # Only whole numbers from here: a float cannot hold numbers of bytes above 2**53 exactly.
     scale: int = 10 ** len(fraction)
     value, rest = divmod(int(whole + fraction) * unit, scale)
     return value if rest == 0 else None
 
 
 def _checked(item: Field[Any], value: object) -> Value:
-    """`value` in the field's own type and range, or InvalidError."""
+    """`value` in the field's own type and range. Raises InvalidError."""
     about = item.metadata
     kind: str = about["kind"]
     wrong = _invalid(f"setting has a wrong value, expected {expected(item)}. setting=`{item.name}` value=`{value}`")
@@ -430,7 +461,7 @@ def _checked(item: Field[Any], value: object) -> Value:
 
 
 def _check_together(settings: Settings) -> None:
-    """Limits that only make sense side by side: what one lets in, another must be able to hold."""
+    """Check limits that depend on each other: one limit must be able to hold whatever another one admits."""
     for name in ("store", "host"):
         if not getattr(settings, name):
             raise _invalid(f"setting must not be empty. setting=`{name}` value=``")
@@ -469,7 +500,7 @@ def _from_arguments(arguments: Sequence[str]) -> dict[str, str]:
         if not equals and name.startswith("no_") and _is_flag(name[3:]):
             name, value = name[3:], "false"
         elif not equals and name != "config" and _is_flag(setting(name).name):
-            # `--auto-create-topics` alone means true; a value may follow, but only one that reads as a flag.
+            # `--auto-create-topics` alone means true. The next argument is its value only if it reads as a flag.
             value = rest.pop() if rest and rest[-1].lower() in _TRUE + _FALSE else "true"
         elif not equals:
             if not rest:
@@ -490,19 +521,20 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for item in fields(Settings):
         value = environment.get(environment_name(item.name))
-        # Kubernetes gives every pod HEADGATE_KAFKA_PORT=tcp://10.0.0.1:9092 when a Service is named `headgate-kafka`: not for us.
+        # Kubernetes gives every pod HEADGATE_KAFKA_PORT=tcp://10.0.0.1:9092 if a Service is named `headgate-kafka`. Such a value is
+        # not ours.
         if value and not (item.name.endswith("_port") and value.startswith("tcp://")):
             values[item.name] = value
     known = [environment_name(item.name) for item in fields(Settings)]
     for name in environment:
-        # What is not like any of ours is somebody else's.
+        # A name that resembles no setting belongs to other software.
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and (meant := _nearest(name, known, MISSPELT_RATIO)):
             raise _invalid(f"unknown setting in the environment. did you mean `{meant}`? name=`{name}`")
     return values
 
 
 def _nearest(name: str, known: Iterable[str], ratio: float = 0.6) -> str | None:
-    """The known name that is most like another one, by `difflib`; None where none is so much like it."""
+    """The known name most similar to `name`, by `difflib`; None if none is similar enough."""
     import difflib
 
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=ratio)), None)
@@ -527,7 +559,7 @@ def _from_file(path: str) -> dict[str, Value]:
 
 
 def _flatten(prefix: str, tree: Mapping[str, object], values: dict[str, Value]) -> None:
-    """``[wal]`` and ``flush_bytes`` is `wal_flush_bytes`."""
+    """Names without their tables: ``[wal]`` and ``flush_bytes`` give `wal_flush_bytes`."""
     for key, value in tree.items():
         name = prefix + _normal(key)
         if isinstance(value, dict):

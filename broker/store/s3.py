@@ -1,15 +1,17 @@
 """An S3 bucket as a store, through boto3.
 
-`put_if_absent` is `PutObject` with `If-None-Match: *` (AWS S3 since 2024-08, and most servers of its kind). Some servers ignore the
-header, and two brokers on one of those would both believe to be the only one; so before the first operation a probe creates an
-object twice, and the store refuses a server that lets it. No listing shows the probe's object: `~` is not of the alphabet of keys.
+`put_if_absent` is `PutObject` with `If-None-Match: *` (AWS S3 since 2024-08, and most compatible servers). Some servers ignore
+the header; with such a server, two brokers would both believe that they own the store. So before the first operation a probe
+creates an object twice, and the store refuses a server that accepts both. No listing shows the probe's object: `~` is not of the
+alphabet of keys.
 
-A lost race is 412 PreconditionFailed. 409 ConditionalRequestConflict means that another request for the key was under way and
-nothing is known: it is an error like any other.
+A lost race is 412 PreconditionFailed. 409 ConditionalRequestConflict means that another request for the key was in progress and
+the outcome is unknown: it is handled like any other error.
 (https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html)
 
-boto3's own retries are off: `RetryingStore` knows what may be retried, and how a retry that finds the key taken is to be read.
-boto3 is imported by the first operation, in its thread: it takes longer than everything else at a broker's start.
+boto3's own retries are off: `RetryingStore` knows which calls may be retried, and how to interpret a retry that finds the key
+taken. The first operation imports boto3, in its own thread, because that import takes longer than all other work at a broker's
+start.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ if TYPE_CHECKING:
     from headgate.broker.runtime.errors import HeadgateError
 
 CONNECTIONS_MAX = 16
-"""Threads and sockets; what comes on top waits. 16 fill 10 Gbit/s with chunks of 8 MiB."""
+"""Threads and sockets; further requests wait. 16 fill 10 Gbit/s with chunks of 8 MiB."""
 CONNECT_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 15.0
-"""Silence on a socket, not a whole transfer."""
+"""Bound for the silence on a socket, not for a whole transfer."""
 PREFIX_BYTES_MAX = 200
-"""With KEY_BYTES_MAX it stays within the 1024 bytes that S3 allows."""
+"""Longest prefix: with KEY_BYTES_MAX it stays within the 1024 bytes that S3 allows."""
 
 _PROBE = ".probe~"
 _LISTING_KEYS_MAX = 1000
@@ -49,7 +51,7 @@ _Rows: TypeAlias = list[ObjectInfo]
 def parse_s3_url(url: str) -> tuple[str, str, dict[str, str]]:
     """(bucket, prefix without slashes around it, options) of `s3://bucket/prefix?endpoint=http://host:9000&region=eu-west-1`.
 
-    Raises InvalidError(INVALID_CONFIG), with what to write instead.
+    Raises InvalidError(INVALID_CONFIG) with a message that shows the valid form.
     """
     parts = urlsplit(url)
     bucket, prefix = parts.netloc, parts.path.strip("/")
@@ -65,7 +67,7 @@ def parse_s3_url(url: str) -> tuple[str, str, dict[str, str]]:
         if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
             raise _bad_url(url, "the endpoint is a URL as http://host:9000")
         if endpoint.username is not None or endpoint.password is not None:
-            # Not repeated in the message: it would end in a log.
+            # Not repeated in the message: the credentials would end up in a log.
             message = "credentials do not belong in the store's URL: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             raise InvalidError(Reason.INVALID_CONFIG, f"{message}. bucket=`{bucket}`")
     try:
@@ -83,18 +85,18 @@ def _bad_url(url: str, hint: str) -> InvalidError:
 
 
 class S3Store:
-    """Objects of a bucket below a prefix. See the module's text.
+    """Objects of a bucket below a prefix. The module's text describes the use of S3.
 
-    Credentials, and what `region` and `endpoint_url` leave open, come from where AWS tools look for them: the environment, the
-    shared files, the machine's role. A call that is cancelled goes on in its thread: it may still take effect.
+    Credentials come from the sources of AWS tools: the environment, the shared files, the machine's role. An omitted
+    `region` or `endpoint_url` comes from there, too. A cancelled call continues in its thread: it may still take effect.
 
     Args:
         prefix: in front of all keys, without slashes around it; may be empty.
-        endpoint_url: of a server that is not AWS.
-        region: of the bucket.
-        connections_max: requests at a time.
+        endpoint_url: address of a server other than AWS.
+        region: the bucket's region.
+        connections_max: most requests at a time.
         connect_timeout_s, read_timeout_s: silence after which a request fails with RetryError.
-        pool: threads for its requests, which the owner of the pool ends. None: it has its own.
+        pool: threads for the requests; the pool's owner ends them. None: the store has its own.
     """
 
     def __init__(
@@ -120,9 +122,9 @@ class S3Store:
         self._pool = self._own_pool or pool
         self._connecting = threading.Lock()
         self._client: Any = None
-        """Set when the probe has passed."""
+        """Set once the probe has passed."""
         self._credentials: object = None
-        """That the client was made with."""
+        """The credentials of the current client."""
         self._closed = False
 
     @property
@@ -137,7 +139,7 @@ class S3Store:
         return None
 
     async def probe(self) -> None:
-        """Connect now rather than with the first operation, which would do the same.
+        """Connect now; otherwise the first operation connects.
 
         Raises:
             FatalError: no such bucket, no permission, no credentials, or a server without conditional writes.
@@ -222,16 +224,17 @@ class S3Store:
         except botocore.exceptions.BotoCoreError as error:
             raise self._failed(error, what, key) from error
         except (HTTPError, OSError) as error:
-            # botocore translates errors before an answer's body, but not all within it: whatever it is, the bytes did not come.
+            # botocore translates errors before an answer's body, but not all errors within it. Any of them means that the bytes are
+            # missing.
             raise RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: {error}. {self._where(key)}") from error
 
     def _connected(self) -> Any:
-        """The client, once it is known that the server keeps what `put_if_absent` promises."""
+        """The client. The first call proves that the server honours `If-None-Match`, which `put_if_absent` needs."""
         if self._client is None:
             with self._connecting:
                 if self._client is None:
                     client = self._connect()
-                    # The object stays, so that all later starts need a single request.
+                    # The object stays, so that every later start needs a single request.
                     if self._create(client, _PROBE, b"") and self._create(client, _PROBE, b""):
                         message = (
                             "the S3 server ignores If-None-Match, so two brokers could both own this store: "
@@ -242,23 +245,24 @@ class S3Store:
         return self._client
 
     def _has_new_credentials(self, client: Any) -> bool:
-        """Whether others than those which were just refused are found now; then the next request connects with them.
+        """Whether boto3 now finds credentials other than the refused ones; if so, the next request connects with them.
 
-        Roles renew theirs by themselves. What is renewed in `~/.aws/credentials` is read only when a client is made.
+        The credentials of a role renew themselves. Renewed credentials in `~/.aws/credentials` are only read by a new
+        client.
         """
         import boto3  # type: ignore[import-untyped]
         import botocore.exceptions
 
         with self._connecting:
             if client is None or self._client is not client:
-                return client is not None  # another thread was here first
+                return client is not None  # another thread has replaced the client already
             try:
                 found = _credentials(boto3.session.Session())
             except botocore.exceptions.BotoCoreError:
-                return False  # what was refused is what the caller is told
+                return False  # the caller gets the original refusal
             if found == self._credentials:
                 return False
-            self._client = None  # not closed: others may be in the middle of a request
+            self._client = None  # not closed: other threads may be in the middle of a request
             return True
 
     def _connect(self) -> Any:
@@ -270,7 +274,7 @@ class S3Store:
             connect_timeout=self._connect_timeout_s,
             read_timeout=self._read_timeout_s,
             retries={"total_max_attempts": 1},
-            # Servers other than AWS often do not know the newer checksums; ours are in the formats of what is stored.
+            # Servers other than AWS often do not know the newer checksums. Our stored formats contain their own checksums.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             tcp_keepalive=True,
@@ -296,7 +300,8 @@ class S3Store:
         import botocore.exceptions
 
         if length == 0:
-            # No Range header asks for nothing; but a missing object must be found missing, and HEAD would not say what is missing.
+            # No Range header can ask for 0 bytes. A missing object must still raise, and the answer to HEAD would not say what is
+            # missing.
             self._get_range(client, key, start, 1)
             return b""
         try:
@@ -338,7 +343,8 @@ class S3Store:
             after = rows[-1]["Key"]
 
     def _check_origin(self, response: Any, field: str, key: str) -> None:
-        """Refuse a 200 that is a page of some proxy: botocore takes it for a success, but for the fields that S3 always sends."""
+        """Refuse an answer with status 200 that is a page of a proxy. botocore takes it for a success, but S3's own fields are
+        missing."""
         if field not in response:
             if "Body" in response:
                 response["Body"].close()
@@ -348,7 +354,7 @@ class S3Store:
         return f"store=`{self.url}`" + (f" key=`{key}`" if key else "")
 
     def _failed(self, error: Exception, what: str, key: str) -> HeadgateError:
-        """An error without an answer from the server. `error`: a BotoCoreError."""
+        """The error for a request that got no answer from the server. `error`: a BotoCoreError."""
         from botocore import exceptions
 
         hints: list[tuple[tuple[type[Exception], ...], str]] = [
@@ -371,7 +377,7 @@ class S3Store:
         return RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: no answer. {self._where(key)} error=`{error}`")
 
     def _refused(self, error: Any, what: str, key: str) -> HeadgateError:
-        """What an error answer means to the caller. `error`: a ClientError."""
+        """The error that the caller gets for an error answer. `error`: a ClientError."""
         status, code = _status(error), _code(error)
         if code == "NoSuchBucket":
             message = f"there is no such bucket: create it, or name another one with --store. {self._where('')}"
@@ -380,7 +386,7 @@ class S3Store:
             return not_found(key)
         detail = f"{self._where(key)} status=`{status}` code=`{code}`"
         if status == 404 and code == "404":
-            # What a proxy says while there is no server behind it: taken for a missing object, all objects would be missing.
+            # A proxy without a server behind it answers this. Read as a missing object, it would make every object appear missing.
             return RetryError(Reason.STORE_UNAVAILABLE, f"{what} failed: {_FOREIGN}. {detail}")
         if status == 507 or code in _FULL_CODES:
             return RetryError(Reason.STORE_FULL, f"{what} failed: no space is left. {detail}")
@@ -401,9 +407,9 @@ class S3Store:
 _FOREIGN = "the answer is not of an S3 server: look at the endpoint, and at what stands in front of it"
 # Quotas of servers other than AWS; Ceph answers 403 for them.
 _FULL_CODES = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
-# Answers of the 4xx range that a repetition heals: expired tokens are fetched anew, bodies arrive whole the next time.
+# Answers of the 4xx range that a retry heals: expired tokens are fetched anew, and bodies arrive whole the next time.
 _RETRY_CODES = {"SlowDown", "RequestTimeout", "ExpiredToken", "BadDigest", "IncompleteBody", "Throttling"}
-# Said of credentials that may have been replaced where they were found.
+# Refusals of credentials that may have been replaced at their source since.
 _CREDENTIALS_CODES = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 _REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
 
@@ -417,13 +423,13 @@ def _code(error: Any) -> str:
 
 
 def _credentials(session: Any) -> object:
-    """Those that a boto3 session finds, to be compared; None: none."""
+    """The credentials that a boto3 session finds, in a comparable form; None if it finds none."""
     found = session.get_credentials()
     return None if found is None else found.get_frozen_credentials()
 
 
 def _is_key(key: str) -> bool:
-    """Consoles leave `folder/` objects, and the probe leaves its own: no listing shows them."""
+    """Whether a listing shows this key. It hides `folder/` objects, which consoles leave, and the probe's object."""
     try:
         check_key(key)
     except InvalidError:
@@ -432,7 +438,7 @@ def _is_key(key: str) -> bool:
 
 
 def open_s3(url: str, pool: Executor | None = None) -> S3Store:
-    """The store at an `s3://` URL; nothing is asked of the server yet. Raises InvalidError(INVALID_CONFIG).
+    """The store at an `s3://` URL, without a request to the server. Raises InvalidError(INVALID_CONFIG).
 
     Args:
         pool: see S3Store.
