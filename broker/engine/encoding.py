@@ -1,13 +1,13 @@
-"""Row groups of Parquet files to batches, in processes of their own that give way.
+"""Encodes row groups of Parquet files to batches, in separate processes with low priority.
 
-Arrow and numpy hold the interpreter's lock for a third of this work; in a thread the event loop would wait for it, and a nicer
-thread would keep it waiting longer still. A process can be nice: whoever wants the processor has it first. What a broken file may
-do to a library ends that process and not the broker.
+Arrow and numpy hold the interpreter's lock for a third of this work. In a thread, the work would delay the event loop; a thread
+with a higher nice value would delay it even longer. A separate process can have a nice value: any other process gets the CPU
+first. A broken file may crash a library; then only that process ends, not the broker.
 
-Both ends of the socket between them are here. A request is a header, the file's footer, and the bytes of one row group or the
-file's descriptor to read them from. The answer is each batch behind its size, as it is made, and a size of zero; or what is wrong
-with the bytes. One request is under way at a time. A process ends when the other end of its socket does, so it never outlives its
-broker, however that ended.
+Both ends of the socket between broker and process are here. A request is a header, the file's footer, and either the bytes of
+one row group or a descriptor of the file. The answer is a sequence of batches, each after its size and sent as soon as it is
+made, and then a size of zero; or an error text about the bytes. There is one request at a time. A process ends when the other
+end of its socket is closed. So it never outlives its broker, also after a crash of the broker.
 """
 
 from __future__ import annotations
@@ -38,21 +38,23 @@ if TYPE_CHECKING:
 log = get_logger("history")
 
 BATCH_BYTES_MAX = 1 << 20
-"""Of an encoded batch before compression: what consumers ask for of one partition by default (`max.partition.fetch.bytes`)."""
+"""Largest encoded batch, in bytes before compression: the default of consumers for one partition (`max.partition.fetch.bytes`)."""
 NICENESS = 10
-"""A tenth of the processor beside somebody who wants all of it: live records do not wait, and history does not stand still."""
+"""Nice value of an encoder process: it gets a tenth of a CPU beside a process that uses all of it. Live records are not delayed,
+and history still makes progress."""
 SILENCE_S = 300
-"""A process that says nothing for so long is ended: the largest row group takes seconds, and a tenth of the processor is enough."""
+"""Seconds without an answer after which a process is killed. The largest row group takes seconds, also with a tenth of a CPU."""
 FILES_KEPT = 4
-"""Files whose footers a process has parsed: partitions are read in turns."""
+"""Parsed footers that a process keeps. Readers read several partitions in turns."""
 READ_BYTES = 128 << 10
-"""Of a file at a time. Many kernels finish a read before they see who else wants the processor: 3 MB took most of a millisecond."""
+"""Bytes of a file that are read at a time. Many kernels complete a read before they let another process run: a read of 3 MB took
+most of a millisecond."""
 
 _REQUEST = struct.Struct("<IIQqiiBIQ")
-"""Bytes of the footer, of the row group (0: a descriptor comes along); size of the file, base offset, leader epoch, index of the
-row group, codec, first row, most bytes of the answer."""
+"""Bytes of the footer, bytes of the row group (0: the request has a descriptor), size of the file, base offset, leader epoch,
+index of the row group, codec, first row, largest number of bytes of the answer."""
 _ANSWER = struct.Struct("<?I")
-"""Whether a batch follows, and not why there is none; its bytes, 0 behind the last one."""
+"""True for a batch, false for an error text; size in bytes, 0 after the last batch."""
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -61,12 +63,12 @@ class RowGroupBytes:
     """A row group to encode, or a part of it.
 
     Args:
-        file: whose row group this is, `index` counting its `groups`.
-        size_bytes: of that file.
-        source: the row group's bytes in it, or a descriptor of the file, which stays the caller's.
-        base_offset: of the row group's first row.
-        first_row: counted in the row group; those before it are left out.
-        bytes_max: of all batches; those that would be beyond it are left out, but for the first.
+        file: the file of the row group; `index` counts its `groups`.
+        size_bytes: size of that file.
+        source: the row group's bytes, or a descriptor of the file, which the caller closes.
+        base_offset: offset of the row group's first row.
+        first_row: first row to encode, counted in the row group.
+        bytes_max: bytes of all batches together. Encoding stops before it is exceeded, but not before the first batch.
     """
 
     file: ExtentFile
@@ -81,12 +83,13 @@ class RowGroupBytes:
 
 
 def encode(group: RowGroupBytes) -> Iterator[memoryview]:
-    """The rows as batches, each in memory of its own. Heavy: in a thread, or in a process.
+    """The rows as batches, each in its own memory. Slow: run it in a thread or a process.
 
-    A row group may hold far more than its bytes say, so what is in memory is bounded here: by `bytes_max` and a few rows more.
+    A row group may expand to far more bytes than it has in the file. So this bounds the bytes in memory: `bytes_max` and a few
+    rows more.
 
     Raises:
-        InvalidError: the bytes are not what the footer says.
+        InvalidError: the bytes contradict the footer.
     """
     from headgate.broker.log.column_encoder import encode_batches
     from headgate.broker.log.parquet import read_some
@@ -105,14 +108,14 @@ def encode(group: RowGroupBytes) -> Iterator[memoryview]:
 
 
 def _within(batches: Iterator[memoryview], bytes_max: int) -> Iterator[memoryview]:
-    """Those that are no more than `bytes_max` together, and the first in any case."""
+    """The first batch, and all further ones that fit into `bytes_max` together."""
     size = 0
     for batch in batches:
         if size and size + len(batch) > bytes_max:
             return
         size += len(batch)
         yield batch
-        # The next one is to be made in its memory.
+        # The next batch is made in the same memory.
         del batch
 
 
@@ -130,7 +133,7 @@ def _bytes_of(descriptor: int, place: RowGroup) -> memoryview:
 
 
 class Encoders:
-    """Encoder processes, as many as threads call `encode` at a time. All methods may be called from any thread; `encode` waits."""
+    """Encoder processes, one for each thread that is in `encode`. All methods may be called from any thread; `encode` blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -139,13 +142,14 @@ class Encoders:
         self._closed = False
 
     def encode(self, group: RowGroupBytes) -> list[memoryview]:
-        """The rows as batches, each in memory of its own.
+        """The rows as batches, each in its own memory.
 
         Raises:
-            InvalidError: the bytes are not what the footer says. RetryError: the process ended. ClosedError.
+            InvalidError: the bytes contradict the footer. RetryError: the process ended. ClosedError.
         """
         process = self._take()
-        # After anything but a whole answer nobody knows what is still in the socket.
+        # After an incomplete answer, the socket may still contain bytes. So only a process that gave a complete answer is used
+        # again.
         answered = False
         try:
             batches = process.encode(group)
@@ -163,7 +167,7 @@ class Encoders:
                 raise ClosedError(Reason.CLOSED, "the encoders were closed")
             process = self._idle.pop() if self._idle else _EncoderProcess()
             if not process.lives():
-                # It ended while nobody wanted anything of it.
+                # The process ended while it was idle.
                 process.end()
                 process = _EncoderProcess()
             self._busy.add(process)
@@ -178,14 +182,14 @@ class Encoders:
         process.end()
 
     def rest(self) -> None:
-        """End the processes that have nothing to do; the next work begins new ones."""
+        """End all idle processes. The next request starts a new one."""
         with self._lock:
             idle, self._idle = self._idle, []
         for process in idle:
             process.end()
 
     def close(self) -> None:
-        """End all processes; work under way fails."""
+        """End all processes. Running work fails."""
         with self._lock:
             self._closed = True
             for process in self._busy:
@@ -194,7 +198,7 @@ class Encoders:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that there are."""
+        """The ids of all processes."""
         with self._lock:
             return [process.pid for process in (*self._idle, *self._busy)]
 
@@ -253,12 +257,12 @@ class _EncoderProcess:
         return self._process.poll() is None
 
     def interrupt(self) -> None:
-        """End it while it works: nobody wants the answer any more."""
+        """End the process while it works, because its answer is not needed any more."""
         self._interrupted = True
         self.kill()
 
     def kill(self) -> str:
-        """End it, if it has not ended by itself; how it ended. Whoever waits for it is told."""
+        """Kill the process if it still runs. Returns how it ended. A thread that waits for its answer gets an error."""
         self._process.kill()
         code = self._process.wait()
         return signal.strsignal(-code) or f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -269,14 +273,14 @@ class _EncoderProcess:
 
 
 def receive(end: socket.socket, size: int) -> memoryview:
-    """So many bytes.
+    """Receive `size` bytes.
 
     Raises:
-        ConnectionResetError: the other end was closed. BlockingIOError: nothing came in time.
+        ConnectionResetError: the other end was closed. BlockingIOError: no bytes arrived in time.
     """
     import numpy as np
 
-    # Of numpy, because a bytearray would be filled with zeros first.
+    # From numpy, because a bytearray would first be filled with zeros.
     data = np.empty(size, np.uint8).data
     at = 0
     while at < size:
@@ -287,15 +291,15 @@ def receive(end: socket.socket, size: int) -> memoryview:
     return data.toreadonly()
 
 
-# The process's own end.
+# The following runs in the process.
 
 
 def serve(end: socket.socket) -> None:
-    """Answer until the other end is closed."""
+    """Answer requests until the other end is closed."""
     from headgate.broker.log.parquet import read_footer
 
     parse = lru_cache(FILES_KEPT)(read_footer)
-    # A broker that is killed closes its end wherever the work is.
+    # A broker that is killed closes its end at any point of the work.
     with end, suppress(ConnectionError):
         while True:
             request, descriptors, _, _ = socket.recv_fds(end, _REQUEST.size, 1, socket.MSG_WAITALL)
@@ -315,7 +319,7 @@ def serve(end: socket.socket) -> None:
                 for batch in batches:
                     end.sendall(_ANSWER.pack(True, len(batch)))
                     end.sendall(batch)
-                    # The next one is to be made in its memory.
+                    # The next batch is made in the same memory.
                     del batch
                 end.sendall(_ANSWER.pack(True, 0))
             except InvalidError as error:
@@ -325,12 +329,12 @@ def serve(end: socket.socket) -> None:
 
 
 def main() -> None:
-    """Encode for the broker at the other end of a socket. Its number is the argument."""
-    # A terminal and a supervisor signal whole groups of processes; the broker may still need this one for its last answers.
+    """Encode for the broker at the other end of a socket. The argument is the socket's descriptor."""
+    # A terminal and a supervisor signal whole process groups. The broker may still need this process for its last answers.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     without_pandas()
-    # Loaded before it is nice: a reader waits for the first process, also where somebody else wants all of the processor.
+    # Import before `nice`: a reader waits for the first process, possibly while another process uses all of the CPU.
     for name in ("headgate.broker.log.column_encoder", "headgate.broker.log.parquet"):
         import_module(name)
     os.nice(NICENESS)

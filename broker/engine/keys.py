@@ -1,17 +1,15 @@
-"""Where everything stands in the store, in one place.
+"""The names of all objects in the store, in one place.
 
 ::
 
-    cluster/id                            whose store this is, and its format
-    cluster/manifest/...                  the journal of the manifest (store/journal.py)
-    wal/<incarnation>/<chunk>             a chunk (log/chunk.py); numbers have 20 digits, so that keys sort as numbers do
-    wal/<incarnation>/<chunk>.index       its index, where it is not inline; with -<who> where recovery made it
-    wal/<incarnation>/<chunk>.fold-<who>  chunks from <chunk> on that were folded into one (fold.py)
-    wal/<incarnation>/fence               the incarnation may never ack again
-    wal/<incarnation>/producers-<chunk>   producer state after all chunks before <chunk>
-    wal/<incarnation>/producers-segment-<id>  ... of a segment when it was sealed; `last-<who>`: of all of a lost incarnation
-    cluster/lease/<version>               who leads (control/lease.py)
-    topics/<topic id>/data/...            files of history, by reference
+    cluster/id                            the id of the cluster that owns the store, and the store's format cluster/manifest/...
+    the journal of the manifest (store/journal.py) wal/<incarnation>/<chunk>             a chunk (log/chunk.py); numbers have 20
+    digits, so that keys sort as numbers do wal/<incarnation>/<chunk>.index       its index, if it is not inline; with -<maker>
+    if a recovery made it wal/<incarnation>/<chunk>.fold-<maker>  chunks from <chunk> on, folded into one (fold.py)
+    wal/<incarnation>/fence               the incarnation may never ack again wal/<incarnation>/producers-<chunk>   producer
+    state after all chunks before <chunk> wal/<incarnation>/producers-segment-<id>  producer state of a sealed segment;
+    `last-<maker>`: of all segments of a lost incarnation cluster/lease/<version>               the cluster's leader
+    (control/lease.py) topics/<topic id>/data/...            files of history, by reference
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ def chunk_object(incarnation_id: str, chunk_listed: Chunk) -> str:
 
 
 def index_object(incarnation_id: str, chunk_listed: Chunk) -> str:
-    """The object in which the index of a listed chunk stands."""
+    """The object that contains the index of a listed chunk."""
     if chunk_listed.index_inline:
         return chunk_object(incarnation_id, chunk_listed)
     return chunk_index(incarnation_id, chunk_listed.number, chunk_listed.made_by)
@@ -50,12 +48,14 @@ def chunk_index(incarnation_id: str, number: int, made_by: str = "") -> str:
 
 
 def maker(leader_epoch: int, incarnation_id: str, attempt: int = 0) -> str:
-    """A name for what a broker makes in the WAL of another: unique to the attempt, and it tells how old it is."""
+    """A name for objects that a broker makes in another broker's WAL. It is unique to the attempt, and contains the leader
+    epoch."""
     return f"{leader_epoch}-{incarnation_id}-{attempt}"
 
 
 def made_in(key: str) -> int | None:
-    """The leader epoch of who made an index or a fold; -1: the WAL's own incarnation; None: the key is no part of a chunk."""
+    """The leader epoch of the broker that made an index or a fold. -1: the WAL's own incarnation made it. None: the key is no
+    part of a chunk."""
     number, _, kind = key.rsplit("/", 1)[1].partition(".")
     if not number.isdigit():
         return None
@@ -72,5 +72,5 @@ def producers(incarnation_id: str, number: int) -> str:
 
 
 def segment_producers(incarnation_id: str, name: str) -> str:
-    """Of one sealed segment, or of all segments of an incarnation that was lost."""
+    """The key of producer state: of one sealed segment, or of all segments of a lost incarnation."""
     return f"{WAL}{incarnation_id}/producers-segment-{name}"

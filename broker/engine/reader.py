@@ -1,7 +1,7 @@
-"""Reading what has left memory: rows of the index, then ranges of chunks, then slices of batches.
+"""Reads records that are no longer in memory: rows of the index, then ranges of chunks, then slices of batches.
 
-Batches of one partition lie apart in a chunk, because a chunk has the batches of all partitions in the order of their commits.
-Ranges that are near each other are read at once, and a read is bounded by what was asked for plus the gaps that this accepts.
+A chunk has the batches of all partitions in the order of their commits, so batches of one partition are apart from each other.
+The reader reads ranges that are near each other together. So a read is bounded by the requested bytes plus the accepted gaps.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _logger = get_logger("reader")
 _T = TypeVar("_T")
 
 GAP_BYTES_MAX = 64 << 10
-"""A gap between two wanted batches up to this is read and thrown away: cheaper than another round trip."""
+"""Largest gap, in bytes, between two wanted batches that is read and dropped. That is cheaper than another round trip."""
 RANGE_BYTES_MAX = 8 << 20
-"""One range read from the store at the most, but for a single larger batch."""
+"""Largest range, in bytes, of one read from the store; only a single larger batch may exceed it."""
 BROKEN_MAX = 1000
-"""What the log was told of so many unreadable objects is remembered."""
+"""Error messages that the reader remembers, so that it logs each of them once."""
 TRIES = 5
 AGAIN_S = 0.05
-"""A chunk may be swept between the look-up and the read; then the look-up is done again."""
+"""Growth, in seconds, of the pause before each repeated look-up. A chunk may be swept between the look-up and the read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Consecutive rows of one partition in one chunk, and where the index of that chunk came from."""
+    """Consecutive rows of one partition in one chunk, and the key of that chunk."""
 
     key: str
     index: BatchIndex
@@ -69,11 +69,11 @@ def parse_index(data: bytes | memoryview, incarnation_id: str, chunk: Chunk, ext
 
 
 class MissingError(RetryError):
-    """An object that the manifest names is not in the store. It may be on its way back: somebody restores a copy."""
+    """An object that the manifest names is not in the store. An operator may be restoring a copy of it."""
 
 
 async def again(call: Callable[[], Awaitable[_T]]) -> _T:
-    """Look up again what was swept or folded between the look-up and the read."""
+    """Call again if a chunk was swept or folded between the look-up and the read."""
     for attempt in range(TRIES):
         try:
             return await call()
@@ -82,7 +82,7 @@ async def again(call: Callable[[], Awaitable[_T]]) -> _T:
                 raise
             if attempt == TRIES - 1:
                 raise MissingError(Reason.STORE_UNAVAILABLE, f"an object is missing in the store: {error.message}") from error
-            # Another broker may have swept it, whose edit is on its way to this one.
+            # Another broker may have swept the chunk, and its edit has not reached this broker yet.
             await asyncio.sleep(attempt * AGAIN_S)
     raise AssertionError("TRIES is at least 1")
 
@@ -91,7 +91,7 @@ class Reader:
     """Batches of a partition from the store.
 
     Args:
-        cache_bytes_max: of index sections kept in memory, by least recent use.
+        cache_bytes_max: bytes of index sections in memory; the least recently used section is dropped first.
         history: reads the extents of Parquet files.
     """
 
@@ -103,14 +103,15 @@ class Reader:
         self._cache_bytes = 0
         self._cache_bytes_max = cache_bytes_max
         self._broken: OrderedDict[str, None] = OrderedDict()
-        """What was said already, oldest first."""
+        """Error messages that were already logged, oldest first."""
         self._mending = asyncio.Lock()
-        """A chunk may be large, and wanted by many at once."""
+        """Lets only one call rebuild an index. A chunk may be large, and many readers may need it at the same time."""
 
     async def read(self, log: PartitionLog, offset: int, max_bytes: int) -> list[memoryview]:
         """Whole batches from the one that contains `offset` (or, in a gap, the next one), up to `max_bytes` or one batch.
 
-        `log_start <= offset < high_watermark` must hold when it is called. Returns [] only where retention overtook the read.
+        `log_start <= offset < high_watermark` must hold at the call. Returns [] only if retention deletes the records during the
+        read.
         """
 
         async def read() -> list[memoryview]:
@@ -124,7 +125,7 @@ class Reader:
         return await self._told(log, offset, read)
 
     async def _told(self, log: PartitionLog, offset: int, call: Callable[[], Awaitable[_T]]) -> _T:
-        """As `again`. What a person must mend is one line in the log, and not one for each time that a reader comes again."""
+        """Call `call` through `again`. Rebuilds a lost index. Logs an error that an operator must repair once, not at each read."""
         try:
             try:
                 return await again(call)
@@ -133,7 +134,7 @@ class Reader:
                     raise
             return await again(call)
         except (MissingError, CorruptError) as error:
-            # `history` speaks for its own files.
+            # `history` logs errors of its own files.
             if error.message not in self._broken and self.file_at(log, offset) is None:
                 self._broken[error.message] = None
                 if len(self._broken) > BROKEN_MAX:
@@ -142,7 +143,8 @@ class Reader:
             raise
 
     async def _mend(self, log: PartitionLog, offset: int) -> bool:
-        """Make the index that a read from `offset` needs, where that is what is lost. Returns whether it is worth another try."""
+        """Rebuild the index that a read from `offset` needs, if only the index is lost. Returns True if another attempt makes
+        sense."""
         offset, _, in_files = log.reach(offset, skip=True)
         row = log.sealed.find(offset)
         if in_files or row >= len(log.sealed):
@@ -158,12 +160,13 @@ class Reader:
                 try:
                     await rebuild_index(self._store, ref.incarnation_id, ref.chunk)
                 except InvalidError:
-                    return False  # the chunk is gone, too
+                    return False  # the chunk is lost, too
                 return True
             return somebody_mends
 
     def file_at(self, log: PartitionLog, offset: int) -> tuple[ParquetExtent, int, ParquetExtent | None] | None:
-        """Where a read from `offset` begins in a Parquet file: (extent, offset, the file that follows). None: it does not."""
+        """The place in a Parquet file at which a read from `offset` begins: (extent, offset, the next file). None if it is not
+        in a file."""
         begin, end, in_files = log.reach(offset, skip=True)
         if not in_files:
             return None
@@ -176,7 +179,7 @@ class Reader:
     async def locate(self, log: PartitionLog, offset: int) -> Located | None:
         """The rows from the batch that contains `offset` (or, in a gap, the next one) to the end of its chunk.
 
-        Not for offsets in Parquet files: `file_at`.
+        Not for offsets in Parquet files; for those see `file_at`.
         """
         return await self._told(log, offset, lambda: self._locate(log, offset))
 
@@ -188,7 +191,7 @@ class Reader:
             assert isinstance(extent, Extent) and isinstance(ref, ChunkRef), "files are read by `history`"
             index = await self._section(ref, extent)
             key = keys.chunk_object(ref.incarnation_id, ref.chunk)
-            # The section may belong to two extents, on both sides of a window.
+            # Two extents, on both sides of a window, may share this section.
             end_offset = min(extent.end_offset, end_offset)
             end = bisect_left(index.offsets, end_offset)
             return Located(key, index, index.find(max(offset, extent.base_offset)), end, end_offset)
@@ -198,7 +201,7 @@ class Reader:
         first = rows.find(offset)
         number, end = log.open_chunk_of(first)
         end = min(end, bisect_left(rows.offsets, end_offset))
-        # Behind the last row there may be a window before the next one.
+        # There may be a window between the last row and the next one.
         behind = min(rows.offsets[end], end_offset) if end < len(rows) else end_offset
         return Located(keys.chunk(self._incarnation_id, number), rows, first, end, behind)
 
@@ -217,7 +220,7 @@ class Reader:
         return index
 
     async def _read_rows(self, located: Located, max_bytes: int) -> list[memoryview]:
-        # Rows are copied first: those of an open chunk may be dropped from memory while the store is read.
+        # Copy the rows first: the rows of an open chunk may leave memory while the store is read.
         index = located.index
         wanted: list[tuple[int, int, int]] = []
         size = 0
@@ -245,7 +248,7 @@ class Reader:
             for position, batch_size, base_offset in wanted[start:end]:
                 batch = data[position - first : position - first + batch_size]
                 if is_sparse:
-                    batch = memoryview(bytes(batch))  # else it would keep the gaps in memory
+                    batch = memoryview(bytes(batch))  # otherwise the batch would keep the whole range in memory
                 header = parse_header(batch)
                 if header.base_offset != base_offset or header.batch_length + LENGTH_OVERHEAD_BYTES != batch_size:
                     raise CorruptError(

@@ -1,8 +1,8 @@
-"""Files that gates are filled with: where they are, and whether they are what their references say.
+"""The files with which gates are filled: their places in stores, and checks that they agree with their references.
 
-A file is judged by its footer, which is read whole; of its rows only the times are looked at, and only where no statistics say
-what they are: a single one that is missing, or out of range, would keep a whole partition from being read. What else the footer
-cannot show, as the order of rows within one row group, is taken on trust: it is the business of who uploaded them.
+The broker checks a file by its footer, which it reads whole. Of the rows it reads only the time column, and only if the footer
+has no statistics of it: a single time that is missing or out of range would make the whole partition unreadable. Properties that
+the footer cannot show, such as the order of rows within one row group, are not checked: the uploader is responsible for them.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     from headgate.broker.log.parquet import ExtentFile, RowGroup
 
 CHECKS_MAX = 16
-"""Files that are judged at the same time."""
+"""Files that are checked at the same time."""
 GUESS_BYTES = 64 << 10
-"""What is read from the end of a file at first; most footers are smaller."""
+"""Bytes of the first read from the end of a file. Most footers are smaller."""
 FOOTER_BYTES_MAX = 64 << 20
 S3_CONNECTIONS_MAX = 16
-"""Requests to buckets of others at a time, for all of them together."""
+"""Concurrent requests to foreign buckets, for all of them together."""
 TAIL_BYTES = 8
-"""Behind the metadata: its length, and the magic."""
+"""Bytes after the metadata: the metadata's length, and the magic."""
 MAGIC = b"PAR1"
 
 
 class References:
-    """Where files are.
+    """Finds and checks files.
 
     Args:
-        allowed: URLs under which files may lie that are not the cluster's own, with commas between them.
-        pools: makes the threads that read from buckets of others.
+        allowed: URLs of foreign places that may contain files, separated by commas.
+        pools: makes the threads that read from foreign buckets.
     """
 
     def __init__(self, store: Store, allowed: str, pools: Pools = Pool) -> None:
         self._store = store
         self._allowed = [prefix.strip().rstrip("/") + "/" for prefix in allowed.split(",") if prefix.strip()]
         self._stores: dict[str, Readable] = {}
-        # One pool for all of them, and before they are needed: no thread may have to begin while the broker serves.
+        # One pool for all of them, made before it is needed: the broker must not start threads while it serves.
         has_buckets = any(prefix.startswith("s3://") for prefix in self._allowed)
         self._pool = pools(S3_CONNECTIONS_MAX, "s3-others") if has_buckets else None
 
     def locate(self, path: str) -> tuple[Readable, str]:
-        """The store and key of a path. Raises InvalidError(INVALID_REFERENCE) where it is not allowed."""
+        """The store and key of a path. Raises InvalidError(INVALID_REFERENCE) if the path is not allowed."""
         if not is_url(path):
             return self._store, path
         for prefix in self._allowed:
@@ -72,7 +72,7 @@ class References:
         )
 
     async def close(self) -> None:
-        """Give back the connections to stores of others."""
+        """Close the connections to foreign stores."""
         for store in self._stores.values():
             await store.close()
         self._stores.clear()
@@ -80,13 +80,14 @@ class References:
             await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
 
     async def check(self, topic_id: uuid.UUID, extents: Sequence[ParquetExtent], *, absolute: bool) -> None:
-        """Judge files.
+        """Check files.
 
         Args:
-            absolute: their offsets are those of the topic; otherwise they count from 0, and the files must not have any.
+            absolute: the files contain the offsets of the topic. Otherwise offsets count from 0, and the files must not contain
+                any.
 
         Raises:
-            InvalidError(INVALID_REFERENCE): the message names the file and what is wrong. RetryError: a store does not answer.
+            InvalidError(INVALID_REFERENCE): the message names the file and the problem. RetryError: a store does not answer.
         """
         for one in extents:
             self._check_path(topic_id, one.path)
@@ -132,11 +133,11 @@ class References:
         _judge_times(one, times)
 
     async def _footer(self, one: ParquetExtent) -> bytes:
-        """The file's metadata and what is behind it; checks size and checksum."""
+        """The file's metadata and the bytes after it. Checks size and checksum."""
         store, key = self.locate(one.path)
         start = max(0, one.size_bytes - GUESS_BYTES)
         try:
-            # A byte more than there should be.
+            # One byte more than the stated size, to detect a longer file.
             data = await store.get_range(key, start, one.size_bytes - start + 1)
             if len(data) != one.size_bytes - start:
                 raise _bad(one, "the file has another size than stated")
@@ -164,11 +165,12 @@ def _bad(one: ParquetExtent, what: str) -> InvalidError:
 
 
 def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> tuple[ExtentFile, list[RowGroup]]:
-    """Compare a footer with what was said of the file. Returns it, and what is to be read. Heavy: in a thread."""
+    """Compare a footer with the file's reference. Returns the footer, and the row groups whose times must be read. Slow: run it
+    in a thread."""
     from headgate.broker.log.parquet import read_footer, unproven_times
 
     try:
-        # As the readers will: also row groups that are too large to be served are refused.
+        # With the same check as the readers: it refuses also row groups that are too large to be served.
         file = read_footer(footer, one.size_bytes)
     except InvalidError as error:
         raise _bad(one, error.message) from error
@@ -179,7 +181,7 @@ def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> tuple[ExtentFil
 
 
 def _times_of(one: ParquetExtent, file: ExtentFile, group: RowGroup, data: bytes) -> tuple[int, int]:
-    """The first and the last time of a row group in ms; refuses rows without one. Heavy: in a thread."""
+    """The least and the greatest time of a row group in ms. Refuses rows without a time. Slow: run it in a thread."""
     from headgate.broker.log.column_schema import timestamps_ms
     from headgate.broker.log.parquet import read_group
 
@@ -212,7 +214,7 @@ def _judge_offsets(one: ParquetExtent, file: ExtentFile, absolute: bool) -> None
 
 
 def _judge_times(one: ParquetExtent, times: list[tuple[int, int]]) -> None:
-    """By the first and the last time of each row group: look-ups by time go by what was said of the file."""
+    """Compare the (least, greatest) times of the row groups with the reference, because look-ups by time use the reference."""
     first, last = min(low for low, _ in times), max(high for _, high in times)
     if (first, last) != (one.timestamp_min_ms, one.timestamp_max_ms):
         raise _bad(one, f"the file's times are {first}..{last} instead of {one.timestamp_min_ms}..{one.timestamp_max_ms} as stated")

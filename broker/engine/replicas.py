@@ -1,23 +1,24 @@
-"""Copies in the memory of a second broker, for topics with `ack=replicated`: the lead's half and the follower's.
+"""Copies in the memory of a second broker, for topics with `ack=replicated`: the lead's half and the follower's half.
 
-The price of `ack=durable` on S3 is the time of a PUT. With `ack=replicated` a record is acked when its lead and one other broker,
-the lead's *follower*, hold it in memory; the WAL follows. When the lead is lost, whoever recovers its WAL takes from the follower
-what the WAL lacks (`recovery.py`). Nothing else is different: the high watermark is what is durable, so readers see only that.
+The price of `ack=durable` on S3 is the time of a PUT. With `ack=replicated` a record is acked when two brokers hold it in
+memory: its lead and the lead's *follower*. The WAL follows later. When the lead is lost, the broker that recovers its WAL takes
+the missing records from the follower (`recovery.py`). All else is unchanged: the high watermark covers only durable records, so
+readers see only those.
 
 Theory of operation. A *stream* is one agreement of a lead and a follower::
 
-    begin   batches go to the follower from here on; its word does not count yet
-    count   everything appended before `begin` is durable, and the manifest names the stream: from here on what the follower has
-            is acked, and a recovery must hear the follower
-    end     whatever happens to the follower, or to the way there. Acks wait for the store, as if there were no follower; the next
-            stream begins once everything that this one had acked is durable
+    begin   batches go to the follower from here on; its confirmations do not count yet
+    count   all batches appended before `begin` are durable, and the manifest names the stream: from here on a batch that the
+            follower has is acked, and a recovery must ask the follower end     after any failure of the follower or of the
+    connection to it. Acks wait for the store, as without a follower; the next
+            stream begins once all batches that this one acked are durable
 
-So what a follower holds continues, without a gap, what is durable of the lead's log; and a manifest that still names an old stream
-is right, because all of it is durable.
+So a follower's copies continue the durable part of the lead's log without a gap. A manifest that still names an old stream is
+right, because all batches of that stream are durable.
 
-Fencing needs no clock: a batch counts only if both have it, so a recovery stops one of the two. The follower *surrenders* a lead:
-it gives its copies away and takes nothing more from that incarnation. A lead that is alive after all can then only ack what its WAL
-took, and finds the fence there.
+Fencing needs no clock. A batch counts only if both brokers have it, so a recovery must stop only one of the two. The follower
+*surrenders* a lead: it gives its copies away and takes no further ones from that incarnation. If the lead is still alive, it can
+then ack only batches that its WAL took, and there it finds the fence.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from headgate.broker.log.crc import crc32c
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 
 STREAM_BYTES_MAX = 64 << 20
-"""Copies of one lead that are not durable: about the writes of half a second at full speed. Where there are more the store does
-not keep up, and acks have to wait for it."""
+"""Bytes of one lead's copies that may wait for the store: about the writes of half a second at full speed. With more, the store
+is too slow, and acks have to wait for it."""
 
 
 class Copy(NamedTuple):
-    """A batch as its lead has it. `number`: among the batches of its WAL, from 1; `stream`: the partition's key, as in a chunk."""
+    """A copy of a lead's batch. `number`: its position among the batches of the lead's WAL, from 1. `stream`: the partition's
+    key, as in a chunk."""
 
     number: int
     stream: bytes
@@ -48,7 +50,7 @@ class Copy(NamedTuple):
 
 
 class _Once:
-    """Calls back the first time."""
+    """Passes on only the first call."""
 
     __slots__ = ("_callback",)
 
@@ -62,19 +64,19 @@ class _Once:
 
 
 class Replicator:
-    """The lead's half. Lives on the loop; `control/replication.py` does what needs a network.
+    """The lead's half. Lives on the loop. `control/replication.py` does the network part.
 
     Args:
-        wal: the lead's. A batch goes there first.
+        wal: returns the lead's WAL. A batch goes there first.
     """
 
     def __init__(self, wal: Callable[[], Wal]) -> None:
         self.wanted = asyncio.Event()
-        """Set once there was a batch that a follower should have."""
+        """Set at the first batch that needs a follower while there is no stream."""
         self.stream = 0
         """The number of the newest stream."""
         self.counts = False
-        """Whether the follower's word is an ack."""
+        """True if the follower's confirmation acks a batch."""
         self.is_open = False
         self._wal = wal
         self._unsent: deque[Copy] = deque()
@@ -86,7 +88,7 @@ class Replicator:
         self._more = asyncio.Event()
 
     def append(self, stream: bytes, batch: memoryview, now_ms: int) -> None:
-        """The batch that was handed to the WAL just now is for the follower, too."""
+        """Send the batch to the follower, too. The caller has just handed it to the WAL."""
         if not self.is_open:
             self.wanted.set()
             return
@@ -101,24 +103,25 @@ class Replicator:
                 self.end()
 
     def on_acked(self, callback: DurableCallback) -> None:
-        """Call back once the last batch and all before it are with the follower, or durable (None), or never can be (the error)."""
+        """Call back once the last batch and all before it are with the follower or durable (None), or can never be durable (the
+        error)."""
         once = _Once(callback)
         self._waiting.append((self._last_number, once))
         self._wal().on_durable(once)
 
     def begin(self) -> int:
-        """Begin a stream. Returns its number. Everything that the one before acked is durable."""
+        """Begin a stream. Returns its number. All batches that the previous stream acked must be durable."""
         self.end()
         self.stream += 1
         self.is_open = True
         return self.stream
 
     def count(self, stream: int) -> None:
-        """The manifest names the stream, if it is still open."""
+        """Called when the manifest names the stream. If the stream is still open, its confirmations count from now on."""
         self.counts = self.is_open and stream == self.stream
 
     def end(self) -> None:
-        """Nothing goes to a follower, and nobody's word counts. Whoever waits is called back by the WAL."""
+        """End the stream: send nothing more to the follower, and count no confirmation. The WAL calls all waiting callbacks."""
         self.is_open = self.counts = False
         self._unsent.clear()
         self._sizes.clear()
@@ -127,7 +130,7 @@ class Replicator:
         self._more.set()
 
     async def batches(self, bytes_max: int, timeout_s: float) -> list[Copy]:
-        """The next copies to send: about `bytes_max` at the most; [] where there is none for so long, or the stream has ended."""
+        """The next copies to send, about `bytes_max` bytes. [] if there are none within `timeout_s`, or if the stream has ended."""
         if not self._unsent and self.is_open:
             self._more.clear()
             try:
@@ -143,7 +146,7 @@ class Replicator:
         return copies
 
     def held(self, number: int) -> None:
-        """The follower has all copies up to this one."""
+        """Called when the follower has all copies up to this one."""
         if not self.counts:
             return
         waiting = self._waiting
@@ -157,7 +160,7 @@ class Replicator:
 
 
 class _Held:
-    """What is held of one lead."""
+    """The copies of one lead."""
 
     __slots__ = ("bytes", "copies", "stream", "surrendered")
 
@@ -169,33 +172,35 @@ class _Held:
 
 
 class Replicas:
-    """The follower's half: what this broker holds of others, by their incarnation. Lives on the loop."""
+    """The follower's half: copies of other brokers' batches, by the lead's incarnation. Lives on the loop."""
 
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
 
     @property
     def bytes(self) -> int:
-        """Memory in copies."""
+        """Bytes of all copies in memory."""
         return sum(held.bytes for held in self._held.values())
 
     @property
     def leads(self) -> list[str]:
-        """Incarnations of which something is held or was surrendered."""
+        """Incarnations with copies here, or that were surrendered."""
         return list(self._held)
 
     def open(self, lead: str, stream: int) -> None:
-        """A lead begins a stream; everything of the one before is durable. Raises FencedError where it was surrendered."""
+        """Called when a lead begins a stream. All batches of its previous stream are durable. Raises FencedError if the lead was
+        surrendered."""
         held = self._held.get(lead)
         if held is not None and (held.surrendered or held.stream >= stream):
             raise FencedError(Reason.FENCED, f"another broker takes over from this one. incarnation=`{lead}` stream=`{stream}`")
         self._held[lead] = _Held(stream)
 
     def take(self, lead: str, stream: int, copies: list[Copy], durable_number: int) -> None:
-        """Hold copies, and let go of what is durable.
+        """Keep copies, and drop those that are durable by now.
 
         Raises:
-            FencedError: the stream is over. InvalidError: a copy is no batch. RetryError: too much is held of this lead.
+            FencedError: the stream is over. InvalidError: a copy is not a batch. RetryError: there are too many copies of this
+                lead.
         """
         held = self._held.get(lead)
         if held is None or held.surrendered or held.stream != stream:
@@ -211,18 +216,18 @@ class Replicas:
             raise RetryError(Reason.OVERLOADED, f"too much is not durable. held_bytes=`{held.bytes}` max=`{2 * STREAM_BYTES_MAX}`")
 
     def surrender(self, lead: str, stream: int) -> list[Copy]:
-        """Give away what is held of a stream, and take nothing more from that lead. It may be asked for again."""
+        """Return the copies of a stream, and take nothing more from its lead. The call may be repeated."""
         held = self._held.setdefault(lead, _Held(stream))
         held.surrendered = True
         return list(held.copies) if held.stream == stream else []
 
     def forget(self, lead: str) -> None:
-        """The lead is sealed in the manifest: whatever counts of it is durable, and it is not let in again."""
+        """Called when the lead is sealed in the manifest. All its acked batches are durable, and it cannot begin a stream again."""
         self._held.pop(lead, None)
 
 
 def _check(batch: bytes) -> None:
-    """Raises InvalidError where it is not what the lead's log has."""
+    """Raise InvalidError if the bytes are not one whole batch of the lead's log."""
     header = parse(memoryview(batch), 0, len(batch))
     if header[3] != 2 or header[1] + LENGTH_OVERHEAD_BYTES != len(batch) or crc32c(batch[CRC_START:]) != header[4]:
         raise InvalidError(Reason.INVALID_RECORD, f"copy is not a whole record batch. bytes=`{len(batch)}`")

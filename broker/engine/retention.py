@@ -1,11 +1,11 @@
-"""Retention: which records are old or too many, and which chunks nobody needs any more.
+"""Retention: finds the records that are too old or too many, and the chunks that are no longer needed.
 
-Age is counted from the append, not from the record's own timestamp, so that history is not deleted on arrival. Retention works
-on whole extents of complete chunks, and completes one early where it wants gone what stands in it; a chunk's object goes when every
-extent in it is below its partition's log start or its topic is gone.
+The age of a record counts from its append, not from the record's own timestamp. Otherwise history would be deleted on arrival.
+Retention removes whole extents of complete chunks. If it must remove records of an incomplete chunk, it completes that chunk
+early. A chunk's object is deleted when each of its extents is below its partition's log start, or belongs to a deleted topic.
 
-Age is elapsed time: the clock follows no jump (`runtime/clock.py`), and time in which no broker is known to have run does not count
-(`cluster/downtime.py`). While the clock is in doubt, nothing is removed because of its age; retention by size goes on.
+Age is elapsed time: the clock follows no jump (`runtime/clock.py`), and time in which no broker is known to have run does not
+count (`cluster/downtime.py`). While the clock is in doubt, no record is removed by age; retention by size continues.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ if TYPE_CHECKING:
 log = get_logger("retention")
 
 REPORTS_MAX = 100
-"""Unreadable batches of one fold that are named in the log; `headgate topic check` finds all."""
+"""Unreadable batches of one fold that the log names. `headgate topic check` finds all of them."""
 REST = 20
-"""After a look at all partitions the next one is so many times as long away as it took: what is deleted one after another, by the
-thousand, would be looked after so often that nobody had a turn."""
+"""Pause after a sweep, as a multiple of the duration of the scan over all partitions. When thousands of topics are deleted one
+after another, sweeps without this pause would use the whole loop."""
 
 
 Cutoff: TypeAlias = Callable[[int], int | None]
-"""As `Engine.cutoff_ms`."""
+"""The type of `Engine.cutoff_ms`: from an age in ms to an append time in ms, or None."""
 
 
 def expired_offset(partition: PartitionLog, cutoff: Cutoff) -> int:
-    """Where the partition's log should start: behind every extent that is older than `retention.ms` or beyond `retention.bytes`."""
+    """The new log start of a partition: the end of the last extent that is older than `retention.ms` or beyond
+    `retention.bytes`."""
     config = partition.config
     start = partition.log_start
     if not config.delete:
@@ -57,32 +58,33 @@ def expired_offset(partition: PartitionLog, cutoff: Cutoff) -> int:
         if not too_old and not too_many:
             break
         if waiting is not None and extent.end_offset > waiting.base_offset:
-            break  # history is to come here
+            break  # the window here waits for history
         start = extent.end_offset
         size -= extent.data_bytes
     return start
 
 
 def _before_ms(partition: PartitionLog, cutoff: Cutoff) -> int | None:
-    """The append time before which records are too old; None: none is."""
+    """The append time in ms before which records are too old. None: no record is too old."""
     return cutoff(partition.config.retention_ms) if partition.config.retention_ms >= 0 else None
 
 
 def waits_for_listing(partition: PartitionLog, cutoff: Cutoff) -> bool:
-    """Whether retention acts on records as soon as they are listed (by age), or as soon as others come after them (by size)."""
+    """True if retention will remove unlisted records: at once when they are listed (by age), or when more records follow them
+    (by size)."""
     config = partition.config
     if not config.delete or not partition.open:
         return False
     waiting = partition.windows.first_waiting()
     if waiting is not None and partition.open.offsets[0] >= waiting.base_offset:
-        return False  # history is to come before them
+        return False  # the window before them waits for history
     before_ms = _before_ms(partition, cutoff)
     too_old = before_ms is not None and partition.appended_ms < before_ms
     return too_old or 0 <= config.retention_bytes <= sum(partition.open.sizes)
 
 
 def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:
-    """Edits that take unneeded chunks, and sealed incarnations without chunks, out of the manifest. Only the leader makes them."""
+    """Edits that remove unneeded chunks, and sealed incarnations without chunks, from the manifest. Only the leader makes them."""
     edits: list[Edit] = []
     if manifest.leader not in ("", own_incarnation):
         return edits
@@ -97,7 +99,8 @@ def sweep_edits(manifest: Manifest, own_incarnation: str) -> list[Edit]:
 
 
 class Sweeper:
-    """Runs retention every `retention_check_interval_ms` and soon after something was deleted, and folds chunks as they come."""
+    """Runs retention every `retention_check_interval_ms`, and soon after a deletion. Also folds chunks when there are enough of
+    them."""
 
     def __init__(self, engine: Engine, catalog: Catalog, wal: Wal, checkpointer: Checkpointer) -> None:
         self._engine = engine
@@ -109,32 +112,33 @@ class Sweeper:
         self._end = asyncio.Event()
         self._folds = 0
         self._left: set[tuple[str, int]] = set()
-        """Chunks that could not be read when they were to be folded, with those beside them: by incarnation and number."""
+        """Chunks that a fold could not read, together with the others of that fold: (incarnation, number)."""
         self._folding = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.chunks_removed = 0
         self.chunks_folded = 0
         self.batches_unreadable = 0
-        """Batches, found when chunks were folded, that consumers cannot read."""
+        """Number of batches that consumers cannot read. Folds find them."""
         self._unswept: list[str] = []
-        """Sealed incarnations that may have left something behind."""
+        """Sealed incarnations that may have leftovers in the store."""
 
     def start(self) -> None:
         self.sweep_sealed()
         self._task = asyncio.create_task(self._run(), name="sweeper")
 
     def sweep_sealed(self) -> None:
-        """Look soon for what sealed incarnations left behind. In turn with folding, which must not lose what it has just made."""
+        """Soon delete the leftovers of sealed incarnations. This runs in turn with folding, so that it deletes no new object of
+        a fold."""
         incarnations = self._engine.manifest.incarnations
         self._unswept = [key for key, incarnation in incarnations.items() if incarnation.sealed] if self._engine.sweeps else []
         self._wake.set()
 
     def wake(self) -> None:
-        """Look soon: something was deleted."""
+        """Run soon, because records or topics were deleted."""
         self._wake.set()
 
     def chunks_listed(self) -> None:
-        """Look soon if there is something to fold."""
+        """Run soon if there are chunks to fold."""
         if choose(self._engine.manifest, self._engine.incarnation_id, self._left) is not None:
             self._wake.set()
 
@@ -171,11 +175,11 @@ class Sweeper:
                 log.warning("retention_failed", error=error.message)
             except MemoryError:
                 raise  # it ends the broker
-            except Exception as error:  # it looks again: else the store would grow for ever, and nobody would know why
+            except Exception as error:  # the sweeper continues: otherwise the store would grow for ever, without a visible reason
                 log.exception("retention_failed", error)
 
     async def run_once(self) -> None:
-        """Move log starts, forget expired producers, and remove what nobody needs."""
+        """Move log starts, forget expired producers, and delete unneeded chunks and incarnations."""
         engine = self._engine
         engine.clock.check()
         await self._list_expired()
@@ -205,19 +209,20 @@ class Sweeper:
                     await self._delete_incarnation(incarnation_id)
 
     async def _list_expired(self) -> None:
-        """Where retention wants records gone that are not listed yet, list them: a chunk that is seldom written to is long open."""
+        """List records that retention wants to remove but that are not listed yet. A chunk with few writes stays open for long."""
         engine = self._engine
         waiting = [partition for partition in engine.all_logs() if waits_for_listing(partition, engine.cutoff_ms)]
         if not waiting or self._closing or engine.failed is not None or engine.stalled is not None:
             return
         if not self._checkpointer.lists(waiting):
-            # What is left of its file would stay on the disk, though the file is deleted, until the next write.
+            # Without the cut, the unused rest of the file would stay on the disk until the next write, although the file is
+            # deleted.
             await self._wal.roll(cut=True)
         if not self._closing:
             await self._checkpointer.list_all()
 
     async def fold(self) -> None:
-        """Fold chunks until there is nothing to fold."""
+        """Fold chunks until there are not enough to fold."""
         async with self._folding:
             await self._fold()
 
@@ -231,7 +236,7 @@ class Sweeper:
             try:
                 folded, found = await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by)
             except (InvalidError, CorruptError) as error:
-                # One is missing or damaged. The others must not pile up behind it.
+                # A chunk is missing or damaged. Leave these chunks out, so that other chunks are still folded.
                 self._left.update((incarnation_id, chunk.number) for chunk in chunks)
                 log.error("chunks_not_folded", incarnation=incarnation_id, chunks=len(chunks), error=error.message)
                 continue
@@ -241,7 +246,7 @@ class Sweeper:
             self._report(found)
 
     def _report(self, found: list[Found]) -> None:
-        """Batches that consumers cannot read were found. They are acked, so only an operator may skip them."""
+        """Log batches that consumers cannot read. They were acked, so only an operator may skip them."""
         self.batches_unreadable += len(found)
         for one in found[:REPORTS_MAX]:
             topic = self._engine.manifest.topics_by_id.get(one.topic_id)
@@ -263,7 +268,7 @@ class Sweeper:
         self.chunks_removed += len(chunks)
 
     async def _delete_incarnation(self, incarnation_id: str) -> None:
-        """Remove everything that is left of an incarnation but its fences: a zombie that wakes up must still find them."""
+        """Delete all objects of an incarnation except its fences: if the dead broker continues to run, it must still find them."""
         kept = self._engine.manifest.producers_objects()
         last = ""
         while objects := await self._engine.store.list(keys.wal_prefix(incarnation_id), last):

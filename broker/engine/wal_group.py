@@ -1,10 +1,12 @@
-"""Writing groups into chunks on a store with append: the blocking half of the WAL, for one thread.
+"""Writes groups into chunks on a store with append: the blocking half of the WAL, for one thread.
 
-The stream of groups is packed. With O_DIRECT a write must begin and end on a block: the last block of a group is written again,
-with the same bytes in front, when the next group continues it. A torn block therefore never harms what was acked.
+Groups follow each other without padding. With O_DIRECT, a write must begin and end on a block boundary. So when a group
+continues the last block of the previous group, the writer writes that block again, with the same bytes in front. A torn block
+therefore never damages acked records.
 
-After every write the fence is looked for. Whoever fences this incarnation puts the marker first and reads the chunks afterwards, so
-a group that it did not see finds the marker here, and is not reported.
+After every write the writer looks for the fence. The broker that fences this incarnation first creates the marker and then reads
+the chunks. So if it did not read a group, the writer finds the marker after the write of this group, and does not report the
+group.
 """
 
 from __future__ import annotations
@@ -41,41 +43,44 @@ Pending: TypeAlias = tuple[PartitionLog, memoryview, int, int, int]
 """(partition, batch, base offset, next offset, greatest timestamp in ms)"""
 
 GROUP_BYTES_MAX = 16 << 20
-"""What one commit writes at the most, but for a single larger batch: bounds the staging buffer and the wait of the first."""
+"""Largest size, in bytes, of one commit; only a single larger batch may exceed it. It bounds the staging buffer, and the time
+that the first batch of a commit waits."""
 FIRST_CHUNK_BYTES = 4 << 20
-"""The first chunk of an incarnation is small, so that a start does not wait for zeros to be written, and an end does not wait for a
-disk to free them: that may take a millisecond for each MiB, in which nobody's writes are durable."""
+"""Size, in bytes, of an incarnation's first chunk. It is small, so that a start does not wait for the disk to write zeros, and a
+close does not wait for the disk to free them. Freeing may take a millisecond for each MiB, and meanwhile no write becomes
+durable."""
 FILLED_GROUP_BYTES_MAX = 64 << 10
-"""Where groups are larger on average, the next chunk's room is not filled with zeros: they cost the disk as much again as the
-groups do, and save a large one little."""
+"""Largest average group, in bytes, for which the next chunk is filled with zeros. The zeros cost the disk as much as the groups
+themselves, and save little for a large group."""
 CHUNK_GROWTH = 4
-"""How much larger the next chunk is made ready, each time that one was filled."""
+"""Factor by which the next prepared chunk is larger, each time that a chunk was filled completely."""
 RETRY_MS_MIN = 20
 RETRY_MS_MAX = 1000
 
 
 @dataclass(slots=True)
 class _Cut:
-    """The file of a complete chunk, and how much of it was written."""
+    """The file of a complete chunk, and its written size in bytes."""
 
     file: AppendFile
     size_bytes: int
 
     def cut(self) -> None:
-        """Give back what is left. Where that fails it is lost room and nothing else: readers know the size."""
+        """Free the unused rest of the file. If that fails, only disk space is lost, because readers know the size."""
         with suppress(HeadgateError):
             self.file.truncate(self.size_bytes)
         self.file.close()
 
 
 class GroupWriter:
-    """Chunks of one incarnation. `open`, then `write` any number of times, then `seal`, then `release`.
+    """Chunks of one incarnation. Call `open`, then `write` any number of times, then `seal`, then `release`.
 
     Args:
-        synced: every write is durable when it returns (`wal.fsync=always`); then room is made ready, and filled with zeros while
-            groups are small: a small synchronous write into a block that was never written takes twice as long.
-        chunk_bytes: a chunk is complete when it has grown to this, or, while its broker has written little, to less.
-        chunk_ms: ... or when its first group was written this long ago, so that retention can free it.
+        synced: every write is durable when it returns (`wal.fsync=always`). Then the writer prepares files in advance, and fills
+            them
+            with zeros while groups are small: a small synchronous write into a block that was never written takes twice as long.
+        chunk_bytes: a chunk is complete when it has this size. The first chunks of an incarnation are smaller.
+        chunk_ms: a chunk is also complete this many ms after the write of its first group, so that retention can delete it.
     """
 
     def __init__(
@@ -97,15 +102,15 @@ class GroupWriter:
         self._chunk_ms = chunk_ms
         self._clock = clock
         self.on_group: Callable[[list[Pending], int, int], object] = lambda group, number, position: None
-        """A group is durable: (batches, chunk number, position of the first one)."""
+        """Called when a group is durable: (batches, chunk number, position of the first batch)."""
         self.on_rolled: Callable[[int, int, int], object] = lambda number, size, appended_ms: None
-        """A chunk is complete: (number, size in bytes, time of its last group in ms)."""
+        """Called when a chunk is complete: (number, size in bytes, wall-clock time of its last group in ms)."""
         self.on_stalled: Callable[[HeadgateError], object] = lambda error: None
-        """Something failed and will be tried again."""
+        """Called when an operation failed and will be repeated."""
         self.on_resumed: Callable[[], object] = lambda: None
-        """What had failed has succeeded."""
+        """Called when the repeated operation has succeeded."""
         self.give_up = threading.Event()
-        """Set by others: stop trying again."""
+        """Set by another thread: stop repeating failed operations."""
         self._file: AppendFile | None = None
         self._alignment = 1
         self._number = -1
@@ -115,19 +120,19 @@ class GroupWriter:
         self._appended_ms = 0
         self._sequence = 0
         self._groups = 0
-        """Of this chunk."""
+        """Number of groups in this chunk."""
         self._filled = True
-        """Whether the next chunk's room is to be filled."""
+        """True if the next chunk's file is to be filled with zeros."""
         self._staging: memoryview | None = None
-        """With O_DIRECT: page-aligned; begins with what is in the file from the last block boundary on."""
+        """Write buffer for O_DIRECT, page-aligned. It begins with the file's bytes from the last block boundary on."""
         self._first_bytes = self._next_bytes = min(FIRST_CHUNK_BYTES, chunk_bytes) if synced else 0
         self._prepared: tuple[AppendFile, int] | None = None
-        """The next chunk's file, and the room in it."""
+        """The next chunk's file, and its prepared size in bytes."""
         self._preparer: Pool | None = None
-        """The thread that prepares files; None until `open`, and where nothing is prepared."""
+        """The thread that prepares files. None until `open`, and if no files are prepared."""
         self._preparing: Future[None] | None = None
         self._uncut: _Cut | None = None
-        """The chunk before, as long as nothing was written behind it."""
+        """The previous chunk, until data is written to the present one."""
 
     def open(self) -> None:
         """Begin the first chunk. Raises FatalError, ClosedError."""
@@ -145,7 +150,7 @@ class GroupWriter:
             start, before = end, ends[end - 1]
 
     def _write_group(self, group: list[Pending], body_bytes: int) -> None:
-        """`body_bytes`: of the batches and their stream keys."""
+        """Write one group. `body_bytes`: size of its batches and their stream keys."""
         now_ms = self._clock.now_ms()
         if self._position >= self._limit:
             self._roll(min(self._next_bytes * CHUNK_GROWTH, self._chunk_bytes))
@@ -154,7 +159,8 @@ class GroupWriter:
         self._appended_ms = now_ms
         is_first = self._position == CHUNK_HEADER_BYTES
         if is_first:
-            # However long an empty chunk was waiting, the next group goes into it: recovery takes the first one for the WAL's end.
+            # The next group always goes into the empty chunk, however old the chunk is: recovery takes the first empty chunk for
+            # the WAL's end.
             self._begun_ms = now_ms
         file = self._file
         assert file is not None
@@ -180,7 +186,7 @@ class GroupWriter:
             self._begin_prepare()
 
     def _stage(self, before: int, header: bytes, batches: list[memoryview], size: int) -> memoryview:
-        """The group as whole blocks, behind the `before` bytes of the block that it continues."""
+        """Lay the group out as whole blocks. Its first block begins with `before` bytes of the previous group."""
         end = before + size
         padded = -(-end // self._alignment) * self._alignment
         view = self._staging
@@ -226,19 +232,19 @@ class GroupWriter:
                 pause_ms = min(pause_ms * 2, RETRY_MS_MAX)
 
     def roll(self) -> None:
-        """Complete the chunk if it has a group, and begin the next. Raises FencedError, FatalError, ClosedError."""
+        """Complete the chunk if it has a group, and begin the next one. Raises FencedError, FatalError, ClosedError."""
         if self._position > CHUNK_HEADER_BYTES:
-            # Who asks for a roll may soon ask again: what is prepared now is to be ready by then.
+            # The caller may soon ask for another roll. So the file that is prepared now must be ready by then, and is small.
             self._roll(self._first_bytes)
 
     def cut(self) -> None:
-        """Give back what the chunk before has left now, and not when this one is written to: that may be never."""
+        """Free the rest of the previous chunk's file now. Otherwise it is freed after the next write, which may never happen."""
         before, self._uncut = self._uncut, None
         if before is not None:
             before.cut()
 
     def seal(self) -> None:
-        """Complete the chunk. One without a group is not reported."""
+        """Complete the chunk. A chunk without a group is not reported."""
         assert self._file is not None
         if self._position > CHUNK_HEADER_BYTES:
             self._complete()
@@ -247,7 +253,7 @@ class GroupWriter:
             self._file = None
 
     def _complete(self) -> None:
-        """Report the chunk. Where its room was made ready, what is left of it is given back later: that takes a disk its time."""
+        """Report the chunk. The rest of a prepared file is freed later, because that keeps a disk busy for a while."""
         file, size = self._file, self._position
         assert file is not None
         self._filled = size <= FILLED_GROUP_BYTES_MAX * self._groups
@@ -263,13 +269,13 @@ class GroupWriter:
             file.close()
 
     def _roll(self, next_bytes: int) -> None:
-        """Complete the chunk and begin the next one. `next_bytes`: what the one after that is to have room for."""
+        """Complete the chunk and begin the next one. `next_bytes`: the size with which the chunk after that one is prepared."""
         self._complete()
         self._next_bytes = next_bytes
         self._begin()
 
     def _begin(self) -> None:
-        """Begin a chunk, in the file that was prepared if there is one."""
+        """Begin a chunk, in the prepared file if there is one."""
         self._join()
         self._number += 1
         prepared, self._prepared = self._prepared, None
@@ -290,8 +296,9 @@ class GroupWriter:
             self._stage(0, header, [], len(header))
 
     def _begin_prepare(self) -> None:
-        """Make the next chunk's file ready meanwhile, and cut the one before, so that no roll waits for a disk to free blocks or to
-        write zeros. Not before something is written to this one: a broker that is about to go writes nothing more."""
+        """In the background, prepare the next chunk's file and cut the previous one. So a roll never waits for a disk that frees
+        blocks or writes zeros. This begins only after a write to the present chunk, because a broker that is about to close
+        writes no more."""
         before, self._uncut = self._uncut, None
         assert self._preparer is not None
         self._preparing = self._preparer.submit(self._prepare, before, self._number + 1, self._next_bytes, self._filled)
@@ -299,7 +306,7 @@ class GroupWriter:
     def _prepare(self, before: _Cut | None, number: int, size_bytes: int, filled: bool) -> None:
         if before is not None:
             before.cut()
-        # Where it fails `_begin` creates the chunk itself, and says what is wrong if it still is.
+        # If this fails, `_begin` creates the chunk itself, and reports the error if it occurs again.
         with suppress(HeadgateError):
             file = self._appender.create(keys.chunk(self._incarnation_id, number), size_bytes, filled=filled)
             self._prepared = file, size_bytes
@@ -310,7 +317,7 @@ class GroupWriter:
             preparing.result()
 
     def release(self) -> None:
-        """Close what is open. The WAL is not usable afterwards."""
+        """Close all open files. The WAL is not usable afterwards."""
         self._join()
         if self._preparer is not None:
             self._preparer.shutdown()
