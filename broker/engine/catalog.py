@@ -56,24 +56,23 @@ class Catalog(Protocol):
         """
 
     async def settle(self) -> None:
-        """Wait for the commits under way, including one whose caller gave up. Afterwards the next edit changes `manifest` as it
-        is.
+        """Wait for the running commits, including those whose caller was cancelled. Afterwards the next edit applies to
+        `manifest` as it is now.
 
         Raises the errors of `commit`.
         """
 
 
 class LocalCatalog:
-    """The leader's catalog: it covers everything in the store, after every commit that returned.
+    """The leader's catalog. After every commit that returned, its manifest describes everything in the store.
 
     Args:
         incarnation_id: the broker for which `commit` works.
-        applied: called with every commit's edits once `manifest` has them.
+        applied: called with every commit's edits once `manifest` has them, in order. State that must agree with the manifest is
+            changed here, not after `commit`: the caller of a commit may be cancelled, or may have received an error of the
+            store.
         complete: adds the edits that a commit needs besides its own.
         fail: called with an error after which no commit can ever succeed (fenced, store gone, store damaged), for any caller.
-        follow: called with the edits that `manifest` has just applied, in order. Their caller may be gone, or may have received
-            an error of the
-            store: state that must agree with the manifest is changed here, not behind `commit`.
     """
 
     def __init__(
@@ -102,9 +101,10 @@ class LocalCatalog:
         return self._manifest
 
     def retire(self) -> None:
-        """This writer was replaced, and `manifest` belongs to the next leader's view now: apply nothing more to it.
+        """Called when this writer was replaced. From now on `manifest` follows the next leader, so this catalog applies nothing
+        to it.
 
-        The next leader reports a commit that was in time after all.
+        If a commit of this writer succeeded before, the next leader reports it.
         """
         self._retired = True
 
@@ -146,12 +146,12 @@ class LocalCatalog:
         await self._uncancelled(self._commit(incarnation_id, lambda _: edits))
 
     async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
-        """`commit` of edits that are made from the manifest which they will change."""
+        """Commit edits that `make` makes from the manifest to which they will be applied."""
         await self._uncancelled(self._commit(self._incarnation_id, make))
 
     async def settle(self) -> None:
-        """Wait for the commits under way, including one whose caller gave up. Afterwards the next edit changes `manifest` as it
-        is.
+        """Wait for the running commits, including those whose caller was cancelled. Afterwards the next edit applies to
+        `manifest` as it is now.
 
         Raises the errors of `commit`.
         """
@@ -167,7 +167,8 @@ class LocalCatalog:
             self._check_retired()
             try:
                 if (data := self._journal.in_doubt) is not None:
-                    # An earlier commit gave up on a store that did not answer. It must be decided before another one starts.
+                    # An earlier commit gave up on a store that did not answer. Its outcome must be known before another commit
+                    # starts.
                     await self._append(data)
                     self._check_retired()
                     self._remember(data)

@@ -1,7 +1,8 @@
-"""Chunks that are complete get listed in the manifest, so that a start need not read them.
+"""Lists complete chunks in the manifest, so that a start need not read them.
 
-One task does it, in order, off the ack path: write the index where it is not inline, write the producers' state, commit one edit,
-and only then let the rows of the chunk leave memory. Whatever stops it half-way leaves the chunk unlisted, and recovery reads it.
+One task does this, in order and off the ack path. It writes the index if that is not inline, writes the producers' state, and
+commits one edit. Only then do the rows of the chunk leave memory. If the task stops half-way, the chunk stays unlisted, and
+recovery reads it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ log = get_logger("checkpoint")
 
 RETRY_S = 1.0
 YIELD_SECTIONS = 64
-"""Index sections encoded before the loop gets a turn."""
+"""Index sections that are encoded before the task yields to the loop."""
 
 
 @dataclass(slots=True)
 class Rolled:
-    """A complete chunk. `sections`: where its inline index has each partition's rows, or None."""
+    """A complete chunk. `sections`: (position, length) of each partition's rows in its inline index, or None."""
 
     number: int
     size_bytes: int
@@ -42,12 +43,12 @@ class Rolled:
 
 
 class Checkpointer:
-    """Lists rolled chunks: when `chunks_max` or `bytes_max` of them wait, or `interval_s` after the first.
+    """Lists complete chunks when `chunks_max` of them or `bytes_max` bytes wait, or `interval_s` seconds after the first one.
 
     Args:
         logs: every partition of this broker, for the producers' state.
         listed: called after chunks were listed.
-        fail: called with what stops this broker for good.
+        fail: called with an error that ends this broker.
     """
 
     def __init__(
@@ -100,7 +101,8 @@ class Checkpointer:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._interval_s):
                         await self._wake.wait()
-                # Left set, it would begin the next pause before there is a chunk, and that chunk would end it, alone.
+                # Otherwise the event would begin the next pause before there is a chunk. The first chunk would then end that pause,
+                # and be listed alone.
                 self._wake.clear()
             if self._closing:
                 return
@@ -117,7 +119,7 @@ class Checkpointer:
                 self._wake.set()
 
     def lists(self, logs: Iterable[PartitionLog]) -> bool:
-        """Whether `list_all` lists everything that some partitions have in chunks that are not listed yet."""
+        """True if `list_all` would list all unlisted records of these partitions: all their open chunks are complete."""
         numbers = {rolled.number for rolled in self._rolled}
         return all(number in numbers for log in logs for _, number in log.open_chunks)
 
@@ -125,7 +127,7 @@ class Checkpointer:
         """List every chunk that is complete now.
 
         Args:
-            more: edits to be made in the same commit; they are made even if there is nothing to list.
+            more: edits for the same commit. They are committed even if there is no chunk to list.
         """
         async with self._lock:
             await self._catalog.settle()
@@ -149,7 +151,7 @@ class Checkpointer:
             await self._store.delete(previous)
 
     def follow(self, chunks: Iterable[Chunk]) -> None:
-        """The manifest lists these chunks: their rows leave memory."""
+        """Called when the manifest lists these chunks. Their rows leave memory."""
         for chunk in chunks:
             if not self._rolled or self._rolled[0].number != chunk.number:
                 continue
@@ -193,7 +195,7 @@ class Checkpointer:
         )
 
     async def close(self) -> None:
-        """Stop the task, but not in the middle of a commit. Chunks that wait are listed by `list_all`, or by the next start."""
+        """Stop the task, but not in the middle of a commit. `list_all` or the next start lists the waiting chunks."""
         self._closing = True
         self._wake.set()
         if self._task is not None:
@@ -201,7 +203,8 @@ class Checkpointer:
 
 
 def _extents(partition: PartitionLog, first: int, end: int, place: tuple[int, int]) -> list[Extent]:
-    """Rows [first, end) of the open index, which stand together in the chunk's: one extent, or one on each side of a window."""
+    """Extents for the rows [first, end) of the open index, which are one section of the chunk's index: one on each side of a
+    window."""
     index = partition.open
     end_offset = index.offsets[end] if end < len(index) else partition.high_watermark
     extents: list[Extent] = []

@@ -1,14 +1,14 @@
-"""Folding: many small chunks become one larger one, sorted by partition, so that there are never many.
+"""Folding: many small chunks become one larger chunk, sorted by partition. It bounds the number of chunks.
 
-On S3 a busy broker puts a few chunks a second; without folding the manifest, memory and the number of objects would grow with time
-instead of with what is kept. Chunks are folded as a log-structured merge tree compacts its runs: `FANOUT` neighbours of one
-generation become one of the next, so a byte is rewritten a few times in its life. Batches are moved as they are. What nobody can
-read any more (below a log start, or of a deleted topic) is left behind.
+On S3 a busy broker puts a few chunks a second. Without folding, the manifest, the memory and the number of objects would grow
+with time instead of with the size of the kept records. Chunks are folded as a log-structured merge tree compacts its runs:
+`FANOUT` neighbours of one generation become one chunk of the next generation. So a byte is rewritten only a few times in its
+life. A fold moves batches unchanged, and drops batches that are no longer readable (below a log start, or of a deleted topic).
 
-A fold is one edit of the manifest. A reader that was about to read a chunk that is gone looks up its offset again.
+A fold is one edit of the manifest. A reader that finds a chunk gone looks up its offset again.
 
-The first fold of a chunk checks every batch in it (`log/check.py`). A batch that consumers cannot read was acked, so it is moved
-like all others, and reported: an operator skips it.
+The first fold of a chunk checks every batch in it (`log/check.py`). If consumers cannot read a batch, the fold still moves it,
+because it was acked, and reports it. An operator may then skip it.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ from headgate.broker.store.interface import Store
 
 FANOUT = 32
 BYTES_MAX = 32 << 20
-"""What one fold reads and holds in memory; chunks of more than half of it are left as they are."""
+"""Largest number of bytes that one fold reads and holds in memory. Chunks of more than half of it are not folded."""
 COUNT_MIN = 4
-"""Fewer are folded only together with what comes."""
+"""Fewest chunks that are folded because together they are large. Fewer chunks wait for further ones."""
 YIELD_WORK = 1000
-"""Batches moved and records checked before the loop gets a turn: about a millisecond."""
+"""Batches moved and records checked before the fold yields to the loop: about a millisecond."""
 WORK_BYTES = 8 << 10
-"""Bytes of a batch, whose checksum and compression are checked, that count as much as a record."""
+"""Bytes of a batch that count as much work as one record, for the check of checksum and compression."""
 SPAN_MS_MAX = 3600 * 1000
-"""Chunks that were written further apart stay apart, so that retention by time can free the older one."""
+"""Longest time, in ms, between the first and the last chunk of a fold. Retention by time can then free the older chunks early."""
 
 
 def choose(manifest: Manifest, by: str, left: Set[tuple[str, int]] = frozenset()) -> tuple[str, list[Chunk]] | None:
-    """The next neighbours to fold, as (incarnation id, chunks), or None: `FANOUT` of them, or fewer that are large together.
+    """The next neighbours to fold: (incarnation id, chunks), or None. `FANOUT` chunks, or fewer if together they are large.
 
     Args:
-        by: an incarnation folds its own chunks; the leader, or a broker that is alone, also those of sealed incarnations.
+        by: the incarnation that folds. It folds its own chunks; the leader, or a broker that is alone, also those of sealed
+            incarnations.
         left: chunks that cannot be folded, by incarnation and number.
     """
     leads = manifest.leader in ("", by)
@@ -80,7 +81,7 @@ def choose(manifest: Manifest, by: str, left: Set[tuple[str, int]] = frozenset()
 
 
 class Found(NamedTuple):
-    """A batch that consumers cannot read, and why."""
+    """A batch that consumers cannot read, and the reason."""
 
     topic_id: uuid.UUID
     partition: int
@@ -95,12 +96,11 @@ async def fold(
     """Write the chunk that replaces `chunks`.
 
     Args:
-        made_by: `keys.maker` of this attempt, which no other has: a broker that was replaced while it wrote, or a put that comes
-            late, must not replace an object that the manifest names.
+        made_by: `keys.maker` of this attempt; no other attempt has it. So neither a broker that was replaced during the write
+            nor a delayed put can replace an object that the manifest names.
 
-    Returns:
-        The edit that puts it in their place, which until it is committed means nothing; and the batches in it that consumers cannot
-        read, of chunks that were not folded before.
+    Returns: The edit that replaces the chunks; until its commit the new object is unused. And the batches that consumers cannot
+        read, of chunks that are folded for the first time.
     """
     created_ms = chunks[-1].appended_ms
     header = chunk_header(uuid.UUID(hex=incarnation_id).bytes, chunks[0].number, created_ms, FLAG_SYNCED)
@@ -113,7 +113,7 @@ async def fold(
         for extent in live:
             section = sections[extent.position : extent.position + extent.length_bytes]
             index = parse_index(section, incarnation_id, chunk, extent)
-            # Of one leader epoch: between two of them other incarnations may have written.
+            # Merge only extents of the same leader epoch: between two epochs, other incarnations may have written.
             stream = (extent.topic_id, extent.partition, extent.leader_epoch)
             streams.setdefault(stream, []).append((extent, index, data, chunk.generation == 0))
     parts: list[bytes | memoryview] = [header]
@@ -124,7 +124,7 @@ async def fold(
     for pieces in streams.values():
         merged = BatchIndex()
         for extent, index, data, is_new in pieces:
-            # An index section may belong to two extents, on both sides of a window.
+            # Two extents, on both sides of a window, may share an index section.
             for row in range(bisect_left(index.offsets, extent.base_offset), bisect_left(index.offsets, extent.end_offset)):
                 if work >= YIELD_WORK:
                     work = 0
@@ -162,7 +162,7 @@ async def fold(
 
 
 def _judge(manifest: Manifest, extent: Extent, batch: memoryview) -> tuple[Found | None, int]:
-    """What is wrong with a batch that readers do not step over, and how many records it states."""
+    """The error of a batch, unless readers already pass it; and the number of records in its header."""
     header = parse_header(batch)
     why = why_unreadable(header, batch)
     if why is None or not manifest.is_readable(extent.topic_id, extent.partition, header.base_offset, header.next_offset):
@@ -171,12 +171,12 @@ def _judge(manifest: Manifest, extent: Extent, batch: memoryview) -> tuple[Found
 
 
 async def _read(store: Store, incarnation_id: str, chunk: Chunk, index_end: int) -> tuple[memoryview, memoryview]:
-    """A chunk, and what its extents' positions count from; one or two requests, however many partitions stand in it.
+    """A chunk, and the object to which its extents' positions refer. One or two requests, for any number of partitions.
 
     Args:
-        index_end: where the last wanted section of its index ends.
+        index_end: end position of the last wanted section of its index.
     """
-    # Not the whole object: one that was recovered may have room behind its groups that was never used.
+    # Not the whole object: the file of a recovered chunk may have unused prepared space after its groups.
     size = max(chunk.size_bytes, index_end) if chunk.index_inline else chunk.size_bytes
     data = memoryview(await store.get_range(keys.chunk_object(incarnation_id, chunk), 0, size))
     if chunk.index_inline:
@@ -198,7 +198,7 @@ def _live(extents: Iterable[Extent], manifest: Manifest) -> list[Extent]:
 
 
 def _runs(extents: list[Extent]) -> list[list[Extent]]:
-    """Extents in order, cut where there is a gap: history may come to stand in it."""
+    """Extents in order, split at each gap, because history may later fill the gap."""
     runs: list[list[Extent]] = []
     for extent in extents:
         if not runs or runs[-1][-1].end_offset != extent.base_offset:

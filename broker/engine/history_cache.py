@@ -1,9 +1,9 @@
 """Decides which row groups stay in memory as batches. No I/O.
 
-A reader takes a row group in several steps. A group that is dropped in between is encoded again for the next step; with many
-partitions at a time, each reader would drop the group that the next one needs, again and again. So the cache first drops groups
-that were read to their end, then groups to which no reader returned, then groups that were made ahead, and groups under reading
-only when nothing else is left. Groups that are made ahead replace nothing.
+A reader takes a row group in several steps. A group that is dropped between two steps is encoded again for the next one. With
+many partitions at a time, each reader would drop the group that the next one needs, again and again. So the cache drops groups
+in this order: groups that were read to their end, groups to which no reader returned, groups that were made ahead, and last the
+groups that readers are reading. A group that is made ahead replaces no other group.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 IN_USE_S = 10.0
-"""Time after which a reader that has not returned counts as gone, or as busy."""
+"""Seconds after which a reader that has not returned counts as gone, or as busy."""
 
 
 class EncodedGroup:
-    """A row group, or a part of one, as batches, by offset. `bases`: the first offset of each; `end`: the one behind the last."""
+    """A row group, or a part of one, as batches, by offset. `bases`: the first offset of each batch. `end`: the offset after the
+    last record."""
 
     __slots__ = ("bases", "batches", "end", "size_bytes", "used_s")
 
@@ -28,7 +29,7 @@ class EncodedGroup:
         self.end = end
         self.size_bytes = sum(len(batch) for batch in batches)
         self.used_s = 0.0
-        """Time of the last request for it."""
+        """Time in seconds of the last request for it."""
 
     def find(self, offset: int) -> int:
         """The number of the batch that contains an offset."""
@@ -36,18 +37,18 @@ class EncodedGroup:
 
 
 class HistoryCache:
-    """Row groups under any keys. `now_s` is of one clock that never goes back.
+    """Row groups under any keys. `now_s` must come from one clock that never goes back.
 
     Args:
-        bytes_max: bound of all groups.
+        bytes_max: bytes of all groups together.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.size_bytes = 0
         self.dropped_in_use = 0
-        """Row groups that were dropped under reading, or not kept because they are larger than the whole cache."""
-        # Each with the next candidate for dropping at its beginning.
+        """Number of row groups that were dropped under reading, or not kept because they are larger than the whole cache."""
+        # In each, the first group is the next one to be dropped.
         self._ahead: OrderedDict[Hashable, EncodedGroup] = OrderedDict()
         """No reader has requested these yet."""
         self._read: OrderedDict[Hashable, EncodedGroup] = OrderedDict()

@@ -1,4 +1,4 @@
-"""Whose store it is: one object says which cluster has it, and in which format; it is made once, by the first broker."""
+"""The identity of a store: one object contains the id of its cluster and its format. The first broker writes it, once."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ FORMAT_VERSION = 1
 
 
 async def identify(store: Store, *, name: str, expected_id: str, create: bool, fresh_id: str, now_ms: int) -> str:
-    """The id of the cluster that has a store.
+    """The id of the cluster that owns a store.
 
     Args:
-        name: that the cluster must have; a new one gets it. Empty: any.
-        expected_id: that it must have; nothing is made then. Empty: any.
-        create: an empty store becomes a new cluster's.
-        fresh_id: of a new cluster without a name.
-        now_ms: the wall clock.
+        name: name that the cluster must have, and that a new cluster gets. Empty: any.
+        expected_id: id that the cluster must have. If it is given, no new cluster is made. Empty: any.
+        create: makes a new cluster in an empty store.
+        fresh_id: id of a new cluster without a name.
+        now_ms: the wall clock in ms.
 
     Raises:
-        FatalError: it is another cluster's, of a newer Headgate, empty where it must not be, or no store of ours. RetryError.
+        FatalError: the store belongs to another cluster, has a newer format, is empty although it must not be, or is not a
+        Headgate store. RetryError.
     """
     if create and not expected_id:
         mine = {"format": FORMAT_VERSION, "cluster_id": name or fresh_id, "created_ms": now_ms}

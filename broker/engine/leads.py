@@ -1,10 +1,10 @@
-"""The partitions that this broker leads: follows the manifest.
+"""The partitions that this broker leads. `Leads` follows the manifest.
 
-Theory of operation. Every partition of every topic has a slot. The slot of a partition whose open segment belongs to this
-incarnation has a `PartitionLog`, all others have None. `applied` is told of every change of the manifest in order; `sync` compares
-everything, when the manifest was replaced as a whole. A log is made from what the manifest knows: when a segment opens, everything
-that was ever acked in its partitions is listed there. Only the state of their producers is read from the store, which may take a
-moment: so long the slots stay empty, and clients are told to come again.
+Theory of operation. Every partition of every topic has a slot. If the open segment of a partition belongs to this incarnation,
+its slot has a `PartitionLog`; otherwise the slot has None. `applied` receives every change of the manifest, in order. `sync`
+compares all slots with the manifest, after the whole manifest was replaced. A log is made from the manifest alone: when a
+segment opens, the manifest lists all acked records of its partitions. Only the state of their producers is read from the store,
+which may take a moment. Until then the slots stay empty, and clients are told to retry.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from headgate.broker.store.interface import Store
 log = get_logger("leads")
 
 INSTALL_PARTITIONS_MAX = 250
-"""Partitions that are opened in one turn of the loop: they take some three milliseconds."""
+"""Partitions that are opened in one turn of the loop. They take some three milliseconds."""
 RETRY_S = 0.2
-"""Pause before a checkpoint of producers is read again from a store that did not answer."""
+"""Pause, in seconds, before a checkpoint of producers is read again after the store did not answer."""
 
 
 class Owner(Protocol):
-    """Who has the leads."""
+    """The owner of the leads: the engine."""
 
     store: Store
     clock: SteadyClock
@@ -68,17 +68,17 @@ class Owner(Protocol):
     def parse_config(self, topic: Topic) -> TopicConfig: ...
 
     def wal_failed(self, error: HeadgateError) -> None:
-        """This broker cannot go on."""
+        """Called with an error that ends this broker."""
 
     def copies_wanted(self) -> None:
-        """A topic that this broker leads has become one with `ack=replicated`."""
+        """Called when a topic that this broker leads gets `ack=replicated`."""
 
     def windows_opened(self, logs: Sequence[PartitionLog]) -> None:
-        """These logs have new windows, perhaps behind records that are not durable yet."""
+        """Called when these logs have new windows. Before a window there may be records that are not durable yet."""
 
 
 class Leads:
-    """See the module's text. Lives on the loop."""
+    """The logs of the partitions that this broker leads. Lives on the loop."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -88,7 +88,7 @@ class Leads:
         """The same slots, by topic id."""
         self._names: dict[uuid.UUID, str] = {}
         self._mine: dict[int, SegmentInfo] = {}
-        """Segments that this incarnation leads, or will once their producers are known."""
+        """Open segments of this incarnation, including those whose producer state is still being read."""
         self._opening: set[asyncio.Task[None]] = set()
         self._watchers: list[Callable[[PartitionLog], None]] = []
         self._changed = asyncio.Event()
@@ -96,32 +96,32 @@ class Leads:
     # -- for others
 
     async def changed(self) -> None:
-        """Wait until a partition gets another lead, here or elsewhere, or takes records again."""
+        """Wait until a partition gets another lead, on any broker, or takes records again."""
         await self._changed.wait()
 
     def watch(self, watcher: Callable[[PartitionLog], None]) -> None:
-        """Call back with every log that comes into its slot, and again when it was closed."""
+        """Call back with each log when its slot gets it, and again when it is closed."""
         self._watchers.append(watcher)
 
     def all(self) -> Iterator[PartitionLog]:
-        """Every log, in no order."""
+        """Every log, in any order."""
         for slots in self.logs.values():
             for log in slots:
                 if log is not None:
                     yield log
 
     def segments(self) -> list[SegmentInfo]:
-        """The segments that this broker leads, or is about to."""
+        """The segments that this broker leads, including those that are still being opened."""
         return list(self._mine.values())
 
     def of_segment(self, segment: SegmentInfo) -> list[PartitionLog]:
-        """The logs of a segment, [] while it is being opened."""
+        """The logs of a segment; [] while the segment is being opened."""
         slots = self.by_id.get(segment.topic_id, [])
         logs = [log for log in slots[segment.first_partition : segment.end_partition] if log is not None]
         return [log for log in logs if log.segment_id == segment.id]
 
     async def settled(self) -> None:
-        """Wait until every segment that is being opened now is open."""
+        """Wait until no segment is being opened."""
         while self._opening:
             await asyncio.wait(self._opening)
 
@@ -130,14 +130,14 @@ class Leads:
         changed.set()
 
     def stop(self) -> None:
-        """Open nothing any more."""
+        """Stop the opening of segments."""
         for task in self._opening:
             task.cancel()
 
     # -- following
 
     def applied(self, edits: Sequence[Edit]) -> None:
-        """The manifest has just taken these edits in."""
+        """Called with edits that the manifest has just applied."""
         opened: list[SegmentInfo] = []
         for edit in edits:
             match edit:
@@ -163,7 +163,8 @@ class Leads:
                     for log in self._logs_of(topic_id):
                         log.release_window(gate_id)
                 case SetLeader(_, leader_epoch):
-                    # What another leader had asked for, and was not committed before, never will be.
+                    # The former leader had asked for gates that it did not commit. They can no longer be committed, so release
+                    # their offsets.
                     for log in self.all():
                         log.drop_holds(but_of_term=leader_epoch)
         self._open(opened)
@@ -171,7 +172,7 @@ class Leads:
             self._note_change()
 
     def sync(self) -> None:
-        """The manifest is another object, newer than the one before by any number of edits."""
+        """Called when the manifest was replaced as a whole. It may be newer by any number of edits."""
         manifest = self._owner.manifest
         for topic_id in [*self.by_id, *(manifest.topics_by_id.keys() - self.by_id.keys())]:
             self._sync_topic(topic_id)
@@ -263,7 +264,7 @@ class Leads:
         return [log for log in self.by_id.get(topic_id, []) if log is not None]
 
     def _open_gate(self, gate: Gate) -> None:
-        """A gate is in the manifest, perhaps in the place of one that was released."""
+        """Called when the manifest has a new gate. The gate may replace a released one."""
         renamed = [one for one in self._owner.manifest.gates.get(gate.topic_id, {}).values() if one.id.startswith(f"{gate.id}~")]
         now_s = self._owner.clock.monotonic()
         logs = self._logs_of(gate.topic_id)
@@ -296,7 +297,7 @@ class Leads:
                 log.fill_window(gate.id, by_partition[number], ref)
 
     def _sync_windows(self, topic_id: uuid.UUID) -> None:
-        """Of logs that stay: gates may have been opened, filled, released."""
+        """Update the windows of existing logs: gates may have been opened, filled, or released."""
         manifest = self._owner.manifest
         now_s = self._owner.clock.monotonic()
         for log in self._logs_of(topic_id):
@@ -311,12 +312,12 @@ class Leads:
         self._owner.windows_opened(self._logs_of(topic_id))
 
     def _lower_start(self, log: PartitionLog) -> None:
-        """A gate may have been opened in front."""
+        """Update the start of a log: a gate may have been opened in front of it."""
         manifest = self._owner.manifest
         log.lower_log_start(manifest.log_start(log.topic.id, log.number), self._cuts(log))
 
     def _sync_cuts(self, logs: Iterable[PartitionLog]) -> None:
-        """Readers step over more than before."""
+        """Update the ranges that readers pass."""
         for log in logs:
             log.set_cuts(self._cuts(log))
             log.wake()
@@ -334,7 +335,8 @@ class Leads:
                 log.replace_sealed(extent, ref)
 
     def _rebuild_extents(self) -> None:
-        """Of logs that stay: chunks may have been folded. What stands in chunks that were not listed yet stays where it is."""
+        """Update the extents of existing logs: chunks may have been folded. Extents whose records are still in `open` are left
+        out."""
         logs = {(log.topic.id, log.number): log for log in self.all()}
         for key, rows in self._find_extents(logs).items():
             log = logs[key]
@@ -346,7 +348,7 @@ class Leads:
                     log.size_bytes += extent.data_bytes
 
     def _find_extents(self, wanted: Iterable[tuple[uuid.UUID, int]]) -> dict[tuple[uuid.UUID, int], list[tuple[AnyExtent, AnyRef]]]:
-        """What the manifest lists of some partitions, by offset."""
+        """The extents that the manifest lists for some partitions, by offset."""
         found: dict[tuple[uuid.UUID, int], list[tuple[AnyExtent, AnyRef]]] = {key: [] for key in wanted}
         if not found:
             return found
@@ -388,7 +390,7 @@ class Leads:
             self._install([(segment, segment.partitions) for segment in segments], {})
 
     async def opened(self) -> None:
-        """Wait until every segment that this broker was given before the call is open, or was lost again."""
+        """Wait until every segment that this broker got before the call is open, or belongs to another broker again."""
         if self._opening:
             await asyncio.wait(set(self._opening))
 
@@ -401,7 +403,7 @@ class Leads:
                 await asyncio.sleep(RETRY_S)
                 continue
             break
-        # A lot of partitions takes long to install: others have the loop's turns in between.
+        # Many partitions take long to install, so other work gets turns of the loop between the lots.
         for lot in _lots_of(segments):
             self._install([(segment, numbers) for segment, numbers in lot if segment.id in self._mine], producers)
             await asyncio.sleep(0)
@@ -416,7 +418,7 @@ class Leads:
             for number in numbers:
                 base_offset = segment.base_offsets[number - segment.first_partition]
                 log = PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._owner.tail_memory)
-                # A gate may have been opened behind the last record.
+                # A gate may have been opened after the last record.
                 end_offset = max(base_offset, manifest.window_end(topic.id, number))
                 log.next_offset = log.high_watermark = end_offset
                 made.append(log)
@@ -450,7 +452,7 @@ class Leads:
 
 
 def _lots_of(segments: list[SegmentInfo]) -> Iterator[list[tuple[SegmentInfo, range]]]:
-    """Their partitions, INSTALL_PARTITIONS_MAX in each lot."""
+    """Split the partitions of segments into lots of INSTALL_PARTITIONS_MAX."""
     lot: list[tuple[SegmentInfo, range]] = []
     room = INSTALL_PARTITIONS_MAX
     for segment in segments:

@@ -33,7 +33,7 @@ async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestam
         if found is None or found >= located.end:
             offset = located.end_offset
             continue
-        # Both are read before the store: rows of an open chunk may leave memory meanwhile.
+        # Both values are read before the store: rows of an open chunk may leave memory meanwhile.
         base_offset = max(located.index.offsets[found], offset, partition.log_start)
         next_offset = located.index.offsets[found + 1] if found + 1 < located.end else located.end_offset
         for record in await _records(reader, partition, base_offset):
@@ -71,7 +71,7 @@ async def max_timestamp(reader: Reader, partition: PartitionLog) -> tuple[int, i
 
 
 def _greatest_behind(partition: PartitionLog, offset: int) -> int | None:
-    """The greatest timestamp of extents and batches that begin at `offset` or behind it."""
+    """The greatest timestamp of extents and batches that begin at `offset` or after it."""
     known = [extent.timestamp_max_ms for extent in partition.sealed.extents if extent.base_offset >= offset]
     rows = partition.open
     known += [rows.timestamps[row] for row in range(len(rows)) if rows.offsets[row] >= offset]
@@ -79,6 +79,6 @@ def _greatest_behind(partition: PartitionLog, offset: int) -> int | None:
 
 
 async def _records(reader: Reader, partition: PartitionLog, offset: int) -> list[Record]:
-    """The records from `offset` on in the batch that has it, or the next one."""
+    """The records from `offset` on in the batch that contains it, or in the next batch."""
     batches = await reader.read(partition, offset, 1)
     return [record for record in iter_records(batches[0]) if record.offset >= offset] if batches else []

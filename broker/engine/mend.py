@@ -20,10 +20,10 @@ YIELD_ROWS = 1000
 
 
 async def rebuild_index(store: Store, incarnation_id: str, chunk: Chunk) -> None:
-    """Write the index of a listed chunk again, from the groups of the chunk. Only for one that is not inline.
+    """Write the index of a listed chunk again, from the groups of the chunk. Only for an index that is not inline.
 
     Raises:
-        InvalidError: NOT_FOUND: the chunk is gone, too. CorruptError: the chunk differs from the manifest. RetryError.
+        InvalidError: NOT_FOUND: the chunk is lost, too. CorruptError: the chunk differs from the manifest. RetryError.
     """
     assert not chunk.index_inline
     data = await store.get_range(keys.chunk_object(incarnation_id, chunk), 0, chunk.size_bytes)
@@ -36,7 +36,7 @@ async def rebuild_index(store: Store, incarnation_id: str, chunk: Chunk) -> None
     sections = bytearray(max(extent.position + extent.length_bytes for extent in chunk.extents))
     done: set[int] = set()
     for extent in chunk.extents:
-        # A section may belong to two extents, on both sides of a window: it begins with the first one's rows.
+        # Two extents, on both sides of a window, may share a section. The section begins with the first extent's rows.
         if extent.position in done:
             continue
         done.add(extent.position)

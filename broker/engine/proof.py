@@ -1,32 +1,33 @@
-"""Proof that this broker still leads: what keeps its answers from being older than what its successors acked.
+"""Proof that this broker still leads. It keeps answers from being older than records that a successor has acked.
 
-An answer is stale where it leaves out something that was acked before the request was sent: a high watermark below an acked
-record, a committed position below one that another coordinator acked meanwhile. This broker acks nothing stale, because every ack
-follows a look at the fence; but an answer from memory has no such look. So before an answer that can be stale, a broker needs one
-of two proofs.
+An answer is stale if it leaves out something that was acked before the request was sent. Examples are a high watermark below an
+acked record, or a committed position below one that another coordinator has acked meanwhile. An ack is never stale, because this
+broker looks at the fence before every ack. An answer from memory has no such look. So before an answer that can be stale, a
+broker needs one of two proofs.
 
-**A promise.** The cluster's leader promises to fence this broker no earlier than a span after it heard a message from it. This
-broker counts the span from *before* it sent the message, on its own monotonic clock, and uses `SAFE_SHARE` of it, so the promise
-ends here before it ends there: clocks of different machines are never compared, only assumed to run at the same rate within 10 %.
-The leader itself holds its lease as a promise: nobody takes it until a whole `ttl_ms` after its last renewal. A member's promise
-is given only under the leader's own proof, so a leader that was replaced while it slept cannot give one. While a promise holds,
-nobody else can lead this broker's partitions, so nobody else can have acked anything: the answer is right. Cost: one comparison.
+**A promise.** The cluster's leader promises a member not to fence it within a span after it heard a message from the member. The
+member counts the span from *before* it sent the message, on its own monotonic clock, and uses only `SAFE_SHARE` of it. So the
+promise ends for the member before it ends for the leader. Clocks of different machines are never compared; they only have to run
+at the same rate within 10 %. The leader's own promise is its lease: no other broker takes the lease until a whole `ttl_ms` after
+the last renewal. The leader gives a promise only under its own proof, so a leader that was replaced while it slept cannot give
+one. While a promise holds, no other broker can lead this broker's partitions, so no other broker can have acked anything, and
+the answer is right. Cost: one comparison.
 
-**A look.** Where no promise holds (the process was stopped, the leader is not reached, the lease is not renewed), this broker reads
-its own fence marker. A successor creates the marker before it opens the partitions, so before it acks anything. If a successor's
-ack came before the request was sent, then the marker stood before the request arrived, and a read of the marker that begins
-after the arrival finds it: the store is linearizable for a key. So "no marker" proves the answer for all requests that arrived
-before the read began, and for no later one. All requests that wait share one read, and at most one read is under way: a request
-that arrives meanwhile waits for the next one. A look that takes more than `LOOK_TIMEOUT_S` proves nothing: the request is refused
-with an error that sends the client to look for the lead again.
+**A look.** If no promise holds (the process was stopped, the leader is not reached, the lease is not renewed), this broker reads
+its own fence marker. A successor creates the marker before it opens the partitions, so before its first ack. If a successor's
+ack came before the request was sent, then the marker existed before the request arrived. A read of the marker that begins after
+the arrival finds it, because the store is linearizable for a key. So "no marker" proves the answer for all requests that arrived
+before the read began, and for no later request. All waiting requests share one read, and at most one read runs at a time: a
+request that arrives during a read waits for the next one. A look that takes more than `LOOK_TIMEOUT_S` proves nothing. The
+broker then refuses the request with an error that makes the client look for the lead again.
 
-A stopped process (SIGSTOP) finds its promise over when it goes on: the monotonic clock did not stop. A machine that was suspended
-together with its clocks is the exception; its answers may be stale until the promise ends, at most `SAFE_SHARE` of the member
-timeout later. The other one is evidence of death that is wrong: a firewall that answers in the place of a living broker that its
-port is closed.
+When a stopped process (SIGSTOP) continues, its promise has ended, because the monotonic clock did not stop. There are two
+exceptions. If a machine was suspended together with its clocks, its answers may be stale until the promise ends, at most
+`SAFE_SHARE` of the member timeout later. The other exception is wrong evidence of death: a firewall answers in place of a living
+broker that the broker's port is closed.
 
-Records below the high watermark never change, so a fetch that finds records needs no proof: a high watermark beside them may be
-old, which tells the consumer no more than that it should fetch again.
+Records below the high watermark never change, so a fetch that finds records needs no proof. The high watermark in its answer may
+be old, and then the consumer only fetches once more.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ from headgate.broker.runtime.tasks import outlast, watch
 from headgate.broker.store.interface import Store
 
 SAFE_SHARE = 0.9
-"""Part of a promised span that this broker relies on. The rest is for clocks that run at different rates."""
+"""Share of a promised span that this broker relies on. The rest allows for clocks that run at different rates."""
 LOOK_TIMEOUT_S = 1.0
-"""Longest wait for a look at the fence marker. Clients wait 30 s for an answer, and look for another lead sooner than that."""
+"""Longest time, in seconds, for a look at the fence marker. Clients wait 30 s for an answer, and look for another lead earlier
+than that."""
 
 
 class LeadProof:
-    """See the module's text. Lives on the loop.
+    """Proves that this broker leads, by a promise or a look. Lives on the loop.
 
     Args:
         fenced: called when a look finds the fence marker.
@@ -64,9 +66,9 @@ class LeadProof:
         fail: Callable[[HeadgateError], None],
     ) -> None:
         self.valid_until_s = float("-inf")
-        """The monotonic time until which nobody else can lead this broker's partitions."""
+        """The monotonic time, in seconds, until which no other broker can lead this broker's partitions."""
         self.looks = 0
-        """Reads of the fence marker that were begun."""
+        """Number of reads of the fence marker."""
         self._store = store
         self._clock = clock
         self._incarnation_id = incarnation_id
@@ -75,11 +77,11 @@ class LeadProof:
         self._over = False
         self._looking: asyncio.Task[None] | None = None
         self._next: asyncio.Future[HeadgateError | None] | None = None
-        """Result of the look that begins when the current one has ended; None: no request waits for it."""
+        """Result of the look that begins after the current one. None: no request waits for it."""
 
     @property
     def holds(self) -> bool:
-        """Whether a promise holds now."""
+        """True if a promise holds now."""
         return self._clock.monotonic() < self.valid_until_s
 
     def extend(self, asked_s: float, span_ms: int) -> None:
@@ -93,7 +95,7 @@ class LeadProof:
             self.valid_until_s = max(self.valid_until_s, asked_s + span_ms / 1000 * SAFE_SHARE)
 
     def lapse(self) -> None:
-        """Drop the promise: the other side is not reached any more, or this broker gives up what the promise was about."""
+        """Drop the promise: the leader is not reached any more, or this broker gives up its role in the promise."""
         self.valid_until_s = float("-inf")
 
     def end(self) -> None:
@@ -102,7 +104,7 @@ class LeadProof:
         self.lapse()
 
     async def confirm(self) -> None:
-        """Make sure that this broker led at some moment since the call: at once where a promise holds, else by a look.
+        """Make sure that this broker led at some moment since the call. Immediate if a promise holds, else by a look.
 
         Raises RetryError(NOT_LEADER).
         """
@@ -110,9 +112,9 @@ class LeadProof:
             await self.look()
 
     async def look(self) -> None:
-        """Make sure that no fence marker stands for this broker. Shares its read with all calls that wait.
+        """Make sure that no fence marker exists for this broker. All waiting calls share one read.
 
-        Raises RetryError(NOT_LEADER): a marker stands, or the store did not answer in time.
+        Raises RetryError(NOT_LEADER): a marker exists, or the store did not answer in time.
         """
         result = self._next
         if result is None:
@@ -132,7 +134,7 @@ class LeadProof:
             raise RetryError(Reason.NOT_LEADER, f"this broker cannot find out whether it still leads: {error.message}") from error
 
     async def close(self) -> None:
-        """End the look that is under way."""
+        """Cancel the running look."""
         self.end()
         if self._looking is not None:
             self._looking.cancel()
@@ -156,7 +158,7 @@ class LeadProof:
                 self._begin()
 
     async def _find_marker(self) -> HeadgateError | None:
-        """Why this broker may not lead any more; None: no marker stands."""
+        """The reason why this broker may not lead any more; None if there is no marker."""
         try:
             await self._store.get_range(keys.fence(self._incarnation_id), 0, 1)
         except InvalidError as error:

@@ -1,8 +1,8 @@
-"""Batches that consumers cannot read: find them in a partition's log, and let readers step over them.
+"""Batches that consumers cannot read: finds them in a partition's log, and lets readers pass them.
 
-The broker never drops a batch that was acked. An operator skips a range of offsets: one edit of the manifest, which survives the
-brokers, takes it out of every later read, and consumers go on behind it as behind a gap. A range consists of whole batches: the
-records of a batch are compressed and checksummed together, so a part of it cannot be served.
+The broker never drops an acked batch. An operator skips a range of offsets by one edit of the manifest, which survives the
+brokers. All later reads leave the range out, and consumers continue after it as after a gap. A range consists of whole batches:
+the records of a batch are compressed and checksummed together, so a part of it cannot be served.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ CHECK_BATCHES_MAX = 10_000
 FOUND_MAX = 100
 """Unreadable batches that one call of `find_unreadable` returns."""
 READ_BYTES = 64 << 10
-"""Bytes that are read and checked before other work gets its turn, but for a single larger batch."""
+"""Bytes that are read and checked before other work gets its turn; only a single larger batch may exceed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A batch that consumers cannot read: its offsets [base_offset, end_offset), its size, and why."""
+    """A batch that consumers cannot read: its offsets [base_offset, end_offset), its size, and the reason."""
 
     base_offset: int
     end_offset: int
@@ -39,7 +39,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What a look at some batches found. The next look begins at `next_offset`; `base_offset`: where the first batch begins."""
+    """The result of a check of some batches. `base_offset`: start of the first batch. `next_offset`: start of the next check."""
 
     base_offset: int
     next_offset: int
@@ -48,7 +48,7 @@ class Checked:
 
 
 def why_unreadable(header: BatchHeader, batch: memoryview) -> str | None:
-    """Why consumers cannot read one whole batch, or None. A very large one is read in part only (`check_sample`)."""
+    """The reason why consumers cannot read one whole batch, or None. A very large batch is read only in part (`check_sample`)."""
     if not crc_matches(batch):
         return "record batch does not match its CRC-32C"
     try:
@@ -59,9 +59,9 @@ def why_unreadable(header: BatchHeader, batch: memoryview) -> str | None:
 
 
 async def find_unreadable(reader: Reader, partition: PartitionLog, first_offset: int, last_offset: int) -> Checked:
-    """Check the batches with the offsets from `first_offset` to `last_offset`, as many as one call reads.
+    """Check the batches with the offsets from `first_offset` to `last_offset`, up to the limits of one call.
 
-    Rows of Parquet files are passed over: brokers encode them themselves.
+    Rows of Parquet files are left out, because brokers encode them themselves.
 
     Raises:
         InvalidError: OFFSET_OUT_OF_RANGE. CorruptError, RetryError: the store cannot be read.
@@ -96,10 +96,10 @@ async def find_unreadable(reader: Reader, partition: PartitionLog, first_offset:
 
 
 async def whole_batches(reader: Reader, partition: PartitionLog, first_offset: int, last_offset: int) -> tuple[int, int]:
-    """The range of offsets of the batches with the offsets from `first_offset` to `last_offset`: (first, behind the last).
+    """The range [base, end) of the whole batches with the offsets from `first_offset` to `last_offset`.
 
     Raises:
-        InvalidError: OFFSET_OUT_OF_RANGE; INVALID_REQUEST where there is no batch between them, or a file of history.
+        InvalidError: OFFSET_OUT_OF_RANGE; INVALID_REQUEST if there is no batch in the range, or a file of history.
     """
     _check_range(partition, first_offset, last_offset)
     if is_internal(partition.topic.name):
@@ -120,7 +120,7 @@ async def whole_batches(reader: Reader, partition: PartitionLog, first_offset: i
             f"there is no record to skip. topic=`{partition.topic.name}` partition=`{partition.number}` first=`{first_offset}` "
             f"last=`{last_offset}`",
         )
-    # Behind `last_offset` there may be a gap, or what is skipped already: then it is the end.
+    # `last_offset` may be in a gap, or in a range that is already skipped. Then the range ends directly after it.
     last = found[-1]
     return min(first_offset, found[0].base_offset), last.next_offset if last.base_offset <= last_offset else last_offset + 1
 

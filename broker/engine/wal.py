@@ -1,14 +1,15 @@
-"""The WAL: what the engine needs of one, and the two for a store with append. (`wal_put.py` has the one for S3.)
+"""The WAL: the interface for the engine, and two implementations for a store with append. `wal_put.py` has the implementation
+for S3.
 
-Theory of operation. The loop puts batches (`append`) and callbacks (`on_durable`) behind each other. At the end of the loop's turn
-`_flush` hands what waits to a thread, in one step under a lock. The thread takes everything that is queued, lays it out as one
-group, writes it, checks that no fence stands for this incarnation (`wal_group.py`), and only then reports back to the loop, which
-moves high watermarks, then calls the callbacks of all that is now durable, in order. While the thread writes, the next group
-gathers: commits follow each other back to back and no timer is involved, so an idle client waits for one write and a busy one
-shares it.
+Theory of operation. The loop adds batches (`append`) and callbacks (`on_durable`) in order. At the end of the loop's turn,
+`_flush` hands the waiting batches to the WAL thread, in one step under a lock. The thread takes all queued batches, lays them
+out as one group, writes the group, and checks that there is no fence for this incarnation (`wal_group.py`). Only then does it
+report to the loop. The loop moves high watermarks, and then calls the callbacks of all durable batches, in order. While the
+thread writes, the next group gathers. Commits follow each other immediately, without a timer. So an idle client waits for one
+write, and busy clients share one.
 
-A write that fails is repeated, with the same bytes at the same place, until it succeeds or the WAL is closed: order and offsets
-stay what they are, waiters wait, and `stalled` says so. Nothing is ever rolled back, so nothing can be rolled back wrongly.
+A failed write is repeated, with the same bytes at the same place, until it succeeds or the WAL is closed. Order and offsets
+never change; callbacks wait, and `stalled` has the error. The WAL never rolls a write back, so it needs no code for that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DurableCallback: TypeAlias = Callable[[HeadgateError | None], None]
 
 
 class Loop(Protocol):
-    """What a WAL needs of an event loop."""
+    """The part of an event loop that a WAL needs."""
 
     def call_soon(self, callback: Callable[..., object], *args: object) -> object: ...
 
@@ -39,14 +40,14 @@ class Loop(Protocol):
 
 
 class Wal(Protocol):
-    """What the engine needs of a WAL. Call everything from the loop's thread."""
+    """The interface of a WAL for the engine. Call all methods on the loop's thread."""
 
     stalled: HeadgateError | None
-    """Why nothing becomes durable at the moment, or None."""
+    """The reason why nothing becomes durable at the moment, or None."""
     stalled_since: float
-    """The loop's time when that began; meaningless while nothing is stalled."""
+    """The loop's time in seconds at which `stalled` was set. Meaningless while `stalled` is None."""
     complete: bool
-    """After `close`: whether everything that was acked stands in chunks that were reported as complete."""
+    """Valid after `close`. True if all acked batches are in chunks that were reported as complete."""
 
     @property
     def appended_batches(self) -> int: ...
@@ -57,39 +58,42 @@ class Wal(Protocol):
     def start(self) -> None: ...
 
     def append(self, pending: Pending) -> None:
-        """Put a batch behind all others. Its bytes must not change until it is durable."""
+        """Add a batch after all others. Its bytes must not change until it is durable."""
 
     def on_durable(self, callback: DurableCallback) -> None:
-        """Call back once everything appended so far is durable (None), or never can be (the error)."""
+        """Call back once all batches appended so far are durable (None), or can never be durable (the error)."""
 
     async def roll(self, *, cut: bool = False) -> None:
-        """Complete the chunk in which the last durable batch stands. Returns once the owner was told of it, or the WAL has ended.
+        """Complete the chunk that contains the last durable batch. Returns after the owner has received the report, or when the
+        WAL has ended.
 
         Args:
-            cut: give back at once what is left of its file, which takes the disk a while; else when more is written.
+            cut: free the unused rest of the chunk's file at once, which keeps the disk busy for a while. False: free it after
+                the next write.
         """
 
     async def close(self) -> None:
-        """Write what waits, seal the chunk and stop. A WAL that is stalled gives up what it could not write: it was not acked."""
+        """Write the waiting batches, seal the chunk and stop. A stalled WAL drops batches that it cannot write: they were not
+        acked."""
 
 
 class Owner(Protocol):
-    """Who is told what happened, on the loop."""
+    """Receives the WAL's reports, on the loop."""
 
     def wal_committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
-        """A group is durable; its first batch stands at `position` of the chunk."""
+        """Called when a group is durable. Its first batch is at `position` of the chunk."""
 
     def wal_rolled(
         self, number: int, size_bytes: int, appended_ms: int, sections: dict[PartitionLog, tuple[int, int]] | None
     ) -> None:
-        """A chunk is complete; all groups in it were reported. `sections`: its inline index, or None."""
+        """Called when a chunk is complete. All its groups were reported before. `sections`: its inline index, or None."""
 
     def wal_failed(self, error: HeadgateError) -> None:
-        """The WAL can never ack again."""
+        """Called when the WAL can never ack again."""
 
 
 class Acks:
-    """Callbacks in the order of the batches they wait for. Lives on the loop."""
+    """Callbacks, in the order of the batches for which they wait. Lives on the loop."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -99,7 +103,7 @@ class Acks:
         self.error: HeadgateError | None = None
 
     def add(self, callback: DurableCallback, appended: int) -> None:
-        """Call back once so many batches are durable, of all that were ever appended."""
+        """Call back once `appended` batches are durable. This counts all batches since the start."""
         if self.error is not None or (self.durable >= appended and not self._waiting):
             self._loop.call_soon(callback, self.error)
         else:
@@ -119,7 +123,7 @@ class Acks:
 
 
 class AppendWal:
-    """A WAL whose writes block: they happen on a thread of its own."""
+    """A WAL with blocking writes, which run on their own thread."""
 
     def __init__(self, writer: GroupWriter, loop: Loop, owner: Owner) -> None:
         self._writer = writer
@@ -135,16 +139,17 @@ class AppendWal:
         writer.on_rolled = lambda number, size, appended_ms: self._report(owner.wal_rolled, number, size, appended_ms, None)
         writer.on_stalled = lambda error: self._report(self._stall, error)
         writer.on_resumed = lambda: self._report(self._resume)
-        # Shared with the thread, under the lock.
+        # Shared with the WAL thread; the lock protects the following.
         self._lock = threading.Lock()
         self._queue: list[Pending] = []
         self._rolls: list[tuple[Callable[[], object], bool]] = []
-        """(what to call when it is done, whether to cut)"""
+        """(callback for the end of the roll, whether to cut)"""
         self._over = False
         self._closing = False
         self._sleeping = False
         self._wake = threading.Lock()
-        """Held while the thread works or sleeps; released once by whoever takes `_sleeping` back. Bare, to be quick."""
+        """Held while the WAL thread works or sleeps. The side that sets `_sleeping` from True to False releases it, once. A
+        plain lock is fastest."""
         self._wake.acquire()
         self._threads: Sequence[Thread] = ()
 
@@ -159,7 +164,7 @@ class AppendWal:
     def start(self) -> None:
         self._threads = begin("wal", self._run)
 
-    # -- the loop's half
+    # -- on the loop
 
     def append(self, pending: Pending) -> None:
         if not self._fresh:
@@ -224,7 +229,7 @@ class AppendWal:
             thread.join()
         self._acks.fail(ClosedError(Reason.CLOSED, "the broker is closing"))
 
-    # -- the thread's half
+    # -- on the WAL thread
 
     def _report(self, callback: Callable[..., object], *args: object) -> None:
         self._loop.call_soon_threadsafe(callback, *args)
@@ -275,7 +280,7 @@ class AppendWal:
 
 
 class InlineWal:
-    """A WAL whose writes do not block, because the store is memory: they happen at the end of the loop's turn."""
+    """A WAL whose writes do not block, because the store is memory. They happen at the end of the loop's turn."""
 
     def __init__(self, writer: GroupWriter, loop: Loop, owner: Owner) -> None:
         self._writer = writer

@@ -1,12 +1,11 @@
 """The WAL of one incarnation on a store without append (S3): one object per group, put if absent.
 
-Chunk *n* is committed by `put_if_absent(wal/<incarnation>/<n>)`: the put is the commit, and it is the fence. To fence this
-incarnation, another broker puts an object of its own at the first free number. The put of that number then loses here, and
-nothing from it on is ever acked, although later numbers may have been stored. Several puts are in flight; acks keep the order of
-the numbers.
+Chunk *n* is committed by `put_if_absent(wal/<incarnation>/<n>)`. This put is also the fence check: to fence this incarnation,
+another broker puts its own object at the first free number. Then this broker's put of that number fails. It acks no group from
+that number on, although later numbers may have been stored. Several puts are in flight; acks keep the order of the numbers.
 
-A group is cut when `flush_bytes` wait, or `flush_interval_ms` after its first batch: a PUT costs money and tens of milliseconds,
-so a timer pays here. A failed put is repeated until it succeeds or the WAL is closed.
+A group is cut when `flush_bytes` wait, or `flush_interval_ms` after its first batch. The timer is useful here, because a PUT
+costs money and takes tens of milliseconds. A failed put is repeated until it succeeds or the WAL is closed.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ RETRY_MS_MAX = 2000
 
 
 class PutWal:
-    """See the module's docstring. Lives on the loop.
+    """The WAL for a store without append. Lives on the loop.
 
     Args:
-        puts_max: bound of puts in flight; batches that arrive meanwhile wait for the next group.
+        puts_max: puts in flight; batches that arrive meanwhile wait for the next group.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class PutWal:
         self._stored: dict[int, tuple[list[Pending], int, int, int, dict[PartitionLog, tuple[int, int]]]] = {}
         self._next_ack = 0
         self._failing: dict[int, tuple[RetryError, float]] = {}
-        """Failed puts that are being repeated: the error, and its first time."""
+        """Failed puts that are being repeated, by number: the error, and the time of the first failure in seconds."""
         self._closing = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -94,7 +93,7 @@ class PutWal:
         """Do nothing: puts begin with the first batch."""
 
     def append(self, pending: Pending) -> None:
-        """Put a batch behind all others. Its bytes must not change until it is durable."""
+        """Add a batch after all others. Its bytes must not change until it is durable."""
         self._fresh.append(pending)
         self._fresh_bytes += len(pending[1])
         self._acks.appended += 1
@@ -106,7 +105,7 @@ class PutWal:
             self._timer = self._loop.call_later(self._flush_interval_s, self._on_timer)
 
     def on_durable(self, callback: DurableCallback) -> None:
-        """Call back once everything appended so far is durable (None), or never can be (the error)."""
+        """Call back once all batches appended so far are durable (None), or can never be durable (the error)."""
         self._acks.add(callback, self.appended_batches)
 
     def _on_timer(self) -> None:
@@ -208,7 +207,7 @@ class PutWal:
             self._idle.set()
 
     def _note_stall(self) -> None:
-        """No record becomes durable while the put that is next in order fails, whatever the result of later puts."""
+        """Note that no record becomes durable while the put that is next in order fails, also if later puts succeed."""
         self.stalled, self.stalled_since = self._failing.get(self._next_ack, (None, 0.0))
 
     def _fail(self, error: HeadgateError) -> None:

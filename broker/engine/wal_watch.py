@@ -1,8 +1,8 @@
-"""Watches from outside whether records become durable.
+"""Detects from outside that records do not become durable.
 
-A store that refuses raises an error, and the WAL reports it (`Wal.stalled`). A store that hangs raises nothing, or much later: a
-frozen disk, a request that is repeated for half a minute. Clients, /readyz and the leader need to know that too, and the log
-gets one line at the beginning and one at the end.
+A store that refuses a write raises an error, and the WAL reports it (`Wal.stalled`). A store that hangs raises no error, or much
+later: a frozen disk, or a request that is repeated for half a minute. Clients, /readyz and the leader need to know that too. The
+log gets one line at the beginning and one at the end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ log = get_logger("wal")
 
 LOOK_S = 1.0
 LOOKS = 5
-"""A WAL is silent after this many checks in a row that found waiting records, and none that became durable. Checks, not seconds:
-in a process that was stopped for a while, no record had the time to become durable."""
+"""Checks in a row that found waiting records, and none that became durable, before the WAL counts as silent. Checks, not
+seconds: in a process that was stopped for a while, no record had the time to become durable."""
 
 
 class WalWatch:
@@ -33,7 +33,7 @@ class WalWatch:
         self._silence: HeadgateError | None = None
         """The error that this watch has set, and that only this watch may clear."""
         self._said_s: float | None = None
-        """Time since when the log says that records wait; None: it does not."""
+        """Time in seconds of the log line about waiting records; None: there was none."""
         self._timer = loop.call_later(LOOK_S, self._on_timer)
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class WalWatch:
         self.look()
 
     def look(self) -> None:
-        """One check."""
+        """Check once."""
         wal = self._wal
         durable = wal.durable_batches
         is_silent = durable == self._durable and wal.appended_batches > durable

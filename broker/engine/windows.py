@@ -1,12 +1,12 @@
-"""Windows of one partition on its lead: the places at which readers wait, and those that they step over.
+"""Windows of one partition on its lead: ranges at which readers wait, and ranges that readers pass.
 
-A window is a range of offsets without live records: a gate's, or one that was kept free for a gate that never came. `held` and
-`open`: history may come, so readers wait there; `filled`: its records are in `PartitionLog.sealed`; `released`: readers step
-over it.
+A window is a range of offsets without live records: a gate's range, or a range that was reserved for a gate that never came.
+States: `held` and `open`: history may come, so readers wait here. `filled`: its records are in `PartitionLog.sealed`.
+`released`: readers pass it.
 
-A reader directly before a window at its opening is either at the end of the log, waiting for live records, or on its way through
-the log. The offset does not tell; the reader's earlier requests do. A reader that had come to the end, or had asked for it,
-passes the window until it goes back; every other reader waits.
+When a window opens, a reader directly before it is either at the end of the log, waiting for live records, or on its way through
+the log. The offset does not show which; the reader's earlier requests do. If a reader had reached the end, or had asked for the
+end, it passes the window until it goes back. Every other reader waits.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Literal
 
 State = Literal["held", "open", "filled", "released"]
 AT_END_S_MAX = 10.0
-"""Time after which a reader that came to the end of the log no longer counts as being there."""
+"""Seconds after which a reader that reached the end of the log no longer counts as being there."""
 READERS_MAX = 4096
-"""Remembered readers of one partition; above it, the oldest are dropped."""
+"""Readers that one partition remembers at most. Beyond that, the oldest are dropped."""
 NOBODY = 0
-"""A reader without history."""
+"""The number of a reader without remembered requests."""
 new_reader = count(1).__next__
-"""The number of a connection or subscription that reads."""
+"""A new number for a connection or subscription that reads."""
 
 
 class Window:
-    """One window. `term`: of the leader for which it is held; `gate_id` "": it belongs to no gate."""
+    """One window. `term`: epoch of the leader for which the offsets are reserved. `gate_id` "": the window belongs to no gate."""
 
     __slots__ = ("base_offset", "end_offset", "gate_id", "past", "state", "term")
 
@@ -38,7 +38,8 @@ class Window:
         self.state = state
         self.term = term
         self.past: dict[int, int] = {}
-        """Readers that pass it while it is empty, with their largest offset: a request below that means that they went back."""
+        """Readers that may pass the window while it is empty, with their largest offset. A request below that offset means that
+        the reader went back."""
 
     @property
     def waits(self) -> bool:
@@ -70,7 +71,7 @@ class Windows:
         self._bases.insert(at, window.base_offset)
 
     def next(self, offset: int) -> Window | None:
-        """The window that contains `offset`, or the first one behind it."""
+        """The window that contains `offset`, or the first one after it."""
         at = bisect_right(self._bases, offset) - 1
         if at >= 0 and offset < self.rows[at].end_offset:
             return self.rows[at]
@@ -115,21 +116,21 @@ class Readers:
         self._asked: dict[int, int] = {}
 
     def at_end(self, reader: int, offset: int, now_s: float) -> None:
-        """A reader that asked for records from `offset` on has all existing ones."""
+        """Note that a reader asked for records from `offset` on, which is the end: the reader has all existing records."""
         self._at_end.pop(reader, None)
         self._at_end[reader] = now_s, offset
         if len(self._at_end) > READERS_MAX:
             del self._at_end[next(iter(self._at_end))]
 
     def asked_end(self, reader: int, offset: int) -> None:
-        """A reader asked for the end, and received it."""
+        """Note that a reader asked for the end of the log, and received it."""
         self._asked.pop(reader, None)
         self._asked[reader] = offset
         if len(self._asked) > READERS_MAX:
             del self._asked[next(iter(self._asked))]
 
     def asked_start(self, reader: int) -> None:
-        """A reader asked for the beginning."""
+        """Note that a reader asked for the beginning of the log."""
         self._asked.pop(reader, None)
         self._at_end.pop(reader, None)
 
