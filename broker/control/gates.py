@@ -1,7 +1,7 @@
-"""The leader's part in gates: asks leads to keep offsets free, judges files, lets gates expire, sweeps files that nobody names.
+"""The leader's part in gates: it reserves offsets through leads, checks files, expires gates, and deletes unused files.
 
-The rules of a gate are in `cluster/gates.py`. Whatever is decided here is one commit; what was begun and not committed when a
-leader dies is begun again by whoever asks for it again.
+The rules of a gate are in `cluster/gates.py`. Every decision here is one commit. If a leader dies before the commit, the caller
+asks again, and the next leader starts the work again.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 log = get_logger("gates")
 
 LOOK_S = 0.25
-"""How exactly gates expire: the least pause between two looks."""
+"""Shortest pause, in seconds, between two checks for expired gates. It bounds how late a gate expires."""
 REST_S = 1.0
-"""The longest: a gate that is opened or renewed meanwhile cannot be over sooner."""
+"""Longest pause, in seconds, between two checks. A gate that is opened or renewed during the pause cannot expire before its end."""
 OPEN_TIMEOUT_S = 10.0
-"""How long a gate waits for leads that change hands."""
+"""Longest time, in seconds, that the opening of a gate waits for leads that change."""
 RETRY_S = 0.05
 SWEEP_S_MAX = 600.0
-"""Pause between two looks for files that nobody names; less where their grace period is short."""
+"""Longest pause, in seconds, between two sweeps for unused files. The pause is shorter if the grace period of files is short."""
 SWEEP_PAGE = 1000
 
 
@@ -76,7 +76,7 @@ class Owner(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether the term has ended."""
+        """True if the term has ended."""
 
     async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None: ...
 
@@ -86,20 +86,21 @@ class Owner(Protocol):
 
 
 class LeaderGates:
-    """Of one term."""
+    """The gates during one term of a leader."""
 
     def __init__(self, owner: Owner, engine: Engine) -> None:
         self._owner = owner
         self._engine = engine
         self._opening = asyncio.Lock()
         self._deadlines: dict[tuple[uuid.UUID, str], tuple[int, float]] = {}
-        """Of open gates: (renewals, when it expires on the monotonic clock). A new leader gives each one its whole time again."""
+        """For each open gate: (renewals, monotonic time in seconds at which it expires). A new leader gives each gate its full
+        time again."""
         self._filling: dict[tuple[uuid.UUID, str], int] = {}
-        """Gates whose files are being judged: they do not expire meanwhile."""
+        """For each gate with files under check, the number of running checks. Such a gate does not expire."""
         self._under_way: dict[tuple[object, ...], asyncio.Task[Gate]] = {}
-        """By what was asked for."""
+        """Running requests, by their contents."""
 
-    # -- what clients ask for
+    # -- requests of clients
 
     async def open(
         self,
@@ -113,17 +114,17 @@ class LeaderGates:
         definition: str = "",
         owner: str = "",
     ) -> Gate:
-        """Open a gate, or find it open.
+        """Open a gate, or return it if it is open already.
 
         Args:
-            rows: of each partition; of `files` where there are some.
-            files: with place `end`: what fills it at once. Their offsets count from 0 in each partition.
-            definition: what is to fill it; a gate that is found must have the same.
-            owner: who opens it; a gate that is found keeps its own.
+            rows: number of rows of each partition. Not used with `files`, which have the numbers.
+            files: only with place `end`: the files that fill the gate at once. Their offsets count from 0 in each partition.
+            definition: text that describes the gate's contents. An existing gate must have the same one.
+            owner: the owner of the new gate. An existing gate keeps its own owner.
 
         Raises:
-            InvalidError: UNKNOWN_TOPIC, INVALID_REQUEST, GATE_CONFLICT, INVALID_REFERENCE. RetryError: a lead or the store does not
-                answer, or this broker does not lead any more; the same call may be made again.
+            InvalidError: UNKNOWN_TOPIC, INVALID_REQUEST, GATE_CONFLICT, INVALID_REFERENCE. RetryError: a lead or the store does
+                not answer, or this broker does not lead any more. The caller may repeat the same call.
         """
         check_gate_id(gate_id)
         check_ttl(ttl_ms)
@@ -141,10 +142,11 @@ class LeaderGates:
         return await self._once(request, lambda: self._open(topic, wanted, list(rows), list(files), digest))
 
     def _once(self, request: tuple[object, ...], work: Callable[[], Coroutine[Any, Any, Gate]]) -> Coroutine[Any, Any, Gate]:
-        """What becomes of a request, for all who make the same while it is under way.
+        """The result of a request, shared by all callers that make the same request while it runs.
 
-        It goes on where its caller goes away: what is held must be either opened or dropped. And a client asks another broker where
-        one does not answer in seconds, which many files take: it finds the work as far as it has come.
+        The work continues if its caller is cancelled, because reserved offsets must be either opened or dropped. A client that
+        gets no answer within seconds asks again through another broker. With many files that happens, and the second request
+        joins the running work.
         """
         task = self._under_way.get(request)
         if task is None:
@@ -172,7 +174,7 @@ class LeaderGates:
                             Reason.GATE_CONFLICT,
                             f"a gate of this id has another definition. topic=`{topic.name}` gate=`{gate_id}`",
                         )
-                    # What files say is the same, also where the topic has got partitions since then.
+                    # Compare files by their digest: the topic may have got partitions since the gate was opened.
                     same = known.digest == digest if files else [window.rows for window in known.windows] == asked
                     if known.place != wanted.place or not same:
                         raise InvalidError(
@@ -180,7 +182,7 @@ class LeaderGates:
                             f"a gate of this id was opened with other rows or elsewhere. topic=`{topic.name}` gate=`{gate_id}`",
                         )
                     return known
-                # It may have got partitions while files were judged, or while others opened theirs.
+                # The topic may have got partitions while files were checked, or while other gates were opened.
                 topic = self._as_it_is(topic)
                 rows = rows_of(files, topic.partitions) if files else asked
                 check_rows(topic, rows, topic.partitions)
@@ -205,7 +207,7 @@ class LeaderGates:
                     self._owner.drop_holds(topic.id, gate_id)
                     raise
                 except RetryError as error:
-                    # Only of these is it certain that nothing was committed.
+                    # Only after these two errors it is certain that nothing was committed.
                     if error.reason not in (Reason.NOT_LEADER, Reason.NOT_READY) or self._owner.over:
                         raise
                     if self._owner.clock.monotonic() > deadline_s:
@@ -241,7 +243,7 @@ class LeaderGates:
         self._look()
 
     async def _hold(self, topic: Topic, gate_id: str, rows: list[int]) -> list[Held]:
-        """Have every lead of the topic keep offsets free. By partition."""
+        """Make every lead of the topic reserve offsets. Returns them by partition."""
         by_lead: dict[str, dict[int, int]] = {}
         for partition, segment in enumerate(self._owner.manifest.leads.get(topic.id, ())):
             if segment is None:
@@ -261,7 +263,7 @@ class LeaderGates:
         return held
 
     async def fill(self, topic_name: str, gate_id: str, files: Sequence[ParquetExtent]) -> Gate:
-        """Commit the files of a gate. Raises as `open`, and UNKNOWN_GATE."""
+        """Commit the files of a gate. Raises as `open`, and InvalidError(UNKNOWN_GATE)."""
         topic = self._topic(topic_name)
         gate = self._gate(topic, gate_id)
         windows = {one.partition: one for one in gate.windows}
@@ -299,7 +301,8 @@ class LeaderGates:
 
     @staticmethod
     def _is_filled(gate: Gate, digest: str) -> bool:
-        """Whether it is filled with the same. Raises InvalidError(GATE_CONFLICT) where it cannot be filled with it any more."""
+        """True if the gate is filled with the same files. Raises InvalidError(GATE_CONFLICT) if these files can no longer fill
+        it."""
         if gate.state == "filled" and gate.digest == digest:
             return True
         if gate.state != "open":
@@ -308,7 +311,7 @@ class LeaderGates:
         return False
 
     async def renew(self, topic_name: str, gate_id: str, ttl_ms: int) -> Gate:
-        """Start an open gate's time again. `ttl_ms` 0: as it was."""
+        """Restart an open gate's time. `ttl_ms` 0: with the same length as before."""
         topic = self._topic(topic_name)
         gate = self._gate(topic, gate_id)
         ttl_ms = ttl_ms or gate.ttl_ms
@@ -318,7 +321,7 @@ class LeaderGates:
         return self._gate(topic, gate_id)
 
     async def release(self, topic_name: str, gate_id: str, why: str = "asked", *, owner: str = "") -> Gate:
-        """Give an open gate up; one that was released before stays so. With an owner only that one's."""
+        """Release an open gate. A gate that is already released stays so. With `owner`, only if the gate belongs to that owner."""
         topic = self._topic(topic_name)
 
         def make(now: Manifest) -> list[Edit]:
@@ -336,7 +339,7 @@ class LeaderGates:
         return gate
 
     def list_all(self, topic_name: str = "") -> list[Gate]:
-        """All gates, by topic's name and in the order in which they were opened."""
+        """All gates, by the topic's name and in the order in which they were opened."""
         manifest = self._owner.manifest
         topics = [self._topic(topic_name)] if topic_name else [manifest.topics[name] for name in sorted(manifest.topics)]
         return [gate for topic in topics for gate in manifest.gates.get(topic.id, {}).values()]
@@ -345,7 +348,7 @@ class LeaderGates:
         return self._gate(self._topic(topic_name), gate_id)
 
     def expires_in_ms(self, gate: Gate) -> int:
-        """0 where it is not open."""
+        """Milliseconds until a gate expires; 0 if it is not open."""
         if gate.state != "open":
             return 0
         known = self._deadlines.get((gate.topic_id, gate.id))
@@ -366,7 +369,7 @@ class LeaderGates:
         return now
 
     def _known(self, topic: Topic, gate_id: str) -> Gate | None:
-        """The gate of that id, unless it was released: then there can be another one."""
+        """The gate with this id. None if it was released, because then a new gate may have the id."""
         gate = self._owner.manifest.gates.get(topic.id, {}).get(gate_id)
         return None if gate is None or gate.state == "released" else gate
 
@@ -379,7 +382,7 @@ class LeaderGates:
     # -- time
 
     async def run(self) -> None:
-        """As long as the term lasts: gates expire, files are swept."""
+        """Expire gates and sweep files, until the term ends."""
         grace_ms = self._engine.settings.gate_file_grace_ms
         pause_s = min(SWEEP_S_MAX, max(grace_ms / 4000, 1.0))
         sweep_s = self._owner.clock.monotonic() + min(pause_s, 30.0)
@@ -393,11 +396,11 @@ class LeaderGates:
                     sweep_s = self._owner.clock.monotonic() + pause_s
                     await self.sweep(grace_ms)
             except (RetryError, InvalidError) as error:
-                # The store does not answer, or the manifest changed meanwhile: the next look sees what is.
+                # The store does not answer, or the manifest changed meanwhile. The next check sees the current state.
                 log.warning("gates_wait", error=error.message)
 
     def _look(self) -> Sequence[Gate]:
-        """Bring the deadlines up to date. Returns the gates that are over."""
+        """Bring the deadlines up to date. Returns the gates that have expired."""
         now_s = self._owner.clock.monotonic()
         deadlines: dict[tuple[uuid.UUID, str], tuple[int, float]] = {}
         over: list[Gate] = []
@@ -428,13 +431,13 @@ class LeaderGates:
     # -- files
 
     async def sweep(self, grace_ms: int) -> None:
-        """Delete files that nobody names: of rows below the logs' starts, of deleted topics, of attempts that came to nothing.
+        """Delete unused files: with rows below the logs' starts, of deleted topics, and of failed uploads.
 
-        A file is condemned first, which is a commit: from then on no gate can be filled with it, and a leader that was replaced
-        without knowing it finds that out before it deletes anything.
+        A file is first condemned by a commit. From then on no gate can be filled with it. A leader that was replaced without
+        knowing it finds that out at this commit, before it deletes anything.
 
         Args:
-            grace_ms: how old a file must be that nobody ever named.
+            grace_ms: age in ms from which a file that no gate has ever named is deleted.
         """
         manifest = self._owner.manifest
         for topic_id, gates in list(manifest.gates.items()):
@@ -453,7 +456,7 @@ class LeaderGates:
         while objects := await self._engine.store.list("topics/", last, SWEEP_PAGE):
             last = objects[-1].key
             if self._owner.clock.doubt is not None:
-                return  # the age of a file is known again when the clock is
+                return  # without a certain clock, the age of a file is unknown
             oldest_ms = self._owner.clock.now_ms() - grace_ms
             old = [found.key for found in objects if found.modified_ms <= oldest_ms]
             await self._delete([key for key in old if self._is_nobodys(key, named)])
@@ -472,11 +475,11 @@ class LeaderGates:
         return gate_of(key, [gate.id for gate in gates.values() if gate.state == "open"]) is None
 
     async def _delete(self, paths: list[str]) -> None:
-        """Condemn files, delete them and those that were condemned before, and forget them."""
+        """Condemn these files, delete all condemned files, and forget them."""
         if paths:
 
             def make(now: Manifest) -> list[Edit]:
-                # A topic that this leader did not know when it looked is known here: the commit proves that it leads.
+                # A gate that this leader did not know at the check is known here, because the commit proves that this broker leads.
                 named = _named(now)
                 still = [path for path in paths if self._is_nobodys(path, named)]
                 return [CondemnFiles(still)] if still else []
@@ -497,7 +500,7 @@ def _named(manifest: Manifest) -> set[str]:
 
 
 def _in_front(manifest: Manifest, gate: Gate, topic: Topic, rows: list[int]) -> Gate:
-    """A gate in front of everything. Raises InvalidError where there is no room."""
+    """A gate before all existing offsets. Raises InvalidError if there is no room."""
     if topic.id not in manifest.topics_by_id:
         raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic was deleted. topic=`{topic.name}`")
     windows: list[GateWindow] = []
@@ -514,7 +517,7 @@ def _in_front(manifest: Manifest, gate: Gate, topic: Topic, rows: list[int]) -> 
 
 
 def rows_of(files: Sequence[ParquetExtent], partitions: int) -> list[int]:
-    """The rows of each partition in files whose offsets count from 0: up to the end of the last one."""
+    """The number of rows of each partition, for files with offsets from 0: the end of the partition's last file."""
     rows = [0] * partitions
     for one in files:
         if not 0 <= one.partition < partitions:

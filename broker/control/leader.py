@@ -1,14 +1,16 @@
-"""What the leader does: writes the manifest, keeps the members, fails over those that are lost, carries out orders.
+"""The leader of the cluster: writes the manifest, keeps the members, replaces lost members, and carries out orders.
 
-It holds no state that is not in the store but what it learned since it leads: who is connected, loads, orders under way. When it
-dies, the next one loads the journal and waits `member_timeout_ms` for the members to come; whoever does not come is lost.
+All its state is in the store, except for facts that it learned since it leads: the connected members, their loads, and running
+orders. When it dies, the next leader loads the journal and waits `member_timeout_ms` for the members. A member that has not
+connected by then is lost.
 
-Where all members, two or more, fall silent together, it is this broker that is cut off, more likely than all of them are lost: it
-gives the lease back and stands back for a while, and one of them finds out who can be reached. Otherwise it would fence them all.
+If all members, two or more, fall silent together, then probably this broker is cut off, and the members are not lost. So it
+gives the lease back and does not compete for a while. One of the members then leads, and finds out which brokers it can reach.
+Otherwise this broker would fence all of them.
 
-`cluster/liveness.py` decides which members are lost. The incarnation of a lost member is *condemned*: nothing is committed for it
-any more. Then it is fenced and recovered (`engine/recovery.py`), and in one commit its last chunks are listed, its segments and
-itself sealed, and their successors opened elsewhere. If it was alive after all, it finds the fence and stops.
+`cluster/liveness.py` decides which members are lost. The incarnation of a lost member is *condemned*: the leader commits none of
+its edits any more. Then the leader fences and recovers it (`engine/recovery.py`). One commit lists its last chunks, seals its
+segments and itself, and opens their successors on other brokers. If the member was still alive, it finds the fence and stops.
 """
 
 from __future__ import annotations
@@ -62,75 +64,77 @@ if TYPE_CHECKING:
 log = get_logger("leader")
 
 TICK_S = 0.1
-"""How exactly it is seen that another broker is silent."""
+"""Pause, in seconds, between two checks of the other brokers. It bounds the delay with which their silence is detected."""
 ALONE_S = 0.5
-"""The same where there is no other broker: only reservations are over at some time. A broker that rests is woken seldom."""
+"""The same pause when there are no other brokers. Then only reservations can expire, so an idle broker wakes seldom."""
 DRAIN_S = 60.0
-"""How long a broker may take to hand all its segments over."""
+"""Longest time, in seconds, in which a broker must hand over all its segments."""
 DRAIN_TOGETHER_S = 0.2
-"""Brokers that are to go at once say so one after the other: none shall inherit from another."""
+"""Pause, in seconds, before the plan for a broker that leaves. Several brokers may leave one after the other; none of them
+should receive the segments of another."""
 PROBE_S = 0.5
-"""Time for the address of a suspect to accept or refuse a connection."""
+"""Time, in seconds, in which the address of a suspect must accept or refuse a connection."""
 DAMAGED_RETRY_S = 10.0
-"""Pause before a damaged log is read again: somebody may have restored it."""
+"""Pause, in seconds, before a damaged log is read again. An operator may have restored it."""
 TROUBLE_S = 60.0
-"""A broker that cannot store records for so long, while this one can, is replaced: others can."""
+"""Seconds after which a broker that cannot store records is replaced, if the leader can store. Other brokers can store, too."""
 LOAD_TRIES = 10
 PATIENCE = 2.0
-"""How much longer than this broker needed to begin its term, the others may need to find that out."""
+"""Time that the members get to find a new leader, as a multiple of the time that this broker needed to begin its term."""
 RETRY_S = 0.2
 QUEUE_MESSAGES_MAX = 10_000
-"""Messages that a member may be behind; then its stream is ended, and it begins anew."""
+"""Largest number of unsent messages to one member. Beyond it, the leader ends the member's stream, and the member connects
+again."""
 
 
 class Session(Protocol):
-    """A member's stream, as the leader sees it."""
+    """A member's stream, on the leader's side."""
 
     incarnation: Incarnation
     load: BrokerLoad
-    """Its last report."""
+    """The member's last report."""
     trouble: str
-    """Why it cannot store records, as it reported last; empty: it can."""
+    """The reason why the member cannot store records, from its last report. Empty: it can store."""
     trouble_since_s: float | None
-    """The monotonic time since which it has reported trouble; None: it has none."""
+    """The monotonic time, in seconds, since which the member has reported trouble. None: it has none."""
     clock_ahead_ms: int | None
-    """Milliseconds that the leader's clock was ahead of the member's machine at the last report; None: it did not say."""
+    """Milliseconds by which the leader's clock was ahead of the member's machine at the last report. None: unknown."""
 
     def edits(self, version: int, data: bytes) -> None:
-        """Tell it of a commit."""
+        """Send the edits of a commit to the member."""
 
     def alive(self) -> None:
-        """Tell it that the leader is."""
+        """Send the member a sign of life of the leader."""
 
     async def resign(self, segment_ids: list[int]) -> None:
-        """Have it seal segments. Raises RetryError where the stream ends first."""
+        """Make the member seal segments. Raises RetryError if the stream ends first."""
 
     async def hold(self, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int], term: int) -> list[Held]:
-        """As `Engine.hold`. Raises RetryError also where the stream ends first."""
+        """Call `Engine.hold` on the member. Raises as it does, and RetryError if the stream ends first."""
 
     def drop_holds(self, topic_id: uuid.UUID, gate_id: str) -> None:
-        """As `Engine.drop_holds`."""
+        """Call `Engine.drop_holds` on the member."""
 
     def drain(self) -> None:
-        """Tell it that it is to have no segments any more, whoever leads."""
+        """Tell the member that it must give up all its segments, also under later leaders."""
 
     def end(self, error: HeadgateError) -> None:
         """End the stream."""
 
 
 class Leader:
-    """One term. `start`, then it works until `stop`; `ended` is called where it cannot go on.
+    """One term. `start` begins it, and it works until `stop`. It calls `ended` when it cannot continue.
 
     Args:
-        mine: this broker, as it is or will be in the manifest.
-        draining: set when this broker is to lose its segments and get no others.
+        mine: this broker's incarnation, as in the manifest.
+        draining: set when this broker must lose its segments and get no new ones.
         version: of the lease, which this broker has just written.
-        predecessor: the incarnation that let the lease run out, and for how long it was silent; "" where the lease was given up.
+        predecessor: the incarnation that let the lease run out, and the seconds of its silence. "" if the lease was given up.
         attention: of this process.
-        replaced: counts the brokers that are replaced.
-        noted_ms: `Lease.at_ms` of the version before; 0: there was none.
+        replaced: counts the replaced brokers, by evidence.
+        noted_ms: `Lease.at_ms` of the previous version; 0: there was none.
         surrender: asks the follower of a lost lead for its copies (`Surrenders.ask`).
-        yields: whether to give the lease back when all members fall silent together.
+        yields: give the lease back when all members fall silent together.
     """
 
     def __init__(
@@ -175,11 +179,11 @@ class Leader:
         self._local = LocalCatalog(engine.store, mine.id, applied=self._applied, complete=self._complete, fail=self._failed)
         self._condemned: set[str] = set()
         self._damaged: dict[str, float] = {}
-        """Incarnations whose log cannot be read, and until when that is not tried again."""
+        """Incarnations with an unreadable log, and the monotonic time in seconds before which their recovery is not tried again."""
         now_s = self.clock.monotonic()
         self.attention = attention
         self.detector = Detector(attention, member_timeout_ms / 1000, MEMBER_REPORT_S, now_s)
-        """Of all others."""
+        """Observes all other brokers."""
         if predecessor[0]:
             self.detector.silent_since(*predecessor, now_s)
         self._replaced = replaced
@@ -189,15 +193,15 @@ class Leader:
         self._own_load: BrokerLoad | None = None
         self._stopped = False
         self._epoch = -1
-        """Of this term."""
+        """The leader epoch of this term."""
         self._attempts = 0
         self._drained: set[str] = set()
-        """Incarnations that were drained by hand, or said that they are to end."""
+        """Incarnations that an operator drained, or that announced their end."""
         self._given_up = False
         self._store_well_since_s = self.clock.monotonic()
-        """Since then every attempt to renew the lease has succeeded."""
+        """The monotonic time, in seconds, since which every renewal of the lease has succeeded."""
         self.yielded = False
-        """Whether this term ended because all members fell silent together."""
+        """True if this term ended because all members fell silent together."""
         self._surrender = surrender
         self._yields = yields
         self._writing_lease = asyncio.Lock()
@@ -211,22 +215,23 @@ class Leader:
 
     @property
     def over(self) -> bool:
-        """Whether the term has ended."""
+        """True if the term has ended."""
         return self._stopped
 
     @property
     def version(self) -> int:
-        """Of the manifest."""
+        """The version of the manifest."""
         return self._local.version
 
     async def start(self) -> None:
-        """Take the journal over. Afterwards this broker's copy of the manifest is the journal's.
+        """Take the journal over. Afterwards this broker's copy of the manifest is the leader's copy.
 
         Raises:
-            DeposedError: other brokers write the journal. RetryError: the store does not answer. FencedError: this broker is over.
+            DeposedError: other brokers write the journal. RetryError: the store does not answer. FencedError: this broker was
+                replaced.
         """
         began_s = self.clock.monotonic()
-        # From now on: what follows may take longer than the lease lasts.
+        # Renew from the beginning: the following steps may take longer than the lease lasts.
         self._spawn(self._renew(), "lease")
         for attempt in range(LOAD_TRIES):
             await self._local.load()
@@ -234,12 +239,12 @@ class Leader:
                 records = await self._begin()
                 break
             except DeposedError:
-                # The leader before wrote once more. From our first edit on it cannot.
+                # The previous leader wrote once more. After this broker's first edit it cannot write again.
                 if attempt == LOAD_TRIES - 1:
                     raise
         self._check_term()
         now_s = self.clock.monotonic()
-        # Where the store takes its time, the others need theirs to find out who leads: who was slow to begin waits for them.
+        # If the store is slow, the members also need longer to find this leader. So a slow leader gives them more time.
         self.detector.begins(now_s, PATIENCE * (now_s - began_s))
         self._catalog.manifest, self._catalog.version = self._local.manifest, self.version
         self._catalog.use(self)
@@ -256,11 +261,11 @@ class Leader:
         self._spawn(self.gates.run(), "gates")
 
     async def _begin(self) -> int:
-        """The first commit of the term. Returns the number of recovered records."""
+        """Make the first commit of the term. Returns the number of recovered records."""
         manifest = self.manifest
         self._epoch = manifest.leader_epoch + 1
         edits: list[Edit] = [SetLeader(self._mine.id, self._epoch)]
-        # Two processes cannot listen at one address: whoever was here before is gone.
+        # Two processes cannot listen at one address. So an earlier broker at this address is gone.
         lost = [incarnation for incarnation in self._others() if _same_place(incarnation, self._mine)]
         recovered = (await recover(self._engine.store, manifest, lost, self._maker(), self._copies_of)).whole()
         edits += recovered.edits
@@ -278,19 +283,22 @@ class Leader:
         return recovered.records
 
     def _begin_time(self, recovered: Sequence[Edit]) -> Sequence[Edit]:
-        """As `Engine.begin_time`. A store with a clock of its own that agrees proves this broker's clock right."""
+        """Call `Engine.begin_time`, unless the store has its own clock and agrees with this broker's clock. Then the clock is
+        right."""
         ahead_ms = self._register.ahead_ms
         if ahead_ms is not None and abs(ahead_ms) <= self.clock.difference_max_ms:
             return []
         return self._engine.begin_time(max(self._noted_ms, downtime.newest_ms(self.manifest, recovered)))
 
     async def _copies_of(self, lead: Incarnation) -> list[Copy]:
-        """What a lost lead acked, perhaps, and its WAL may lack. Raises RetryError."""
+        """The copies that a lost lead's follower has. The lead may have acked them, and its WAL may lack them. Raises
+        RetryError."""
         follower = self.manifest.followers.get(lead.id)
         return [] if follower is None else await self._surrender(lead, follower)
 
     async def _was_fenced(self, incarnation_id: str) -> bool:
-        """Whether one that the manifest does not know was replaced and forgotten, perhaps before it heard of any of it.
+        """True if an incarnation that the manifest does not know was replaced and forgotten. The incarnation may not know of
+        this.
 
         Fences are kept for ever. Raises RetryError.
         """
@@ -303,7 +311,7 @@ class Leader:
         return True
 
     def _maker(self) -> str:
-        """A name for what a recovery makes."""
+        """A new name for the objects of one recovery."""
         self._attempts += 1
         return keys.maker(self._epoch, self._mine.id, self._attempts)
 
@@ -312,7 +320,7 @@ class Leader:
             raise DeposedError(Reason.FENCED, "another broker took the lease")
 
     async def _renew(self) -> None:
-        """Keep the lease. A store that does not answer is waited for: nobody else can take it meanwhile."""
+        """Renew the lease. If the store does not answer, wait: no other broker can take the lease meanwhile."""
         pause_s = self.lease.ttl_ms / 2000
         while True:
             await asyncio.sleep(pause_s)
@@ -321,10 +329,10 @@ class Leader:
             pause_s = max(self.lease.ttl_ms / 2000 - (self.clock.monotonic() - began_s), 0.0)
 
     async def write_lease(self, *, serving: bool = False) -> None:
-        """Write the next version of the lease; where another broker did, this term ends.
+        """Write the next version of the lease. If another broker has written it, this term ends.
 
         Args:
-            serving: the door is open from now on; else it is as it was.
+            serving: note that this broker's gRPC port is open. False: leave that note unchanged.
         """
         async with self._writing_lease:
             if self._given_up:
@@ -345,7 +353,8 @@ class Leader:
                     return
                 version, found = await self._register.read()
                 if found == lease:
-                    # Perhaps of an earlier attempt whose answer was lost: it is not known when it was written.
+                    # An earlier attempt may have written it, and its answer was lost. The time of that write is unknown, so it
+                    # extends no promise.
                     self._version, self.lease = version, lease
                     return
             except RetryError as error:
@@ -355,15 +364,17 @@ class Leader:
         self._failed(DeposedError(Reason.FENCED, "another broker took the lease"))
 
     def _at_ms(self) -> int:
-        """`Lease.at_ms`: of the version before until this broker has noted how long none ran."""
+        """The value for `Lease.at_ms`. Until this broker has noted the time in which no broker ran, it is the previous version's
+        value."""
         return self.clock.now_ms() if self._engine.started else self.lease.at_ms
 
     async def serving(self) -> None:
-        """This broker's gRPC door is open: from now on, who finds it closed knows that this broker is gone."""
+        """Note in the lease that this broker's gRPC port is open. From now on, a broker that finds the port closed knows that
+        this broker is gone."""
         await self.write_lease(serving=True)
 
     def stop(self) -> None:
-        """End the term; streams end, and whoever waits for something is told."""
+        """End the term. Streams end, and all waiting callers get an error."""
         if self._stopped:
             return
         self._stopped = True
@@ -379,7 +390,7 @@ class Leader:
             task.cancel()
 
     async def give_up(self) -> None:
-        """Give the lease back: whoever sees it may take it at once."""
+        """Give the lease back. Any broker that sees this may take it at once."""
         async with self._writing_lease:
             self._given_up = True
             self._engine.proof.lapse()
@@ -424,21 +435,22 @@ class Leader:
     # -- the manifest
 
     async def commit(self, edits: Sequence[Edit]) -> None:
-        """As `Backend`: of this broker's own edits."""
+        """Commit this broker's own edits, as a `Backend`."""
         await self._local.commit(*edits)
 
     async def settle(self) -> None:
         await self._local.settle()
 
     async def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
-        """As `LocalCatalog.commit_made`; RetryError(NOT_LEADER) where this broker does not lead any more."""
+        """Commit edits that `make` makes from the current manifest. Raises as `LocalCatalog.commit_made`, and
+        RetryError(NOT_LEADER) if this broker does not lead any more."""
         try:
             await self._local.commit_made(make)
         except DeposedError as error:
             raise _not_leader() from error
 
     async def commit_of(self, incarnation_id: str, edits: Sequence[Edit]) -> int:
-        """A member's commit. Returns the version in which it is. Raises as `Catalog.commit`."""
+        """Commit a member's edits. Returns the version of the manifest that contains them. Raises as `Catalog.commit`."""
         if incarnation_id in self._condemned:
             raise FencedError(Reason.FENCED, f"another broker takes over from this one. incarnation=`{incarnation_id}`")
         try:
@@ -460,7 +472,7 @@ class Leader:
             self.capacity.follow()
 
     def _complete(self, manifest: Manifest, edits: list[Edit]) -> list[Edit]:
-        """Give a lead to whatever these edits leave without one."""
+        """Add the edits that give a lead to every partition that these edits leave without one."""
         sealed = {edit.incarnation_id for edit in edits if isinstance(edit, SealIncarnation)}
         brokers = [load for load in self.loads() if load.incarnation_id not in sealed]
         everywhere = any(isinstance(edit, SetLeader) for edit in edits)
@@ -471,7 +483,7 @@ class Leader:
         alive = {broker.incarnation_id for broker in brokers}
         successors, held = self.orders.successors(seals, alive)
         if not {one.topic_id for one in successors} <= {gap.topic_id for gap in gaps}:
-            # An order over several topics is complete now, and some of them were sealed in earlier commits.
+            # An order over several topics is complete now, and earlier commits sealed the segments of some of these topics.
             gaps = find_gaps(manifest, edits, everywhere=True)
         taken = {(one.topic_id, number) for one in successors for number in range(one.first_partition, one.end_partition)}
         taken |= held
@@ -483,7 +495,7 @@ class Leader:
         return open_successors(manifest, edits, gaps, successors)
 
     def trouble_of(self, incarnation_id: str) -> str:
-        """Why a live broker cannot store records at the moment; empty: it can."""
+        """The reason why a live broker cannot store records at the moment. Empty: it can."""
         if incarnation_id == self._mine.id:
             trouble = self._engine.failed or self._engine.stalled
             return "" if trouble is None else trouble.message
@@ -491,18 +503,19 @@ class Leader:
         return "it is not connected" if session is None else session.trouble
 
     def lateness_of(self, incarnation_id: str) -> tuple[float, float]:
-        """How late a broker is, and after how much silence it is replaced, in seconds; this broker is not."""
+        """(seconds by which a broker is late, seconds of silence after which it is replaced). The second is 0 for this broker."""
         now_s = self.clock.monotonic()
         if incarnation_id == self._mine.id:
             return self.attention.late_s(now_s), 0.0
         return self.detector.late_s(incarnation_id, now_s), self.detector.allowed_s(incarnation_id, now_s)
 
     def since(self, version: int) -> list[tuple[int, bytes]] | None:
-        """As `LocalCatalog.since`."""
+        """The commits after a version; see `LocalCatalog.since`."""
         return self._local.since(version)
 
     def loads(self) -> list[BrokerLoad]:
-        """The live members' last reports, this broker's among them. Whoever has sealed itself can lead nothing."""
+        """The last reports of the live members and of this broker. An incarnation that sealed itself is left out, because it can
+        lead nothing."""
         incarnations = self.manifest.incarnations
         loads = [
             session.load
@@ -512,7 +525,7 @@ class Leader:
         mine = incarnations.get(self._mine.id)
         if self._own_load is not None and (mine is None or not mine.sealed):
             loads.insert(0, replace(self._own_load, draining=self._draining.is_set()))
-        # Whoever was drained may not have heard of it yet.
+        # A drained member may not have received the message yet.
         return [
             load if load.draining or load.incarnation_id not in self._drained else replace(load, draining=True) for load in loads
         ]
@@ -520,13 +533,13 @@ class Leader:
     # -- members
 
     async def admit(self, incarnation: Incarnation, version: int) -> None:
-        """A broker asks to be a member. Opens its incarnation where it is new.
+        """Admit a broker that asks to be a member. If its incarnation is new, the manifest gets it.
 
         Args:
-            version: of its copy of the manifest; 0: it is new.
+            version: of the broker's copy of the manifest; 0: it has none yet.
 
         Raises:
-            FencedError: it is over. InvalidError: its id is another's.
+            FencedError: the incarnation was replaced. InvalidError: another broker has its broker id.
         """
         for other in [self._mine, *(session.incarnation for session in self.sessions.values())]:
             if other.broker_id == incarnation.broker_id and other.id != incarnation.id:
@@ -537,7 +550,7 @@ class Leader:
                 )
         fenced = incarnation.id not in self.manifest.incarnations and await self._was_fenced(incarnation.id)
         known = self.manifest.incarnations.get(incarnation.id)
-        # One that has a copy of the manifest was a member before; that it is not in it any more means that it is over.
+        # A broker with a copy of the manifest was a member before. If the manifest does not contain it any more, it was replaced.
         over = known.sealed if known is not None else version > 0 or fenced
         if over or incarnation.id in self._condemned:
             raise FencedError(Reason.FENCED, f"another broker took over from this one. incarnation=`{incarnation.id}`")
@@ -545,7 +558,7 @@ class Leader:
             if other.id != incarnation.id and (other.broker_id == incarnation.broker_id or _same_place(other, incarnation)):
                 self.detector.over(other.id, "another process runs in its place")
         self.detector.admitting(incarnation.id)
-        # Either commit proves that this broker still leads: one that was replaced while it slept must not keep members.
+        # Either commit proves that this broker still leads. A leader that was replaced while it slept must not keep members.
         try:
             if known is None:
                 await self._local.commit_made(lambda now: [OpenIncarnation(_with_epoch(incarnation, now))])
@@ -557,7 +570,8 @@ class Leader:
             self.detector.admitted(incarnation.id, self.clock.monotonic())
 
     def joined(self, session: Session) -> None:
-        """A member's stream begins with what the manifest is now. Raises RetryError(NOT_LEADER) where the term is over."""
+        """Called when a member's stream begins. The stream starts with the current manifest. Raises RetryError(NOT_LEADER) if
+        the term is over."""
         if self._stopped:
             raise _not_leader()
         before = self.sessions.get(session.incarnation.id)
@@ -569,7 +583,7 @@ class Leader:
         log.info("member_joined", broker=session.incarnation.broker_id, incarnation=session.incarnation.id)
 
     def left(self, session: Session) -> None:
-        """A member's stream has ended."""
+        """Called when a member's stream has ended."""
         if self.sessions.get(session.incarnation.id) is session:
             del self.sessions[session.incarnation.id]
             if not self._stopped:
@@ -578,10 +592,10 @@ class Leader:
                 self._ask_suspects()
 
     def promise(self, session: Session) -> int:
-        """Promise a member that was just heard not to fence it, unless its process is gone; see `engine/proof.py`.
+        """Promise a member, after a message from it, not to fence it unless its process is gone; see `engine/proof.py`.
 
-        Returns:
-            For how long, in ms from now; 0: no promise, for this broker may have been replaced, or is about to replace the member.
+        Returns: The length of the promise in ms from now. 0: no promise, because this broker may have been replaced, or is about
+            to replace the member.
         """
         now_s = self.clock.monotonic()
         key = session.incarnation.id
@@ -596,14 +610,14 @@ class Leader:
         return int(self.detector.promise(key, now_s) * 1000)
 
     def awaits_members(self) -> bool:
-        """Whether there are brokers of which it is not known yet if they come or are lost."""
+        """True if some brokers have neither connected nor been found lost yet."""
         return any(other.id not in self.sessions and other.id not in self._damaged for other in self._others())
 
     def _others(self) -> list[Incarnation]:
         return [one for one in self.manifest.incarnations.values() if not one.sealed and one.id != self._mine.id]
 
     def _ask_suspects(self) -> None:
-        """Ask the addresses of brokers that may be lost."""
+        """Probe the addresses of brokers that may be lost."""
         others = {one.id: one for one in self._others()}
         for incarnation_id in self.detector.asking(others, self.clock.monotonic()):
             self._spawn(self._ask(others[incarnation_id]), "ask")
@@ -631,7 +645,7 @@ class Leader:
                 self._plan()
 
     def _replace_lost(self) -> None:
-        """Begin the failover of those that are lost, or give the lease back where this broker is cut off."""
+        """Begin the failover of lost members. If this broker is cut off, give the lease back instead."""
         if self._failing_over is not None:
             return
         now_s = self.clock.monotonic()
@@ -644,17 +658,17 @@ class Leader:
             self._failing_over = self._spawn(self._fail_over(lost), "failover")
 
     def _compare_clocks(self) -> None:
-        """Compare this broker's clock with the machine's and with those of the members."""
+        """Compare this broker's clock with the machine's clock and with those of the members."""
         self.clock.check()
         ahead_ms = [session.clock_ahead_ms for session in self.sessions.values() if session.clock_ahead_ms is not None]
         differing = [one for one in ahead_ms if abs(one) > self.clock.difference_max_ms]
-        # Where most members differ, this broker's clock is the wrong one; a single member reports itself.
+        # If most members differ, this broker's clock is wrong. A single member that differs reports itself.
         self.clock.note("brokers", differing[0] if 2 * len(differing) > len(ahead_ms) else 0)
         self.clock.forget("leader")
 
     @property
     def store_ms(self) -> int:
-        """The store's own time; 0: it has none, or none is known."""
+        """The store's own time in wall-clock ms. 0: the store has no clock, or its time is unknown."""
         ahead_ms = self._register.ahead_ms
         return 0 if ahead_ms is None else self.clock.now_ms() - ahead_ms
 
@@ -693,8 +707,9 @@ class Leader:
         return list(found.lost)
 
     def _is_cut_from_store(self, session: Session, now_s: float) -> bool:
-        """Whether a broker alone has trouble with the store. This broker's own renewals must have worked meanwhile: where the store
-        was away from all, it comes back to the leader first, and nobody is to be replaced for that."""
+        """True if only this member has had trouble with the store for too long. The leader's own renewals must have succeeded
+        meanwhile: if no broker could reach the store, it may answer the leader first, and the leader must not replace any member
+        for that."""
         since_s = session.trouble_since_s
         return since_s is not None and now_s - max(since_s, self._store_well_since_s) > TROUBLE_S
 
@@ -705,7 +720,8 @@ class Leader:
         try:
             while True:
                 try:
-                    # Before anybody is fenced: a leader that was replaced while it slept finds that out here, and harms nobody.
+                    # Commit before the first fence. A leader that was replaced while it slept finds that out here, and fences no
+                    # broker.
                     await self._local.commit(SetLeader(self._mine.id, self._epoch))
                     lost = [one for one in self._others() if one.id in self._condemned]
                     recovered = await recover(self._engine.store, self.manifest, lost, self._maker(), self._copies_of)
@@ -717,8 +733,8 @@ class Leader:
                 except DeposedError:
                     raise
                 except (RetryError, InvalidError, FencedError) as error:
-                    # The store does not answer, a topic was deleted, or one of them sealed itself in the last moment: what is
-                    # found next time may be committed.
+                    # The store does not answer, a topic was deleted, or a member sealed itself at the last moment. The next
+                    # recovery may be committed.
                     log.warning("failover_waits", error=error.message)
                     await asyncio.sleep(RETRY_S)
         finally:
@@ -738,7 +754,7 @@ class Leader:
         self._engine.sweep_sealed()
 
     def _note_damage(self, incarnation: Incarnation, error: CorruptError) -> None:
-        """The store lost what a broker acked: its partitions wait for a person, all others go on."""
+        """Note that the store lost records that a broker acked. Its partitions wait for an operator; all others continue."""
         why = (
             f"broker {incarnation.broker_id} was lost, and its log is damaged: nobody can lead its partitions until it is restored"
         )
@@ -751,7 +767,7 @@ class Leader:
         self._damaged[incarnation.id] = now_s + DAMAGED_RETRY_S
 
     def _note_failover(self, incarnation: Incarnation, edits: Sequence[Edit], began_s: float, evidence: str) -> None:
-        """For people."""
+        """Note a failover for the operator."""
         chain = self.manifest.sealed_segments
         sealed = [chain[edit.segment_id] for edit in edits if isinstance(edit, SealSegment) and edit.segment_id in chain]
         sealed = [segment for segment in sealed if segment.incarnation_id == incarnation.id]
@@ -775,7 +791,7 @@ class Leader:
     # -- load
 
     def _measure(self, now_s: float) -> None:
-        """Tell the planner the loads of the last second."""
+        """Give the planner the loads of the last second."""
         from headgate.broker.control.load import LoadMeter, broker_load
 
         if self._meter is None:
@@ -784,7 +800,7 @@ class Leader:
         self.planner.observe(self.loads(), int(now_s * 1000))
 
     def _plan(self) -> None:
-        """Begin what is worth it now."""
+        """Begin the orders that the planner recommends now."""
         if self._failing_over is not None or self._stopped:
             return
         segments = {key: info for key, info in self.manifest.segments.items() if not self.orders.is_busy(key)}
@@ -795,18 +811,18 @@ class Leader:
                 log.error("order_refused", kind=order.kind.value, why=order.why, error=error.message)
 
     def drain(self) -> None:
-        """This broker is to lose its segments, now."""
+        """Make this broker lose all its segments, now."""
         self._draining.set()
         if self._mine.id not in self._drained:
             self._drained.add(self._mine.id)
             self._spawn(self._drain_soon(), "drain")
 
     def reported(self, session: Session, late_s: float, *, serves: bool) -> None:
-        """A member has sent a report.
+        """Called when a member has sent a report.
 
         Args:
-            late_s: how late its timers are.
-            serves: its door is open.
+            late_s: seconds by which the member's timers are late.
+            serves: the member's gRPC port is open.
         """
         self.detector.heard(session.incarnation.id, self.clock.monotonic(), late_s=late_s, serves=serves)
         if session.load.draining and session.incarnation.id not in self._drained:
@@ -818,13 +834,14 @@ class Leader:
         self._plan()
 
     async def drain_broker(self, broker_id: int) -> list[SegmentInfo]:
-        """Take all segments from a broker, and give it none until it is started again.
+        """Take all segments from a broker, and give it none until it is restarted.
 
         Returns:
-            The segments in their place.
+            The segments that replace them.
 
         Raises:
-            InvalidError: there is no such live broker, or no other one. RetryError: it keeps some for too long, or this term ends.
+            InvalidError: there is no such live broker, or no other broker. RetryError: it keeps segments for too long, or this
+                term ends.
         """
         loads = self.loads()
         incarnation_id = next((load.incarnation_id for load in loads if load.broker_id == broker_id), None)
@@ -856,7 +873,7 @@ class Leader:
         ]
 
     async def hold(self, incarnation_id: str, topic_id: uuid.UUID, gate_id: str, rows: Mapping[int, int]) -> list[Held]:
-        """Have a lead keep offsets free for a gate, as `Engine.hold`. Raises RetryError where it is gone."""
+        """Make a lead reserve offsets for a gate; see `Engine.hold`. Raises RetryError if the lead is gone."""
         if incarnation_id == self._mine.id:
             return self._engine.hold(topic_id, gate_id, rows, self._epoch)
         session = self.sessions.get(incarnation_id)
@@ -871,7 +888,7 @@ class Leader:
             session.drop_holds(topic_id, gate_id)
 
     async def resign(self, incarnation_id: str, segment_ids: list[int]) -> None:
-        """Have their lead seal segments. Raises RetryError where it is gone."""
+        """Make their lead seal segments. Raises RetryError if the lead is gone."""
         if incarnation_id == self._mine.id:
             await self._engine.resign(segment_ids)
             return
@@ -881,21 +898,22 @@ class Leader:
         await session.resign(segment_ids)
 
     def order_failed(self) -> None:
-        """Segments may have been sealed whose successors nobody opens now: whatever has no lead gets one."""
+        """Called when an order failed. Its segments may be sealed without successors, so give a lead to every partition that has
+        none."""
         self._spawn(self._local.commit(SetLeader(self._mine.id, self._epoch)), "fill-gaps")
 
     def spawn_order(self, work: Any) -> asyncio.Task[None]:
-        """Run the execution of an order as long as this term lasts."""
+        """Carry out an order. This ends with the term."""
         return self._spawn(work, "order")
 
 
 def _not_leader() -> RetryError:
-    """For others: this broker was replaced, not they."""
+    """The error for clients and members: only this broker was replaced, not they."""
     return RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
 
 
 def _same_place(one: Incarnation, other: Incarnation) -> bool:
-    """Whether two runs have the same address. A broker without one is the only one at its store."""
+    """True if two runs have the same address. A broker without an address is the only one at its store."""
     return (one.host, one.grpc_port) == (other.host, other.grpc_port) and (one.grpc_port != 0 or one.broker_id == other.broker_id)
 
 
