@@ -104,7 +104,7 @@ async def test_append_time_is_what_is_looked_up(make_machine: MakeMachine, mediu
     model = Model(broker)
     for number in range(8):
         await model.append([1, 2, 3], list(Codec)[number % len(Codec)], bytes(12_000))
-        broker.engine.clock.advance(10 if number != 5 else 0)  # type: ignore[attr-defined]
+        machine.clock.advance(10 if number != 5 else 0)
     await model.check()
     await broker.engine.delete_records(broker.log(), 10)
     await model.check()
