@@ -32,9 +32,17 @@ class Clock:
         """The same in nanoseconds."""
         return time.monotonic_ns()
 
-    def suspended_ns(self) -> int:
-        """Nanoseconds for which the machine was suspended since it booted: the monotonic clock leaves them out."""
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    if hasattr(time, "CLOCK_BOOTTIME"):
+
+        def suspended_ns(self) -> int:
+            """Nanoseconds for which the machine was suspended since it booted: the monotonic clock leaves them out."""
+            return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+
+    else:
+
+        def suspended_ns(self) -> int:
+            """0: only Linux has a clock that counts suspended time. Elsewhere a suspension is a jump of the system clock."""
+            return 0
 
     def cpu_s(self) -> float:
         """Seconds of processor time that this process has used."""

@@ -6,14 +6,17 @@ would be cut in two, a field lost, or a number shown wrongly.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import logging
+import time
 from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headgate.broker.runtime import clock as clock_module
 from headgate.broker.runtime import logging as event_logging
 from headgate.broker.runtime.clock import Clock, ManualClock, SteadyClock
 from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Metrics
@@ -88,6 +91,20 @@ def test_a_steady_clock_counts_what_the_machine_slept() -> None:
     system.jump_wall(7_200_000)
     clock.check()
     assert clock.doubt is None and clock.now_ms() == NOW_MS + 7_200_000
+
+
+def test_a_system_that_does_not_count_suspended_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As macOS and the BSDs: only Linux has CLOCK_BOOTTIME."""
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME")
+    spec = importlib.util.spec_from_file_location("clock_elsewhere", clock_module.__file__)
+    assert spec is not None and spec.loader is not None
+    elsewhere = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(elsewhere)
+    system = elsewhere.Clock()
+    assert system.suspended_ns() == 0
+    clock = elsewhere.SteadyClock(system, 60_000)
+    clock.check()
+    assert clock.doubt is None
 
 
 def test_a_steady_clock_is_in_doubt_as_long_as_any_other_clock_differs() -> None:
