@@ -29,6 +29,8 @@ from headgate.broker.log.parquet import footer_size, read_footer, write_extent_f
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidError, Reason, RetryError
 
 PATIENCE_S = 60.0
+NICENESS_MAX = 19
+"""The kernel gives no process more. Tests may run with a niceness of their own, which an encoder inherits."""
 
 
 def parquet(rows: int, value_bytes: int = 100) -> bytes:
@@ -128,8 +130,8 @@ def test_a_broken_row_group(encoders: Encoders) -> None:
 def test_it_gives_way(encoders: Encoders) -> None:
     encoders.encode(group_of(parquet(10)))
     (pid,) = encoders.pids
-    assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS
-    assert os.getpriority(os.PRIO_PROCESS, 0) < NICENESS
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, pid) == min(own + NICENESS, NICENESS_MAX)
 
 
 def test_a_process_that_died_while_it_rested(encoders: Encoders) -> None:
