@@ -362,7 +362,7 @@ class Cluster:
     async def _replicate(self) -> None:
         await self.engine.replicator.wanted.wait()
         module = await _import("headgate.broker.control.replication")
-        await module.Replication(self.engine).run()
+        await module.Replication(self.engine, self.attention).run()
 
     async def _surrender(self, lead: Incarnation, follower: Follower) -> list[Copy]:
         if self._surrenders is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.broker.cluster.liveness import Answer
+from headgate.broker.cluster.liveness import Answer, Attention, Heard, stretched
 from headgate.broker.cluster.manifest import Follower, Incarnation
 from headgate.broker.control.probe import ask
 from headgate.broker.control.stream import Stream, connect
@@ -24,11 +24,11 @@ MESSAGE_BYTES_MAX = 1 << 20
 IDLE_S = 0.5
 """Where there is nothing to send the follower hears this often what is durable, and that the lead is there."""
 SILENCE_S = 2.0
-"""A follower that says nothing for so long is another one's turn."""
+"""Silence after which a follower is replaced, on a quiet machine. `liveness.stretched` makes it longer on a starved one."""
 AVOID_S = 10.0
 """So long a broker with which it did not work is not asked again."""
 LOOK_S = 0.5
-"""Pause between two looks for a follower where there is none."""
+"""Pause between two looks for a follower where there is none, and between two looks at how long the follower has been silent."""
 PROBE_S = 0.5
 ASK_S = 5.0
 """How long a follower that gives its copies away may be silent."""
@@ -37,10 +37,15 @@ PATIENCE_S = 20.0
 
 
 class Replication:
-    """Keeps a follower for this broker, from the first batch of a topic with `ack=replicated` on: the next live broker by id."""
+    """Keeps a follower for this broker, from the first batch of a topic with `ack=replicated` on: the next live broker by id.
 
-    def __init__(self, engine: Engine) -> None:
+    Args:
+        attention: of this process.
+    """
+
+    def __init__(self, engine: Engine, attention: Attention) -> None:
         self._engine = engine
+        self._attention = attention
         self._avoided: dict[str, float] = {}
 
     async def run(self) -> None:
@@ -76,11 +81,16 @@ class Replication:
         tasks: list[asyncio.Task[None]] = []
         try:
             hello = control_pb2.ReplicaHello(incarnation_id=self._engine.incarnation_id, stream=number)
-            await stream.write(control_pb2.ReplicateRequest(hello=hello).SerializeToString(), SILENCE_S)
+            now_s = self._engine.clock.monotonic()
+            await stream.write(
+                control_pb2.ReplicateRequest(hello=hello).SerializeToString(), stretched(SILENCE_S, self._attention.late_s(now_s))
+            )
+            follower = Heard(IDLE_S, self._attention.at(self._engine.clock.monotonic()))
             sending = asyncio.create_task(self._send(stream, peer), name="replicate")
-            hearing = asyncio.create_task(self._hear(stream), name="replicated")
+            hearing = asyncio.create_task(self._hear(stream, follower), name="replicated")
             registering = asyncio.create_task(self._register(number, peer), name="register-follower")
-            tasks = [sending, hearing, registering]
+            watching = asyncio.create_task(self._watch(stream, follower), name="watch-follower")
+            tasks = [sending, hearing, registering, watching]
             await asyncio.wait(tasks[:2], return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
@@ -114,9 +124,23 @@ class Replication:
                 control_pb2.ReplicateRequest(copies=map(_message, copies), durable=engine.wal_batches[1]).SerializeToString()
             )
 
-    async def _hear(self, stream: Stream) -> None:
+    async def _hear(self, stream: Stream, follower: Heard) -> None:
         while True:
-            self._engine.replicator.held(control_pb2.ReplicateResponse.FromString(await stream.read(SILENCE_S)).held)
+            message = control_pb2.ReplicateResponse.FromString(await stream.read(None))
+            now_s = self._engine.clock.monotonic()
+            follower.spoke(self._attention.at(now_s), now_s)
+            self._engine.replicator.held(message.held)
+
+    async def _watch(self, stream: Stream, follower: Heard) -> None:
+        """Give the stream up where the follower is silent for too long: `_hear` raises RetryError then."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_s = self._engine.clock.monotonic()
+            silent_s = follower.silent_s(self._attention.at(now_s))
+            late_s = max(self._attention.late_s(now_s), follower.late.peak_s(now_s))
+            if silent_s > stretched(SILENCE_S, late_s):
+                stream.give_up(f"the follower is silent. seconds=`{silent_s:.1f}` late_s=`{late_s:.1f}`")
+                return
 
 
 class Surrenders:

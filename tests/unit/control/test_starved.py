@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.broker.cluster.liveness import STRETCHED_MAX
+from headgate.broker.cluster.liveness import STRETCHED_MAX, Heard
+from headgate.broker.control import replication
 from headgate.broker.control.leader import Leader
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.test_cut_off import incarnations, silence
+from tests.unit.control.test_replication import replicating, send
 from tests.unit.control.world import World, until
 
 LATE_S = 1.5
@@ -94,3 +96,26 @@ async def test_what_a_member_reports_of_itself_reaches_the_leader(make_world: Ma
     await until(lambda: term.lateness_of(member.engine.incarnation_id)[0] >= LATE_S)
     row = next(row for row in (await describe(world)).members if row.incarnation_id == member.engine.incarnation_id)
     assert row.starved and row.late_ms >= LATE_S * 1000
+
+
+async def test_a_silent_follower_on_a_starved_machine_is_kept(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time-out is stretched as those of brokers are, up to the same limit."""
+    silences: list[float] = []
+    silence_s = 0.0
+
+    class Silent(Heard):
+        def silent_s(self, at_s: float) -> float:
+            silences.append(silence_s)
+            return silence_s
+
+    monkeypatch.setattr(replication, "Heard", Silent)
+    monkeypatch.setattr(replication, "LOOK_S", 0.01)
+    _, lead, _ = await replicating(make_world)
+    follower = lead.engine.manifest.followers[lead.engine.incarnation_id]
+    lead.cluster.attention._late.observe(LATE_S, lead.engine.clock.monotonic())
+    silence_s = replication.SILENCE_S + 1.0
+    await until(lambda: silences.count(silence_s) >= 10)
+    assert await send(lead, 1) == 1
+    assert lead.engine.replicator.counts and lead.engine.manifest.followers[lead.engine.incarnation_id] == follower
+    silence_s = STRETCHED_MAX * replication.SILENCE_S + 1.0
+    await until(lambda: lead.engine.manifest.followers[lead.engine.incarnation_id] != follower)
