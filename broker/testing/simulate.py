@@ -14,15 +14,26 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from multiprocessing.pool import Pool
+from queue import SimpleQueue
+from typing import TypeAlias
+
+Work: TypeAlias = tuple[int, bool, str]
+"""A seed, whether its life is long, and the planted bug."""
+Result: TypeAlias = tuple[int, str, str | None, int]
+"""The seed, its digest, how it failed, and its acked records."""
 
 COLLECT_SEEDS = 10
+AHEAD_SEEDS = 2
+"""Seeds of each process that are begun or wait for it. More of them would run on after the end of `--seconds`."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m headgate.broker.testing.simulate", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, help="run this seed and tell its story")
     parser.add_argument("--seeds", default="0-999", help="run these, as 0-999")
-    parser.add_argument("--seconds", type=float, default=0.0, help="begin no more seeds after so long; 0: run all")
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin no more seeds after this many seconds; 0: run all")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--long", action="store_true", help="longer lives: more partitions, records and faults")
     parser.add_argument("--first", action="store_true", help="end with the first seed that fails")
@@ -69,7 +80,7 @@ def _patches(bug: str) -> Mapping[str, object] | None:
     return BUGS[bug]() if bug else None
 
 
-def _run(work: tuple[int, bool, str]) -> tuple[int, str, str | None, int]:
+def _run(work: Work) -> Result:
     from headgate.broker.testing.simulation.scenario import simulate
 
     seed, long, bug = work
@@ -84,7 +95,7 @@ def _many(arguments: argparse.Namespace) -> int:
     seeds = range(int(first), int(last or first) + 1)
     began_s = time.monotonic()
 
-    def work() -> Iterator[tuple[int, bool, str]]:
+    def work() -> Iterator[Work]:
         for seed in seeds:
             if arguments.seconds and time.monotonic() - began_s > arguments.seconds:
                 return
@@ -92,9 +103,11 @@ def _many(arguments: argparse.Namespace) -> int:
 
     done = failed = acked = 0
     pool = multiprocessing.get_context("spawn").Pool(arguments.jobs) if arguments.jobs > 1 else None
-    results = map(_run, work()) if pool is None else pool.imap_unordered(_run, work(), chunksize=4)
+    results = map(_run, work()) if pool is None else _spread(pool, work(), arguments.jobs * AHEAD_SEEDS)
+    last_done = None
     for seed, digest, failure, records in results:
         done += 1
+        last_done = seed if last_done is None else max(last_done, seed)
         acked += records
         if arguments.digests:
             _say(f"{seed} {digest}")
@@ -106,8 +119,31 @@ def _many(arguments: argparse.Namespace) -> int:
                 break
     if pool is not None:
         pool.terminate()
-    _say(f"seeds={done} failed={failed} acked_records={acked} seconds={time.monotonic() - began_s:.1f}")
+    _say(
+        f"seeds={done} last_seed={'none' if last_done is None else last_done} failed={failed} acked_records={acked} "
+        f"seconds={time.monotonic() - began_s:.1f}"
+    )
     return 1 if failed else 0
+
+
+def _spread(pool: Pool, work: Iterator[Work], ahead: int) -> Iterator[Result]:
+    """The results of all work, in the order in which they come. The pool has at most `ahead` pieces of it at a time.
+
+    `Pool.imap_unordered` takes all work at once, so a limit in `work` would never be reached.
+    """
+    results: SimpleQueue[Result | BaseException] = SimpleQueue()
+    under_way = 0
+    while True:
+        for one in islice(work, ahead - under_way):
+            pool.apply_async(_run, (one,), callback=results.put, error_callback=results.put)
+            under_way += 1
+        if not under_way:
+            return
+        result = results.get()
+        under_way -= 1
+        if isinstance(result, BaseException):
+            raise result
+        yield result
 
 
 if __name__ == "__main__":

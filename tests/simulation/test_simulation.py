@@ -53,6 +53,16 @@ def test_many_long_seeds() -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_limit_of_time(jobs: int) -> None:
+    """No seed begins after it: of more seeds than can run in the test's own time-out, only the first ones do."""
+    status, printed = simulate("--jobs", str(jobs), "--seeds", "0-99999", "--seconds", "0.5", timeout_s=250.0)
+    assert status == 0, printed
+    summary = dict(word.split("=") for word in printed.splitlines()[-1].split())
+    assert int(summary["last_seed"]) == int(summary["seeds"]) - 1 < 99_999
+
+
+@pytest.mark.timeout(300)
 def test_a_seed_is_one_life() -> None:
     """Also in another process, beside other seeds, and with its story told."""
     _, printed = simulate("--seeds", "0-7", "--digests")
