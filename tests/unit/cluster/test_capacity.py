@@ -1,7 +1,8 @@
-"""Reservations, their ends, and the number of brokers that the load asks for.
+"""Reservations, their ends, and the number of brokers that the load needs.
 
-Times are arguments, so days pass in no time. Compared: who is refused and with which words, when a reservation ends, after how long
-the number follows the load up and down. A mismatch means capacity that never ends, or a fleet that breathes with every spike.
+Runs: reservations and load tracking, with times as arguments, so that days pass in no time. Compared: which requests are refused
+and with which words, when a reservation ends, and how fast the number follows the load up and down. A mismatch means capacity
+that never ends, or a fleet that follows every spike.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def reservation(brokers: int = 3, ttl_ms: int = MINUTE_MS, *, id: str = "flood-1
 
 
 def run(demand: LoadDemand, pressures: list[float], start_ms: int) -> list[int]:
-    """One measurement a second. Returns the numbers."""
+    """Feed one measurement per second. Returns the wanted numbers."""
     numbers = []
     for second, pressure in enumerate(pressures):
         demand.observe([pressure], start_ms + second * 1000)
@@ -129,7 +130,7 @@ def test_capacity_always_ends(steps: list[tuple[str, int, int]]) -> None:
         deadlines.observe(stored, now_ms)
         assert {one.reservation.id for one in deadlines.open(now_ms)} == set(stored)
         assert all(0 < one.left_ms <= one.reservation.ttl_ms for one in deadlines.open(now_ms))
-    # Nobody renews any more.
+    # No client renews from now on.
     assert set(deadlines.expired(now_ms + 90_000)) == set(stored)
 
 

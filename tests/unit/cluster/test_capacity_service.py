@@ -1,8 +1,8 @@
-"""`Capacity` and KEDA's `ExternalScaler` over real gRPC channels: a leader, and a broker that passes calls on to it.
+"""`Capacity` and KEDA's `ExternalScaler` over real gRPC channels: a leader, and a broker that forwards calls to it.
 
-The control plane is a small one in memory; services, handlers, forwarding and the Python client are the real ones. Compared: both
-doors' numbers, at both brokers; reasons of errors; what streams say and when they end. A mismatch means that a fleet follows
-another number than people see, or that KEDA is lost when its Service picks a broker that does not lead.
+Runs: a small control plane in memory with the real services, handlers, forwarding and Python client. Compared: the numbers of
+both services at both brokers; reasons of errors; the messages of streams and their ends. A mismatch means that a fleet follows
+another number than users see, or that KEDA gets no number when its Service picks a broker that does not lead.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Door:
 
 @pytest_asyncio.fixture
 async def doors() -> AsyncIterator[tuple[Door, Door]]:
-    """(the leader, the other)."""
+    """(the leader, the other broker)."""
     leader, other = Door(PaperControl(leads=True)), Door(PaperControl(leads=False))
     await leader.start()
     await other.start()
@@ -145,7 +145,7 @@ async def doors() -> AsyncIterator[tuple[Door, Door]]:
 
 
 async def keda(door: Door) -> tuple[bool, int, float, float]:
-    """What KEDA would do: (active, metric, metric as a float, replicas that the HPA computes from it)."""
+    """KEDA's requests and its result: (active, metric, metric as a float, replicas that the HPA computes from it)."""
     who = externalscaler_pb2.ScaledObjectRef(name="headgate", namespace="default", scalerMetadata={"scalerAddress": door.address})
     active = await door.ask(SCALER["IsActive"], who)
     (spec,) = (await door.ask(SCALER["GetMetricSpec"], who)).metricSpecs
@@ -249,7 +249,7 @@ async def test_without_a_leader_it_may_be_tried_again(doors: tuple[Door, Door]) 
         other.view.elsewhere = elsewhere
         code, reason, _ = await status(other, CAPACITY["GetDesiredBrokers"], request)
         assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "not_leader")
-    # Each takes the other for the leader: the call goes one step, not round and round.
+    # Each broker takes the other for the leader: the call is forwarded once, not in a circle.
     other.view.elsewhere = leader.address
     leader.view.leads, leader.view.elsewhere = False, other.address
     code, reason, details = await status(other, CAPACITY["GetDesiredBrokers"], request)

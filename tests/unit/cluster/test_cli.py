@@ -1,8 +1,8 @@
-"""`headgate segment`, `capacity`, `top` and `status` against a leader on paper and a broker that does not lead.
+"""`headgate segment`, `capacity`, `top` and `status` against a stand-in leader and a broker that does not lead.
 
-The commands run as a user would run them, in a thread, over real gRPC; the leader's answers are canned, so that every word on the
-screen has a known source. Compared: what is asked of the leader, what is printed, exit codes. A mismatch means that a person sees
-something else than the leader decided, or that a script breaks.
+Runs: the commands as a user runs them, in a thread, over real gRPC; the leader's answers are canned, so that every word on the
+screen has a known source. Compared: the requests to the leader, the printed text, exit codes. A mismatch means that the user
+sees something else than the leader decided, or that a script breaks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.unit.cluster.test_capacity_service import Door, PaperControl
 
 
 class PaperAdmin:
-    """`Admin` as far as `status` and `segment list` need it; knows both brokers, and of topics only that there are no others."""
+    """The part of `Admin` that `status` and `segment list` need; it knows both brokers, and answers that no other topics exist."""
 
     def __init__(self, brokers: list[admin_pb2.Broker]) -> None:
         self.brokers = brokers
@@ -48,7 +48,7 @@ class PaperAdmin:
 
 
 class PaperLeader:
-    """`Control` with canned answers. `asked`: what it was asked to do."""
+    """`Control` with canned answers. `asked`: the requests that it got."""
 
     def __init__(self, *, leads: bool) -> None:
         self.leads = leads
@@ -102,7 +102,7 @@ class PaperLeader:
 
 
 class Broker(Door):
-    """A door with the services that the commands ask."""
+    """A gRPC server with the services that the commands call."""
 
     def __init__(self, *, leads: bool, brokers: list[admin_pb2.Broker]) -> None:
         super().__init__(PaperControl(leads=leads))
@@ -130,7 +130,7 @@ class Broker(Door):
 
 @pytest_asyncio.fixture
 async def brokers() -> AsyncIterator[tuple[Broker, Broker]]:
-    """(the leader, the other)."""
+    """(the leader, the other broker)."""
     known: list[admin_pb2.Broker] = []
     leader, other = Broker(leads=True, brokers=known), Broker(leads=False, brokers=known)
     await leader.start()

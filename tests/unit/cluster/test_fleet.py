@@ -36,7 +36,7 @@ def test_it_follows_what_is_asked_for_within_its_limits() -> None:
     served(fleet, 2)
     fleet.want(0)
     assert fleet.wanted == 1
-    # The lowest stay: clients know the first address.
+    # The lowest slots stay: clients know the first address.
     assert fleet.decide(3) == [Drain(1), Drain(2)] and fleet.serving == [0]
     assert fleet.ended(2, 4) is None and fleet.ended(1, 5) is None
     assert list(fleet.slots) == [0] and fleet.decide(6) == []
@@ -154,7 +154,7 @@ def test_whatever_happens_so_many_run_as_are_asked_for(events: list[tuple[str, i
         waiting = {number for number, slot in fleet.slots.items() if slot.phase == "waiting"}
         assert running == fleet.slots.keys() - waiting
         assert not waiting or fleet.next_ms() is not None
-    # Left in peace, all that are asked for run, and no others.
+    # After some time without events, exactly the wanted brokers run.
     now_ms += PAUSE_MS_MAX
     act()
     for number in [number for number, slot in fleet.slots.items() if slot.phase == "draining"]:

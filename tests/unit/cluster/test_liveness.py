@@ -1,8 +1,8 @@
-"""Who is dead, who is cut off and who is only starved.
+"""The leader's judgement of silent brokers: dead, cut off, or only starved.
 
-Runs: `Detector`, `Attention` and `Pace` by hand, on a time that the test moves; no event loop. Compared: who is lost, and when,
-with the table at the top of `cluster/liveness.py`. A mismatch means that healthy brokers replace one another on a busy machine, or
-that a dead or hung broker is kept.
+Runs: `Detector`, `Attention` and `Pace` by hand, on a time that the test moves; no event loop. Compared: the lost brokers and
+the times of their loss, with the table at the top of `cluster/liveness.py`. A mismatch means that healthy brokers replace one
+another on a busy machine, or that the leader keeps a dead or hung broker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMES = ("a", "b", "c")
 
 
 class Machine:
-    """A leader of some brokers: time passes in ticks, in which brokers report and addresses are asked."""
+    """A leader of some brokers. Time passes in ticks: brokers report, and the leader probes addresses."""
 
     def __init__(self, names: tuple[str, ...] = ("a",), *, join: bool = True, runs_s: float = 0.0) -> None:
         self.now_s = 100.0
@@ -51,7 +51,7 @@ class Machine:
         self.answers = dict.fromkeys(names, Answer.ACCEPTED)
         self.reporting = set(names) if join else set[str]()
         self.lost: dict[str, tuple[float, Evidence]] = {}
-        """When, and why, by broker."""
+        """By lost broker: the time and the evidence."""
         self.why = ""
         self.waited_for: list[str] = []
         self._reported_s = dict.fromkeys(names, self.now_s)
@@ -85,7 +85,7 @@ class Machine:
         self.waited_for += [one.incarnation_id for one in judgement.waited_for]
 
     def silence(self, *names: str, answer: Answer = Answer.ACCEPTED) -> float:
-        """From now on these say nothing, and their addresses answer so. Returns when that began."""
+        """From now on these brokers send nothing, and probes of their addresses give this answer. Returns the current time."""
         for name in names:
             self.reporting.discard(name)
             self.answers[name] = answer
@@ -110,7 +110,7 @@ def test_a_stream_that_ends_is_death_unless_the_address_accepts(answer: Answer) 
 
 
 def test_a_stream_that_a_living_broker_gave_up_is_no_death() -> None:
-    """The leader was silent, so the member ended its stream: it comes back."""
+    """The leader was silent, so the member ended its stream; then the member joins again."""
     machine = Machine().run(5)
     machine.end_stream("a", Answer.ACCEPTED)
     machine.run(TIMEOUT_S - 2 * TICK_S)
@@ -133,7 +133,7 @@ def test_on_a_quiet_machine_silence_is_judged_by_the_time_out(answer: Answer, ev
 
 
 def test_a_silent_broker_whose_address_refuses_is_not_waited_for() -> None:
-    """A machine that lost power and is back: its kernel knows nothing of the stream."""
+    """The machine lost power and is back: its kernel does not know the stream."""
     machine = Machine().run(5)
     began_s = machine.silence("a", answer=Answer.REFUSED)
     machine.run(5)
@@ -186,7 +186,7 @@ def test_a_machine_that_is_quiet_again_is_judged_by_the_time_out_again() -> None
 
 
 def test_a_leader_that_did_not_run_hears_the_others_first() -> None:
-    """It was stopped for a minute: what they said lies in its sockets."""
+    """The leader was stopped for a minute: the reports of that time lie in its sockets."""
     machine = Machine(NAMES).run(5)
     machine.silence(*NAMES)
     machine.tick(60.0)
@@ -195,7 +195,7 @@ def test_a_leader_that_did_not_run_hears_the_others_first() -> None:
 
 @pytest.mark.parametrize("gap_s", [0.3, 0.8, 1.5, 4.0])
 def test_however_starved_the_leader_is_a_hung_broker_is_replaced(gap_s: float) -> None:
-    """The bound: `STRETCHED_MAX` times the time-out, of the leader's attention."""
+    """The bound: `STRETCHED_MAX` times the timeout, in time that the leader was attentive."""
     machine = Machine().run(20, gap_s=gap_s)
     assert not machine.lost
     machine.silence("a")
@@ -241,7 +241,7 @@ def test_pauses_double_up_to_a_limit_and_are_forgotten() -> None:
 
 
 def test_a_leader_that_has_just_started_does_not_know_whether_its_machine_is_quiet() -> None:
-    """All brokers of a starved machine were started again: the first one leads, and the others come late."""
+    """All brokers of a starved machine were restarted: the first one leads, and the others join late."""
     machine = Machine(("a", "b"), join=False)
     began_s = machine.now_s
     machine.run(4 * TIMEOUT_S)
@@ -255,7 +255,7 @@ def test_a_leader_that_has_just_started_does_not_know_whether_its_machine_is_qui
 
 
 def test_brokers_that_never_joined() -> None:
-    """A new term: one is dead, one is on a machine that is gone, one hangs."""
+    """A new term: one broker is dead, one is on a lost machine, one hangs."""
     machine = Machine(NAMES, join=False, runs_s=KNOWN_S)
     machine.answers |= {"a": Answer.REFUSED, "b": Answer.UNREACHED}
     began_s = machine.now_s

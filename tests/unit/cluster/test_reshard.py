@@ -1,9 +1,9 @@
-"""The planner on load traces, against a cluster on paper that carries out its orders (`tests/support/load_world.py`).
+"""The planner on load traces, against a simulated cluster that executes its orders (`tests/support/load_world.py`).
 
-Traces are generated (steady, ramp, spike, one hot partition, day and night, brokers that come and go, another leader) and recorded
-(`RECORDED`: a broker under librdkafka). Compared: which orders are given, when, and what the brokers' pressures are afterwards; the
-world itself checks every order. A mismatch means that the cluster would swing, make writers wait for nothing, or leave a broker
-overloaded beside an idle one.
+Traces are generated (steady, ramp, spike, one hot partition, day and night, brokers that come and go, another leader) and
+recorded (`RECORDED`: a broker under librdkafka). Compared: the orders, their times, and the brokers' pressures afterwards; the
+simulated cluster itself checks every order. A mismatch means that the cluster would swing, make writers wait without a gain, or
+leave a broker overloaded beside an idle one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from headgate.broker.cluster.segments import OrderKind
 from headgate.broker.runtime.errors import InvalidError
 from tests.support.load_world import World, kinds, spread
 
-# MB/s written to a broker, second by second: an idempotent librdkafka producer of 1000-byte records on a machine that was busy with
-# other things; it paused at second 20 for 5 s.
+# MB/s written to a broker, second by second: an idempotent librdkafka producer of 1000-byte records on a busy machine. The producer
+# paused at second 20 for 5 s.
 RECORDED = (
     0.0, 0.0, 4.0, 79.0, 38.4, 84.0, 99.0, 298.0, 465.9, 85.4, 44.0, 41.0, 122.0, 94.0, 222.8, 167.0, 33.0, 129.0, 15.1, 40.7,
     0.4, 0.0, 0.0, 0.0, 0.0, 63.0, 54.0, 184.7, 155.2, 41.0, 12.0, 7.0, 2.0, 51.0, 45.0, 51.0, 24.0, 33.0, 29.0, 46.0,
@@ -25,7 +25,7 @@ RECORDED = (
 
 
 def world(*broker_ids: int, seconds: int = 6) -> World:
-    """Brokers that have been there for a while."""
+    """Brokers that have run for a while."""
     made = World()
     for broker_id in broker_ids:
         made.join(broker_id)
@@ -261,10 +261,10 @@ def test_a_new_leader_that_first_places_what_was_lost_makes_nobody_wait_twice() 
     cluster.join(2)
     cluster.new_leader()
     cluster.kill(lost)
-    # Now it sees the successor of what was lost, and still has no time.
+    # Now the planner sees the successor of the lost segment, and still knows no time of its take-over.
     cluster.create(1, lambda second, partition: 0.0)
     cluster.join(3)
-    # The world refuses an order for whoever just waited for the take-over.
+    # The simulated cluster refuses an order that makes a writer wait which has just waited for the take-over.
     cluster.run(60)
     assert spread(cluster.pressures()) < 0.1
 
@@ -284,7 +284,7 @@ def test_traffic_that_no_other_broker_can_take_is_not_split() -> None:
     assert cluster.run(600) == []
 
 
-# -- what is known
+# -- the planner's knowledge
 
 
 def test_pressures_and_loads_follow_the_traffic() -> None:

@@ -1,7 +1,8 @@
-"""Reservations in the leader's hands: what is durable, when they end, and what the next leader knows of them.
+"""Reservations in the leader's hands: durability, expiry, and the next leader's knowledge of them.
 
-Runs: `TermCapacity` over a real journal in memory, with a clock that the test moves; leaders that follow one another on one store.
-Compared: what is told with the rules at the top of `cluster/capacity.py`. A mismatch means that capacity ends too early, or never.
+Runs: `TermCapacity` over a real journal in memory, with a clock that the test moves; leaders that follow one another on one
+store. Compared: the answers with the rules at the top of `cluster/capacity.py`. A mismatch means that capacity ends too early,
+or never.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TTL_MS = 60_000
 
 
 class PaperLeader:
-    """A leader without segments. `loads`: its members; `awaited`: whether it does not know them yet."""
+    """A leader without segments. `loads`: its members; `awaited`: True while it does not know them yet."""
 
     def __init__(self, store: MemoryStore, clock: ManualClock, *, brokers: int = 1, brokers_max: int = 64) -> None:
         self.clock = clock
@@ -50,7 +51,7 @@ class PaperLeader:
         self.capacity.tick(self.clock.monotonic())
 
     async def settle(self) -> None:
-        """Let what was begun be done, and look again."""
+        """Let pending work finish, and judge again."""
         self.tick()
         await asyncio.gather(*self.tasks)
         self.tick()
@@ -136,7 +137,7 @@ async def test_a_renewal_that_comes_before_the_end_is_durable_wins(store: Memory
     leader = await PaperLeader(store, clock).begin()
     await leader.capacity.open(asks(5))
     clock.advance(TTL_MS)
-    # Both commits wait for their turn; the renewal is first.
+    # Both commits wait for their turn; the renewal comes first.
     renewing = asyncio.create_task(leader.capacity.renew("r", None))
     await asyncio.sleep(0)
     await leader.settle()
@@ -160,7 +161,7 @@ async def test_the_next_leader_gives_each_all_its_time(store: MemoryStore, clock
     other = PaperLeader(store, clock, brokers=3)
     other.awaited = True
     await other.begin(1)
-    # What it said before it knows its members would make fleets stop some of them.
+    # A number that the leader gives before it knows its members would make fleets stop some of them.
     with pytest.raises(RetryError) as caught:
         other.capacity.desired()
     assert caught.value.reason is Reason.NOT_READY
@@ -171,16 +172,16 @@ async def test_the_next_leader_gives_each_all_its_time(store: MemoryStore, clock
     assert other.told() == (4, ["r"])
     clock.advance(1)
     await other.settle()
-    # It knows nothing of the load yet, so those that are there stay for now.
+    # The leader knows no load yet, so the present brokers stay for now.
     assert other.told() == (3, [])
-    # The one before finds out that it was replaced, and tells who asks to ask another one.
+    # The earlier leader notices that it was replaced, and refers callers to another broker.
     with pytest.raises(RetryError) as caught:
         await leader.capacity.open(asks(2, "late"))
     assert caught.value.reason is Reason.NOT_LEADER
 
 
 async def test_a_leader_that_is_new_in_the_middle_of_a_reservation(store: MemoryStore, clock: ManualClock) -> None:
-    """What is there for the reservation goes soon after it."""
+    """Brokers that serve only the reservation leave soon after its end."""
     leader = await PaperLeader(store, clock).begin()
     await leader.capacity.open(asks(3))
     other = await PaperLeader(store, clock, brokers=3).begin(1)

@@ -13,7 +13,7 @@ from tests.unit.control.world import World
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One event loop for all tests here: grpc.aio has one poller, and what it hears late for a closed loop it complains about."""
+    """One event loop for all tests here: grpc.aio has one poller, which complains about late events of a closed loop."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and pytest_asyncio.is_async_test(item):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
@@ -24,7 +24,7 @@ MakeWorld = Callable[..., Awaitable[World]]
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def make_world() -> AsyncIterator[MakeWorld]:
-    """``await make_world(3, setting=value)`` gives a cluster of brokers; all of them end with the test."""
+    """``await make_world(3, setting=value)`` starts a cluster of brokers; all of them end with the test."""
     made: list[World] = []
 
     async def make(count: int = 3, *, append: bool = True, **values: Any) -> World:

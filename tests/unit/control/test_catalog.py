@@ -1,6 +1,6 @@
-"""Commits of a broker whose leader comes and goes, against leaders on paper.
+"""Commits of a broker whose leader comes and goes, against stand-in leaders.
 
-Compared: the numbers and edits that each way to the journal was given. A mismatch means a commit that is done twice, or never.
+Compared: the numbers and edits that each path to the journal got. A mismatch means a commit that is executed twice, or never.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ ME = "a" * 32
 
 
 class Way:
-    """A leader that answers each commit with the next of these: an error, or None for success. Then always with success."""
+    """A leader that answers each commit with the next entry: an error, or None for success. After the last entry it always
+    succeeds."""
 
     def __init__(self, *answers: HeadgateError | None) -> None:
         self.answers = list(answers)
@@ -40,7 +41,7 @@ class Way:
             raise error
 
     async def settle(self) -> None:
-        """Nothing is in doubt."""
+        """Expect that no commit is in doubt."""
 
 
 def edit(name: str = "t") -> CreateTopic:
@@ -101,7 +102,7 @@ async def test_commits_that_wait_behind_each_other_give_up_together(monkeypatch:
     catalog = ClusterCatalog(ME)
     waiting = [asyncio.create_task(catalog.commit(edit(str(number)))) for number in range(3)]
     await asyncio.sleep(0.01)
-    monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 3600.0)  # for one that began to count only now
+    monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 3600.0)  # for a catalog that has just begun to count
     await asyncio.wait(waiting, timeout=10)
     assert all(isinstance(task.exception(), RetryError) for task in waiting if task.done()) and all(task.done() for task in waiting)
     way = Way()
@@ -134,7 +135,8 @@ async def test_a_broker_that_is_over_waits_for_nobody() -> None:
 
 
 async def test_what_was_committed_lately(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that comes back, or comes to another leader, is given what it missed, exactly; or nothing, and then a snapshot."""
+    """A member that rejoins, or joins another leader, gets exactly the edits that it missed; or None, and then it needs a
+    snapshot."""
     objects = MemoryObjects()
     writer = LocalCatalog(MemoryStore(objects), ME)
     await writer.load()
@@ -157,7 +159,7 @@ async def test_what_was_committed_lately(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_a_writer_that_was_replaced_leaves_the_manifest_alone() -> None:
-    """What it holds is the copy that the next leader's edits go to: a commit that was under way must not be applied twice."""
+    """The next leader's edits go to this copy of the manifest: a commit that was under way must not be applied twice."""
     objects = MemoryObjects()
     store = MortalStore(MemoryStore(objects), "memory:")
     writer = LocalCatalog(store, ME)

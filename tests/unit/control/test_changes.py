@@ -1,7 +1,7 @@
 """Three whole brokers in one process whose leads change: drained by hand, ended, killed, cut off and back, resharded.
 
-Compared: who leads what, in each broker's own view; leader epochs and where they end with what was written; what the leader tells
-people. A mismatch means that a partition has no lead or two, or that clients are told wrong things about the past.
+Compared: the leads in each broker's own view; leader epochs and their ends with the written records; the leader's `Describe`. A
+mismatch means that a partition has no leader or two, or that clients get wrong answers about the past.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def all_led_once(world: World, topic: str, partitions: int) -> bool:
 
 @pytest.mark.parametrize("victim", [1, 3])
 async def test_a_broker_is_drained_by_hand(world: World, victim: int) -> None:
-    """1 leads the cluster, 3 does not. It stays empty, whoever leads, until it is started again."""
+    """Broker 1 leads the cluster, broker 3 does not. The drained broker stays empty under every leader, until it is restarted."""
     await create(world, "t", 6)
     broker = world.brokers[victim - 1]
     had = set(broker.leads()["t"])
@@ -68,7 +68,7 @@ async def test_a_broker_is_drained_by_hand(world: World, victim: int) -> None:
         await create(world, "u", 3)
         assert not broker.leads()
     if world.leader is not broker:
-        # The next leader learns it from the broker itself.
+        # The next leader learns of the drain from the broker itself.
         await world.leader.stop()
         leaders = lambda: [one.cluster.leader for one in world.brokers[1:] if one.cluster.leader is not None]  # noqa: E731
         await until(lambda: any(sorted(load.draining for load in leader.loads()) == [False, True] for leader in leaders()))
@@ -79,7 +79,7 @@ async def test_a_broker_is_drained_by_hand(world: World, victim: int) -> None:
 
 async def test_brokers_that_go_together_inherit_nothing_from_each_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "DRAIN_TOGETHER_S", 1.0)
-    # Only what a broker says of itself makes the leader plan.
+    # Only the brokers' own reports make the leader plan.
     monkeypatch.setattr(leader, "LEADER_REPORT_S", WAIT_S)
     await create(world, "t", 6)
     await asyncio.gather(world.brokers[1].stop(), world.brokers[2].stop())
@@ -89,7 +89,7 @@ async def test_brokers_that_go_together_inherit_nothing_from_each_other(world: W
 
 
 async def test_who_has_sealed_itself_is_given_nothing(world: World) -> None:
-    """It may still be connected for a moment, and would take what nobody leads then."""
+    """A sealed broker may still be connected for a moment, and would take partitions that have no leader then."""
     term = world.leader.cluster.leader
     assert term is not None
     incarnations = term.manifest.incarnations
@@ -111,7 +111,7 @@ async def test_what_cannot_be_drained(make_world: MakeWorld) -> None:
 
 
 async def test_a_topic_is_deleted_while_it_is_handed_over(world: World) -> None:
-    """The others of the same order are handed over all the same, and no partition is left refusing writes."""
+    """The order's other segments are handed over nevertheless, and no partition keeps refusing writes."""
     await create(world, "t", 6)
     await create(world, "gone", 6)
     victim = world.brokers[2]
@@ -127,7 +127,8 @@ async def test_a_topic_is_deleted_while_it_is_handed_over(world: World) -> None:
 
 
 async def test_a_member_that_was_away_gets_what_it_missed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader dies: whoever joins the next one goes on from its own copy, and commits of the meantime follow."""
+    """The leader dies. Each broker that joins the next leader continues from its own copy, and then gets the commits of the
+    meantime."""
     snapshots: list[bool] = []
     join = Membership.join
 
@@ -143,9 +144,9 @@ async def test_a_member_that_was_away_gets_what_it_missed(world: World, monkeypa
     await until(lambda: {first.cluster.role, second.cluster.role} == {"leading", "following"})
     await until(lambda: all_led_once(world, "t", 3) and len(first.engine.brokers()) == len(second.engine.brokers()) == 2)
     assert snapshots and not any(snapshots)
-    # What is under way reaches both.
+    # Commits that are under way reach both brokers.
     await until(lambda: first.engine.manifest.encode() == second.engine.manifest.encode())
-    # One that was never there gets all of it.
+    # A broker that was never a member gets all of it.
     await world.brokers[0].start()
     assert snapshots[-1]
     await until(lambda: world.brokers[0].engine.manifest.encode() == world.leader.engine.manifest.encode())
@@ -222,7 +223,7 @@ async def test_who_is_refused(world: World) -> None:
 
 
 async def test_a_new_leader_is_told_rates_and_not_the_past(make_world: MakeWorld) -> None:
-    """What a broker did before it joined is no traffic of the moment in which it joins."""
+    """The bytes that a broker wrote before it joined do not count as traffic at the moment of joining."""
     world = await make_world(1)
     await create(world, "t", 1)
     await fill(world, "t", 0, 1000)
@@ -243,7 +244,7 @@ async def test_a_new_leader_is_told_rates_and_not_the_past(make_world: MakeWorld
 
 
 class Epochs:
-    """A partition's history as it is written: which epoch wrote which offsets."""
+    """Records a partition's history while it is written: the epoch of each offset."""
 
     def __init__(self, world: World, topic: str) -> None:
         self.world, self.topic = world, topic
@@ -257,7 +258,7 @@ class Epochs:
         await fill(self.world, self.topic, 0, count)
 
     def expected(self, current: int) -> Iterator[tuple[int, int, int]]:
-        """(asked, epoch, end offset) as Kafka answers (KIP-101, KIP-279)."""
+        """(requested epoch, epoch, end offset) as Kafka answers (KIP-101, KIP-279)."""
         end = self.written[-1][2]
         for asked in range(current + 1):
             below = [epoch for epoch, _, _ in self.written if epoch <= asked]
@@ -265,7 +266,8 @@ class Epochs:
             if asked == current:
                 yield asked, current, end
             else:
-                # Before the first record there is nothing to be wrong about: the epoch asked for ends where the first begins.
+                # Before the first record no reader can have diverged: the requested epoch ends at the offset where the first one
+                # begins.
                 yield asked, (below[-1] if below else asked), (above[0] if above else end)
 
     async def check(self) -> None:
@@ -326,10 +328,10 @@ async def test_epochs_stay_true_through_every_change(world: World) -> None:
         for target in (where % 3 + 1, (where + 1) % 3 + 1):
             await control.move(await segment(), target)
             await settled()
-            await epochs.check()  # of an epoch in which nothing was written
+            await epochs.check()  # an epoch without records
             await epochs.write(2)
             await epochs.check()
-        await control.move(await segment(), where)  # back to where it was: its own chunks have two epochs of this partition
+        await control.move(await segment(), where)  # back to its first place: one broker's chunks have two epochs of this partition
         await settled()
         await epochs.write(1)
         segments = sorted(
@@ -355,7 +357,8 @@ async def test_epochs_stay_true_through_every_change(world: World) -> None:
 
 
 async def test_who_was_replaced_before_it_had_joined_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was let in, was silent, was fenced and forgotten, and heard of nothing: under its id nobody may be opened again."""
+    """The leader admitted the broker, the broker was silent, was fenced and forgotten, and missed all of it. The leader must not
+    open its incarnation id again."""
     leader = world.leader
     hello = control_pb2.Hello(
         incarnation_id="ab" * 16,
@@ -372,7 +375,7 @@ async def test_who_was_replaced_before_it_had_joined_is_over(world: World, monke
     metadata = caught.value.trailing_metadata()
     assert metadata is not None and metadata[REASON_KEY] == "fenced"
     assert len(leader.engine.brokers()) == 3
-    # Nor does it lead where nobody else does.
+    # The broker does not lead alone either.
     alone = Broker(MemoryObjects(), 1, {})
     monkeypatch.setattr("tests.unit.control.world.fresh_id", lambda: "ab" * 16)
     await MemoryStore(alone.objects).put(keys.fence("ab" * 16), b"HGfence1")

@@ -1,7 +1,7 @@
-"""The Python client on three whole brokers in one process: addresses that are dead or hang, leads that move, answers that are lost.
+"""The Python client on three whole brokers in one process: dead or hanging addresses, leads that move, answers that are lost.
 
-Compared: what the caller is told with what the cluster holds. A mismatch means an error that retries should have hidden, a change
-made twice, or records lost, repeated or out of order.
+Compared: the client's answers with the cluster's records and topics. A mismatch means an error that retries should have hidden,
+a change made twice, or records lost, repeated or out of order.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def test_a_lead_that_was_replaced_stays_replaced(known: TopicView | None, told: 
 
 @pytest.fixture
 def hung() -> Iterator[str]:
-    """An address at which the system takes connections and nobody ever says anything."""
+    """An address at which the system accepts connections and no process ever answers."""
     with socket.create_server((HOST, free_port()), backlog=100) as server:
         yield f"{HOST}:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less patience with brokers that hang."""
+    """Shorten the client's timeouts for brokers that hang."""
     monkeypatch.setattr(cluster_module, "ATTEMPT_S", 0.3)
     monkeypatch.setattr(cluster_module, "CHANGE_ATTEMPT_S", 5.0)
     monkeypatch.setattr(sender_module, "SILENCE_S", 0.5)
@@ -98,7 +98,7 @@ async def test_addresses_that_do_not_answer(world: World, hung: str) -> None:
 
 
 async def produce_all_the_time(producer: Producer, topic: str, partitions: int, stop: asyncio.Event) -> int:
-    """Numbered values, in turn. Returns how many."""
+    """Write numbered values, in turn. Returns their number."""
     number = 0
     while not stop.is_set():
         for _ in range(8):
@@ -110,7 +110,7 @@ async def produce_all_the_time(producer: Producer, topic: str, partitions: int, 
 
 
 async def read_all(consumer: Consumer, count: int) -> list[Any]:
-    """So many records, and a look that there are no more."""
+    """Read this many records, and check that no more come."""
     found: list[Any] = []
     async with asyncio.timeout(90):
         while len(found) < count:
@@ -120,7 +120,8 @@ async def read_all(consumer: Consumer, count: int) -> list[Any]:
 
 @pytest.mark.usefixtures("quick")
 async def test_records_through_every_change_of_lead(world: World) -> None:
-    """Given one address only. A drain, a crash of that very broker, its return, and a split: each record once, in order."""
+    """The client has one address only. A drain, a crash of that very broker, its return, and a split: each record once, in
+    order."""
     await create(world, "t", 6)
     given = world.brokers[1].address
     stop = asyncio.Event()
@@ -130,7 +131,7 @@ async def test_records_through_every_change_of_lead(world: World) -> None:
         end = dict.fromkeys(range(6), 0)
 
         async def flows() -> None:
-            """Every partition grows at its lead of now."""
+            """Wait until every partition grows at its current leader."""
             before = dict(end)
 
             def grown() -> bool:
@@ -166,7 +167,7 @@ async def test_records_through_every_change_of_lead(world: World) -> None:
 
 @pytest.mark.usefixtures("quick")
 async def test_a_lead_that_hangs_is_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its streams stay open and nothing comes: the client finds out elsewhere that others lead, and goes there."""
+    """The broker's streams stay open and silent: the client learns from other brokers that the leads moved, and goes there."""
     await create(world, "t", 3)
     victim = world.lead("t", 0)
     others = [broker for broker in world.brokers if broker is not victim]
@@ -174,7 +175,7 @@ async def test_a_lead_that_hangs_is_left(world: World, monkeypatch: pytest.Monke
         await consumer.assign({TopicPartition("t", 0): "earliest"})
         await producer.send_and_wait("t", b"1", partition=0)
         assert (await anext(consumer)).value == b"1"
-        # Its door takes and gives nothing any more; its segment goes elsewhere, as that of one that is stopped would.
+        # The broker's port accepts and answers nothing any more; its segment moves, as that of a stopped broker would.
         stuck = asyncio.Event()
         receive, turn = Publisher._receive, Subscriber._turn
 
@@ -200,7 +201,7 @@ async def test_a_lead_that_hangs_is_left(world: World, monkeypatch: pytest.Monke
 
 
 async def test_changes_whose_answers_are_lost_are_made_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker did it and died before it said so."""
+    """The broker executed the request and died before it answered."""
     lost: list[str] = []
     call = Link.call
 
@@ -225,7 +226,7 @@ async def test_changes_whose_answers_are_lost_are_made_once(world: World, monkey
         await admin.delete_topic("t")
         assert await admin.list_topics() == [one for one in await admin.list_topics() if one.name.startswith("__")]
         assert not lost
-        # Where nothing was lost, what is there already is an error.
+        # Without a lost answer, an existing topic is an error.
         await admin.create_topic("t", 2)
         for work, reason in [
             (admin.create_topic("t", 2), Reason.TOPIC_EXISTS),

@@ -1,7 +1,8 @@
 """Brokers of one cluster whose machines' clocks differ, jump, or are wrong when the brokers start.
 
-Runs: brokers whose wall clocks the test moves; retention looks when it is told to. Compared: which brokers are in doubt, what time
-they keep, and what retention removes. A mismatch means that a wrong clock deletes records, or that nobody is told of it.
+Runs: brokers whose wall clocks the test moves; retention runs when the test calls it. Compared: which brokers doubt their clock,
+their time, and the records that retention removes. A mismatch means that a wrong clock deletes records, or that no one learns of
+it.
 """
 
 from __future__ import annotations

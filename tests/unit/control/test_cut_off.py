@@ -1,7 +1,7 @@
-"""A leader that hears nobody any more.
+"""A leader that hears no broker any more.
 
-Compared: who leads, and whose incarnation is still open. A mismatch means that a leader which is cut off fences brokers that are
-well, or that a silent broker is never replaced.
+Compared: the leader, and the open incarnations. A mismatch means that a leader which is cut off fences healthy brokers, or that
+a silent broker is never replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERY_LONG_S = 100.0
 
 
 class Troubled(MemberSession):
-    """One that has been in trouble with the store for long, whatever it says."""
+    """A member that has long been unable to reach the store, whatever it reports."""
 
     @property
     def trouble_since_s(self) -> float | None:
@@ -29,12 +29,12 @@ class Troubled(MemberSession):
 
 
 def silence(term: Leader, *sessions: Session, seconds: float = VERY_LONG_S) -> None:
-    """They were last heard so long ago, and whatever comes of them is not heard."""
+    """Make these members silent for `seconds` already, and ignore their reports from now on."""
     silent = {session.incarnation.id for session in sessions}
     heard, promise = term.detector.heard, term.detector.promise
     for incarnation_id in silent:
         term.detector.silent_since(incarnation_id, seconds, term.clock.monotonic())
-        term.detector._peer(incarnation_id).promised_s = 0.0  # it was long ago, too
+        term.detector._peer(incarnation_id).promised_s = 0.0  # its promise is old, too
 
     def deaf(incarnation_id: str, now_s: float, **report: Any) -> None:
         if incarnation_id not in silent:
@@ -48,7 +48,7 @@ def silence(term: Leader, *sessions: Session, seconds: float = VERY_LONG_S) -> N
 
 
 async def hears_nobody(term: Leader) -> None:
-    """As soon as it has members: their last words are long ago."""
+    """As soon as the leader has two members, make both silent."""
     await until(lambda: len(term.sessions) == 2)
     silence(term, *term.sessions.values())
 
@@ -75,7 +75,7 @@ async def test_who_hears_nobody_lets_another_lead(world: World) -> None:
 
 async def test_who_let_others_lead_may_do_so_again(world: World) -> None:
     before = incarnations(world)
-    for _ in range(4):  # of three brokers one leads twice
+    for _ in range(4):  # of three brokers, one leads twice
         leader = world.leader
         term = leader.cluster.leader
         assert term is not None
@@ -85,7 +85,7 @@ async def test_who_let_others_lead_may_do_so_again(world: World) -> None:
 
 
 async def fails_alone(world: World, incarnation_id: str) -> None:
-    """A broker finds out that it was replaced, and no other fails."""
+    """One broker notices that it was replaced, and no other fails."""
     await until(lambda: any(broker.failures for broker in world.brokers))
     (failed,) = (broker for broker in world.brokers if broker.failures)
     assert failed.engine.incarnation_id == incarnation_id
@@ -110,32 +110,32 @@ async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
     term._store_well_since_s -= VERY_LONG_S
     cut, other = term.sessions.values()
     cut.trouble, cut.__class__ = "the store does not answer", Troubled
-    term.detector._peer(cut.incarnation.id).promised_s = 0.0  # from now on it gets no promise, and this one would end soon
+    term.detector._peer(cut.incarnation.id).promised_s = 0.0  # from now on it gets no promise, and the current one would end soon
     await until(lambda: cut.incarnation.id not in incarnations(world))
     assert other.incarnation.id in incarnations(world) and leader.cluster.leader is term
     await fails_alone(world, cut.incarnation.id)
 
 
 async def test_nobody_is_replaced_because_the_store_was_away(world: World) -> None:
-    """The leader's store is back a moment before the others'."""
+    """The leader reaches the store again a moment before the other brokers do."""
     term = world.leader.cluster.leader
     assert term is not None
     term._store_well_since_s = float("inf")
     await term.write_lease()
     now_s = term.clock.monotonic()
     for session in term.sessions.values():
-        # Only now: what the others say of themselves meanwhile is that they are well.
+        # Set in this moment: the members' own reports of the meantime say that they are well.
         session.trouble, session.trouble_since_s = "the store does not answer", now_s - VERY_LONG_S
     assert not any(term._is_cut_from_store(session, now_s) for session in term.sessions.values())
     assert all(term._is_cut_from_store(session, now_s + VERY_LONG_S) for session in term.sessions.values())
 
 
 async def test_two_machines_with_the_same_settings_are_told_what_is_wrong(make_world: MakeWorld) -> None:
-    """The address of both is 127.0.0.1, so each takes the other for a process that was here before, and is gone."""
+    """The address of both is 127.0.0.1, so each takes the other for a process that ran here before and has ended."""
     world = await make_world(1, cluster_lease_ttl_ms=1_000)
     first = world.brokers[0]
     twin = Broker(world.objects, first.number, {})
-    twin.port = first.port  # as its machine calls it; it listens elsewhere
+    twin.port = first.port  # the port that its machine uses; the broker really listens elsewhere
     world.brokers.append(twin)
     await twin.start()
     await until(lambda: first.failures)

@@ -1,8 +1,8 @@
-"""A broker is lost, and so is what it acked: the medium damaged its log.
+"""A broker is lost together with records that it acked: the medium damaged its log.
 
-Runs: three brokers over one medium, of which one dies; a byte of its log is changed. Compared: what the other two do,
-before and after somebody restores it. A mismatch means that one damaged file ends a whole cluster, that acked records are passed
-over, or that people do not hear which file it is.
+Runs: three brokers over one medium, of which one dies; a byte of its log is changed. Compared: the behaviour of the other two,
+before and after the file is restored. A mismatch means that one damaged file ends a whole cluster, that acked records are
+skipped, or that the operator does not learn which file it is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Brokers that are told to end at the same time, as those of ``headgate up`` are.
 
-Runs: two or three brokers; the leader goes after it has committed another one's seal and before that one hears so.
-Compared: how the other one ends, and what the next broker finds. A mismatch means that a clean end is reported as a failure, or
-leaves work to recover.
+Runs: two or three brokers; the leader ends after it has committed another broker's seal and before that broker hears of it.
+Compared: the end of the other broker, and the state that the next broker finds. A mismatch means that a clean end is reported as
+a failure, or leaves work to recover.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def test_the_leader_goes_before_it_answers(make_world: MakeWorld, monkeypa
     ending = asyncio.create_task(second.stop())
     await sealed.wait()
     if others:
-        # The other one is there already when the lease is given back.
+        # The other broker is already up when the leader gives the lease back.
         await until(lambda: len(others[0].engine.brokers()) == 2)
     async with asyncio.timeout(WAIT_S):
         await first.stop()

@@ -1,8 +1,8 @@
-"""What a Kafka producer is told while the partitions that it writes to change their lead.
+"""The answers to a Kafka producer while its partitions change their leader.
 
-Runs: two brokers, and a Kafka door on the one that leads, which stops in the middle of handing a segment over until the test lets
-it go on. Compared: the answers to requests that come meanwhile. A mismatch means that a client has to come again where it need not,
-is not told where to, or that a record overtakes an older one.
+Runs: two brokers, and a Kafka port on the leading one, which stops in the middle of handing a segment over until the test lets
+it continue. Compared: the answers to requests that come meanwhile. A mismatch means that a client must retry without need, does
+not learn the new leader, or that a record overtakes an older one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Client:
         self._sent += 1
 
     async def answer(self) -> tuple[int, PartitionProduceResponse]:
-        """(the number of the request, what its partition is answered)."""
+        """(the request's number, the answer for its partition)."""
         async with asyncio.timeout(WAIT_S):
             size = int.from_bytes(await self._reader.readexactly(4), "big")
             frame = await self._reader.readexactly(size)
@@ -90,7 +90,8 @@ async def kafka_door(broker: Broker) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def handing_over(broker: Broker, change: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncio.Event]:
-    """Begin a change of a segment that the broker leads. It stops when records are refused, until the event is set."""
+    """Begin to move a segment that the broker leads. The move stops in the phase where records are refused, until the event is
+    set."""
     go_on, refuses, seal = asyncio.Event(), asyncio.Event(), broker.engine._seal
 
     async def wait_and_seal(*arguments: Any) -> None:
@@ -109,7 +110,7 @@ async def handing_over(broker: Broker, change: Any, monkeypatch: pytest.MonkeyPa
 
 
 async def one_segment(make_world: MakeWorld) -> tuple[World, Broker, Segment]:
-    """Two brokers, and who leads the first segment of the topic `t`, which is all of it."""
+    """Two brokers, and the leader of the first segment of the topic `t`, which covers the topic."""
     world = await make_world(2)
     await create(world, "t", PARTITIONS)
     async with Control(world.bootstrap) as control:

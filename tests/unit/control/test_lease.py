@@ -1,7 +1,7 @@
-"""The lease: the register in a store, and what a contender may do.
+"""The lease: the register in a store, and the permissions of a contender.
 
-Compared: what `Contender` allows with the rule in DESIGN's words, over random lives of a lease; the register with what several
-writers, some of them asleep for long, made of it. A mismatch means two leaders at once, or none where there should be one.
+Compared: the permissions of `Contender` with the rule in DESIGN's words, over random lives of a lease; the register after writes
+of several writers, some of which sleep for long. A mismatch means two leaders at once, or none where there should be one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ looks = st.lists(
 
 @given(looks, st.booleans())
 def test_a_contender_takes_what_was_not_renewed_for_a_whole_ttl(steps: list[tuple[str, float, bool]], serving: bool) -> None:
-    """Or what refuses connections though its door was open; nothing else, whatever was seen before."""
+    """A contender may also take the lease if the holder had served and its address now refuses connections. Nothing else allows
+    it."""
     contender = Contender("me:1")
     now_s, version, since_s = 100.0, 1, 100.0
     assert not contender.may_take(version, lease(serving=serving), now_s)
@@ -56,7 +57,7 @@ def test_a_contender_takes_what_was_not_renewed_for_a_whole_ttl(steps: list[tupl
 
 
 def test_where_looks_take_long_the_holder_has_longer() -> None:
-    """A store that takes a second to answer delays renewals too: nobody was lost because of it."""
+    """A store that takes a second to answer delays renewals too: that alone is no loss."""
     contender = Contender("me:1")
     for _ in range(20):
         contender.looked(1.0)
@@ -119,7 +120,7 @@ async def test_one_of_two_wins_a_version() -> None:
 
 
 async def test_a_writer_that_slept_does_not_win_a_version_that_was_deleted() -> None:
-    """Put-if-absent succeeds where the object is gone; what stands above it tells."""
+    """Put-if-absent succeeds if the object was deleted; a newer version above it shows that the write lost."""
     (one, other), (store, _) = registers(2)
     assert await one.write(1, lease("a"))
     assert await other.write(2, lease("b"))
@@ -130,7 +131,7 @@ async def test_a_writer_that_slept_does_not_win_a_version_that_was_deleted() -> 
 
 
 async def test_a_store_that_does_not_answer() -> None:
-    """Not knowing is an error of its own; looking again tells what became of the attempt."""
+    """An unknown outcome is an error of its own; the next read shows if the attempt succeeded."""
     (one, other), (store, _) = registers(2)
     store.refused["list"] = RetryError(Reason.STORE_UNAVAILABLE, "no answer")
     with pytest.raises(RetryError):

@@ -1,7 +1,7 @@
-"""Three whole brokers in one process: any of them answers about all of the cluster.
+"""Three whole brokers in one process: each of them answers about the whole cluster.
 
-Compared: what each broker says over gRPC with what the brokers hold together. A mismatch means that it matters to a client whom it
-asks.
+Compared: each broker's answers over gRPC with the state of all brokers together. A mismatch means that the answer depends on the
+broker that the client asks.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ async def test_a_broker_that_is_asked_by_another_speaks_for_itself(world: World)
 async def test_a_broker_that_does_not_answer_is_shown_and_not_waited_for(world: World) -> None:
     await create(world, "t", 6)
     silent: Broker = world.brokers[2]
-    await silent.server.close(0)  # its stream to the leader stays, its door is shut
+    await silent.server.close(0)  # its stream to the leader stays, its port is closed
     status = await world.brokers[0].call("Admin.Status", admin_pb2.StatusRequest())
     assert [(one.id, bool(one.trouble)) for one in status.brokers] == [(1, False), (2, False), (3, True)]
     described = await world.brokers[0].call("Admin.DescribeTopics", admin_pb2.DescribeTopicsRequest(names=["t"]))

@@ -1,6 +1,7 @@
-"""The book of orders against a leader on paper: which commit opens which successors, and how an order ends.
+"""The book of orders against a stand-in leader: which commit opens which successors, and how an order ends.
 
-Compared: what is asked of leads, and what is left busy. A mismatch means segments that nobody opens, or that stay busy for ever.
+Compared: the requests to leads, and the segments that stay busy. A mismatch means segments that no broker opens, or that stay
+busy for ever.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ A, B = "a" * 32, "b" * 32
 
 
 class PaperLeader:
-    """Two brokers; A leads segments 0 and 1 of a topic, B leads segment 2. `resign` waits until it is let go."""
+    """Two brokers; A leads segments 0 and 1 of a topic, B leads segment 2. `resign` waits until the test releases it."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -76,7 +77,7 @@ class PaperLeader:
         self.filled += 1
 
     def commit(self, *edits: Edit) -> tuple[list[Successor], set[tuple[uuid.UUID, int]]]:
-        """What the leader is told while it commits these."""
+        """Commit these edits. Returns the book's answer to the leader: the successors to open, and the partitions without one."""
         seals = {edit.segment_id for edit in edits if isinstance(edit, SealSegment)}
         answer = self.book.successors(seals, {A, B})
         self.manifest.apply(edits)
@@ -135,7 +136,7 @@ async def test_a_segment_is_in_one_order_at_a_time() -> None:
 
 @pytest.mark.parametrize("error", [RetryError(Reason.TIMED_OUT, "too slow"), None])
 async def test_a_lead_that_does_not_seal_ends_the_order(error: HeadgateError | None) -> None:
-    """Also one that says that it did: its segments must not stay busy for ever."""
+    """Also a broker that says that it resigned: its segments must not stay busy for ever."""
     leader = PaperLeader()
     decision, _ = leader.merge()
     leader.commit(SealSegment(2, [7, 7]))

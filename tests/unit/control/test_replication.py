@@ -1,8 +1,8 @@
 """`ack=replicated` on whole brokers in one process, over a medium that takes whole objects only, as S3 does.
 
-Puts of one broker are held back, so that what it acks is in the memory of two brokers and nowhere else; then it dies, or is
-replaced while it lives, or its follower dies. Compared: what was acked with what the next lead has. A mismatch means that a record
-was lost that two brokers held, that it came twice, or that a broker acked after others took over from it.
+Puts of one broker are held back, so that its acked records are in the memory of two brokers and nowhere else. Then that broker
+dies, or is replaced while it lives, or its follower dies. Compared: the acked records with those of the next leader. A mismatch
+means that a record was lost that two brokers held, that it came twice, or that a broker acked after others took over from it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def new_lead(world: World, old: Broker) -> Broker:
 
 
 async def replicating(make_world: MakeWorld, count: int = 3) -> tuple[World, Broker, Broker]:
-    """A world with topic t, its lead, which does not lead the cluster, and the lead's follower. Record 0 is durable."""
+    """A world with topic t, its leader (which does not lead the cluster), and that leader's follower. Record 0 is durable."""
     world = await make_world(count, append=False, wal_flush_interval_ms=1)
     await world.brokers[-1].engine.create_topic("t", 1, {"ack": "replicated"})
     await until(lambda: any("t" in broker.leads() for broker in world.brokers))
@@ -89,12 +89,12 @@ async def replicating(make_world: MakeWorld, count: int = 3) -> tuple[World, Bro
 
 
 def hold_puts(broker: Broker) -> None:
-    """From now on nothing that it puts reaches the store."""
+    """From now on none of its puts reaches the store."""
     broker.store.held["put_if_absent"] = threading.Event()
 
 
 def let_puts_go(broker: Broker) -> None:
-    """What was held back goes on."""
+    """The held puts continue."""
     broker.store.held.pop("put_if_absent").set()
 
 
@@ -135,7 +135,8 @@ async def test_a_lead_without_its_follower_waits_for_the_store(make_world: MakeW
 async def test_a_follower_that_the_manifest_could_not_name_is_looked_for_again(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cluster's leader was away for longer than a commit waits for it: the follower is there, and its word does not count."""
+    """The cluster's leader was away for longer than a commit waits for it: the follower is there, but its copies do not count
+    yet."""
     monkeypatch.setattr(replication, "AVOID_S", 0.0)
     monkeypatch.setattr(replication, "LOOK_S", 0.01)
     _, lead, follower = await replicating(make_world)
@@ -157,7 +158,7 @@ async def test_a_follower_that_the_manifest_could_not_name_is_looked_for_again(
 
 
 async def test_who_was_replaced_cannot_ack(make_world: MakeWorld) -> None:
-    """The lead lives, and its way to its follower is whole: it is the follower who takes nothing more."""
+    """The leader lives and reaches its follower, but the follower accepts no more copies."""
     _, lead, follower = await replicating(make_world)
     hold_puts(lead)
     assert await send(lead, 1) == 1
@@ -171,7 +172,7 @@ async def test_who_was_replaced_cannot_ack(make_world: MakeWorld) -> None:
 
 
 async def test_a_topic_becomes_one_with_copies(make_world: MakeWorld) -> None:
-    """What is on its way to the store when the topic changes has no copy: nothing behind it may be acked before it."""
+    """Batches on their way to the store when the topic changes have no copy: later batches must not be acked before them."""
     _, lead, _ = await replicating(make_world)
     topic = lead.engine.topic("t")
     await lead.engine.alter_topic_config(topic, {"ack": "durable"})
@@ -189,7 +190,7 @@ async def test_a_topic_becomes_one_with_copies(make_world: MakeWorld) -> None:
 
 
 async def test_mixed_topics_wait_for_the_store(make_world: MakeWorld) -> None:
-    """One callback for batches of two topics: the slower one decides."""
+    """One callback for batches of two topics: the slower topic decides."""
     world, lead, _ = await replicating(make_world, 2)
     for name in ("plain1", "plain2", "plain3", "plain4"):
         await lead.engine.create_topic(name, 1, {})
@@ -207,7 +208,7 @@ async def test_mixed_topics_wait_for_the_store(make_world: MakeWorld) -> None:
 
 
 async def test_lead_and_follower_are_lost(make_world: MakeWorld) -> None:
-    """Two failures at once: what was durable is there, and the cluster goes on."""
+    """Two failures at once: durable records are there, and the cluster continues."""
     world, lead, follower = await replicating(make_world, 4)
     hold_puts(lead)
     assert await send(lead, 1) == 1
@@ -218,7 +219,7 @@ async def test_lead_and_follower_are_lost(make_world: MakeWorld) -> None:
 
 
 async def test_a_follower_that_may_be_alive_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its address is held by somebody who does not answer."""
+    """A process that does not answer holds the follower's address."""
 
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

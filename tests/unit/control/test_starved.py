@@ -1,8 +1,8 @@
-"""A cluster on a machine that gives its brokers too little time.
+"""A cluster on a machine that gives its brokers too little CPU time.
 
-Runs: whole brokers in one event loop; lateness is told to the parts that measure it, so that nothing depends on how late this
-machine is. Compared: whose incarnations are open, who leads, and what the leader tells of it. A mismatch means that a starved
-broker is replaced, or that nobody is told why a silent one is not.
+Runs: whole brokers in one event loop. The test reports lateness to the parts that measure it, so that nothing depends on this
+machine's lateness. Compared: the open incarnations, the leader, and its `Describe`. A mismatch means that a starved broker is
+replaced, or that the leader does not say why it keeps a silent one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def describe(world: World) -> control_pb2.DescribeResponse:
 
 
 async def test_a_member_that_gives_its_stream_up_joins_again(world: World) -> None:
-    """As a member does that did not hear a starved leader: its process lives, and its address says so."""
+    """Stands for a member that did not hear a starved leader: its process lives, and its address accepts connections."""
     before, term = incarnations(world), term_of(world)
     sessions = dict(term.sessions)
     for broker in world.brokers:
@@ -46,7 +46,7 @@ async def test_a_member_that_gives_its_stream_up_joins_again(world: World) -> No
 
 
 async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another broker takes the lease; the one before joins it, and keeps what it leads."""
+    """Another broker takes the lease; the previous leader joins it, and keeps its segments."""
     world = await make_world(3, cluster_lease_ttl_ms=500)
     before, late = incarnations(world), world.leader
     term = term_of(world)

@@ -1,4 +1,4 @@
-"""Whole brokers in one process and one event loop: engine, control plane, groups and gRPC door, over one medium in memory."""
+"""Whole brokers in one process and one event loop: engine, control plane, groups and gRPC server, over one medium in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.engine.world import MortalStore
 
 HOST = "127.0.0.1"
 WAIT_S = 90.0
-"""Ends a hang; nothing is judged by it."""
+"""Ends a hang; no test judges by it."""
 
 METHODS = {
     f"{service.name}.{name}": method
@@ -38,14 +38,14 @@ METHODS = {
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait for something inside the brokers."""
+    """Wait for a condition inside the brokers."""
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110  # of the brokers' inside, which has no events for tests
             await asyncio.sleep(0.002)
 
 
 def fresh_id() -> str:
-    """Of a new incarnation."""
+    """The id of a new incarnation."""
     return os.urandom(16).hex()
 
 
@@ -71,7 +71,8 @@ class Broker:
                 "broker_id": number,
                 "grpc_port": self.port,
                 "kafka_port": free_port(),
-                # Who dies is missed at once; nobody else is to be taken for lost on a machine that is busy.
+                # A dead broker is noticed at once by its closed connection; a busy machine must not make a living one count as
+                # lost.
                 "cluster_lease_ttl_ms": 10_000,
                 "cluster_member_timeout_ms": 10_000,
                 "wal_flush_interval_ms": 1,
@@ -125,7 +126,7 @@ class Broker:
         self.running = True
 
     async def stop(self) -> None:
-        """Once it was told to, a process reports what its parts raise, and nothing else."""
+        """End as SIGTERM does. From then on a process reports the errors that its parts raise, and no others."""
         assert not self.failures
         self.running = False
         await self.cluster.drain(WAIT_S)
@@ -137,7 +138,7 @@ class Broker:
 
     async def crash(self) -> None:
         self.running = False
-        # First its doors: nobody hears of it any more.
+        # Closes its server first: no other broker hears of it any more.
         await self.server.close(0)
         self.store.kill()
         beside = (self.cluster._task, self.cluster._attending, self.cluster._replicating)
@@ -168,7 +169,7 @@ class Broker:
         )
 
     def leads(self) -> dict[str, list[int]]:
-        """The partitions that it leads, by topic; not those that it hands over, whose new lead it may not have heard of."""
+        """The partitions that it leads, by topic; not those that it hands over, whose new leader it may not know yet."""
         return {
             name: numbers
             for name, slots in self.engine.logs.items()
@@ -177,7 +178,8 @@ class Broker:
 
 
 class World:
-    """Brokers of one cluster, numbered from 1; the first one leads it. `append`: whether their store can append, as S3 cannot."""
+    """Brokers of one cluster, numbered from 1; the first one leads it. `append`: True if their store can append, which S3
+    cannot."""
 
     def __init__(self, values: dict[str, Any], *, append: bool = True) -> None:
         self.append = append
@@ -201,7 +203,7 @@ class World:
         return next(broker for broker in self.brokers if broker.running and broker.cluster.leader is not None)
 
     def lead(self, topic: str, partition: int) -> Broker:
-        """Who leads a partition, by its own word."""
+        """The broker that says of itself that it leads a partition."""
         return next(broker for broker in self.brokers if broker.running and partition in broker.leads().get(topic, ()))
 
     async def close(self) -> None:

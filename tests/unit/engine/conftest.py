@@ -19,7 +19,8 @@ from tests.unit.engine.world import NOW_MS, Machine
 __all__ = ["s3_server"]
 
 MEDIA = ("inline", "memory", "aligned", "put", "local")
-"""`inline`: memory, written on the loop. `memory`: written by a thread. `aligned`: as O_DIRECT. `put`: whole objects, as S3."""
+"""`inline`: memory, written on the loop. `memory`: written by a thread. `aligned`: with O_DIRECT's alignment. `put`: whole
+objects."""
 
 MakeMachine = Callable[[str], Machine]
 
@@ -31,7 +32,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses before something is tried again are short."""
+    """Shorten the pauses between retries."""
     monkeypatch.setattr("headgate.broker.engine.checkpoint.RETRY_S", 0.001)
     monkeypatch.setattr("headgate.broker.engine.catalog.COMMIT_PAUSE_S", 0.001)
     monkeypatch.setattr("headgate.broker.engine.wal_group.RETRY_MS_MIN", 1)
@@ -42,7 +43,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest_asyncio.fixture
 async def make_machine(tmp_path: Path, clock: ManualClock) -> AsyncIterator[MakeMachine]:
-    """Machines by the name of their medium. Whatever still runs on them at the end crashes."""
+    """Machines by the name of their medium. Every broker that still runs on them at the end crashes."""
     made: list[Machine] = []
     stores: list[Store] = []
 
@@ -82,7 +83,7 @@ def machine(request: pytest.FixtureRequest, make_machine: MakeMachine) -> Machin
 
 @pytest_asyncio.fixture
 async def s3_machine(s3_server: S3Server, clock: ManualClock) -> AsyncIterator[Machine]:
-    """A machine whose bucket is on a real server."""
+    """A machine whose bucket is on a real S3 server."""
     url = s3_server.url(s3_server.bucket(), "some/prefix")
     stores: list[Store] = []
 

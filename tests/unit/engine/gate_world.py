@@ -1,4 +1,4 @@
-"""Gates on one broker without a cluster: what the leader does, over an engine that is alone."""
+"""Gates on one broker without a cluster: the leader's part of gates, over a single engine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ HISTORY_MS = 1_500_000_000_000
 
 
 class Alone:
-    """As `control.gates.Owner`, of a broker that leads everything."""
+    """`control.gates.Owner` of a broker that leads everything."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     @property
     def over(self) -> bool:
-        # A broker that failed ends; here nobody ends it, and by a clock that stands still a gate would be tried again for ever.
+        # A real broker that failed ends. Here it would run on, and by a clock that stands still a gate would be retried for ever.
         return self.engine.failed is not None
 
     @property
@@ -88,7 +88,7 @@ async def put_file(engine: Engine, gate: Gate, window: GateWindow, first: int, c
 async def files_for(
     engine: Engine, gate: Gate, *, missing: int = 0, per_file: int = 1000, attempt: str = "0"
 ) -> list[ParquetExtent]:
-    """Files for every window of a gate, but for its last `missing` rows."""
+    """Files for every window of a gate, except its last `missing` rows."""
     files: list[ParquetExtent] = []
     for window in gate.windows:
         for first in range(0, window.rows - missing, per_file):

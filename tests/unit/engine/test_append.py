@@ -1,7 +1,8 @@
-"""What an engine takes from producers is what `log.batch.check` lets pass, whatever a batch's header says.
+"""An engine takes exactly those batches from producers that `log.batch.check` accepts, whatever a batch's header says.
 
-The engine asks one condition of a batch that is as usual; all others go through `check`, which has the rules. Here each byte of the
-header is spoiled in turn, with the CRC made to fit where it covers the byte, and both are asked.
+The engine tests one condition of an ordinary batch; all others go through `check`, which has the rules. The test corrupts each
+byte of the header in turn, and adapts the CRC if it covers the byte. Compared: the answers of the engine and of `check`. A
+mismatch means that the engine stores a batch that the rules forbid, or refuses a valid one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ async def test_the_engine_takes_what_passes_the_check_and_nothing_else(machine: 
             try:
                 engine.append(log, memoryview(data), now_ms=NOW_MS)
             except InvalidError as error:
-                # A sequence that does not fit is the producer state's business, and comes after the check.
+                # A sequence that does not fit is judged by the producer state, after the check.
                 assert expected in (None, error.reason), (at, value)
                 assert expected is not None or error.reason in (
                     Reason.OUT_OF_ORDER_SEQUENCE,

@@ -1,8 +1,8 @@
-"""Edits of the manifest by a broker that serves: topics, partitions, settings, log starts, chunks.
+"""Edits of the manifest by a serving broker: topics, partitions, settings, log starts, chunks.
 
-Runs: the engine's admin calls with a store that loses answers, with callers that go away, and beside each other.
-Compared: what the engine serves with what the manifest says, before and after a restart. A mismatch means a topic that is listed
-but takes no records, one that comes back after it was deleted, or a broker that must be restarted to take another edit.
+Runs: the engine's admin calls with a store that loses answers, with callers that are cancelled, and concurrently. Compared: the
+engine's topics with the manifest, before and after a restart. A mismatch means a topic that is listed but takes no records, one
+that comes back after its deletion, or a broker that must be restarted to take another edit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def machine(make_machine: MakeMachine) -> Machine:
 
 
 def check_agreement(broker: Incarnation) -> None:
-    """The engine serves what the manifest says."""
+    """Check that the engine serves the manifest's topics."""
     engine, manifest = broker.engine, broker.engine.manifest
     manifest.check_invariants()
     assert set(engine.logs) == set(manifest.topics)
@@ -54,7 +54,7 @@ def check_agreement(broker: Incarnation) -> None:
 
 
 async def check_restart(machine: Machine, broker: Incarnation) -> Incarnation:
-    """The manifest in the store is the one in memory; the next incarnation serves the same."""
+    """Check that the manifest in the store is the one in memory, and that the next incarnation serves the same."""
     check_agreement(broker)
     expected = broker.engine.manifest.topics
     await machine.crash(broker)
@@ -200,7 +200,7 @@ async def test_an_edit_that_gave_up_is_decided_before_the_next(machine: Machine,
         broker.faults.script("put_if_absent", *[fault] * TRIES)
         with pytest.raises(RetryError):
             await call()
-        # What anybody asks for next works, and so does asking for the same again, or it says that it is done.
+        # The next request works. The same request works again, or reports that it was already executed.
         await engine.create_topic(f"other-{number}", 1, {})
         check_agreement(broker)
         with suppress(InvalidError):
@@ -230,7 +230,7 @@ async def test_chunks_whose_listing_gave_up_are_listed_once(
             if number == 3 and medium != "put":
                 broker.faults.script("put_if_absent", *[Fault.AMBIGUOUS] * TRIES)
             await asyncio.sleep(0)
-        # Another edit comes between, and the sweeper folds what it finds.
+        # Another edit comes in between, and the sweeper folds the chunks that it finds.
         with suppress(RetryError):
             await broker.engine.create_topic(f"other-{round_}", 1, {})
         await swept(broker)

@@ -1,7 +1,7 @@
-"""A system clock that jumps: nothing goes before its time, retries stay duplicates, and writes are taken.
+"""A system clock that jumps: no record is removed before its time, retries stay duplicates, and writes are accepted.
 
-Runs: engines whose machine's clock the test moves; the sweeper looks when it is told to. Compared: what can be read and what a
-retry is answered with, before and after the jump, in one run of the broker and across a restart. A mismatch means that a wrong
+Runs: engines whose machine's clock the test moves; the sweeper runs when the test calls it. Compared: the readable records and
+the answer to a retry, before and after the jump, in one run of the broker and across a restart. A mismatch means that a wrong
 clock deletes or doubles records.
 """
 
@@ -23,7 +23,7 @@ JUMPS_MS = [HOUR_MS, 2 * DAY_MS, 30 * DAY_MS, -HOUR_MS, -30 * DAY_MS]
 
 
 async def looked(broker: Incarnation) -> None:
-    """Retention looks twice: what the first look completes and lists, the second one may remove."""
+    """Retention runs twice: the first run completes and lists chunks, and the second one may remove them."""
     for _ in range(2):
         await broker.engine._sweeper.run_once()
 

@@ -1,8 +1,8 @@
-"""Encoder processes: what they answer, that they give way, and how they end.
+"""Encoder processes: their answers, their priority, and their end.
 
-Runs: row groups sent as bytes and as a file's descriptor, good ones and broken ones; processes that are killed while they rest and
-while they work, that are closed while they work, whose broker is killed. A mismatch means that a broker serves something else than
-its threads would, waits for a process that is no more, or leaves one behind.
+Runs: row groups sent as bytes and as a file's descriptor, good ones and broken ones; processes that are killed while idle and
+while they work, that are closed while they work, or whose broker is killed. Compared: the answers with those of the broker's
+threads. A mismatch means that a broker serves different records, waits for a process that has ended, or leaves one behind.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def until(done: Callable[[], bool]) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Also a process that nobody has waited for is gone."""
+    """Whether a process runs; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][0] not in "ZX"
     except FileNotFoundError:
@@ -139,14 +139,14 @@ def test_a_process_that_died_while_it_rested(encoders: Encoders) -> None:
     first = encoders.encode(group)
     (pid,) = encoders.pids
     os.kill(pid, signal.SIGKILL)
-    # A process is a zombie before the last of its threads has ended, and only then may be waited for.
+    # A process is a zombie before the last of its threads has ended, and only then it can be waited for.
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert encoders.encode(group) == first, "nobody hears of it"
     assert encoders.pids != [pid]
 
 
 def interrupted(encoders: Encoders, group: RowGroupBytes, interrupt: Callable[[int], None]) -> HeadgateError:
-    """How work ends whose process, that had begun it and stood still, is dealt with by `interrupt`."""
+    """The error of work whose process is stopped in the middle of it and then ended by `interrupt`."""
     encoders.encode(group)
     (pid,) = encoders.pids
     os.kill(pid, signal.SIGSTOP)
@@ -259,7 +259,7 @@ def test_it_does_not_outlive_its_broker(number: signal.Signals) -> None:
         assert broker.stdout is not None
         pid = int(broker.stdout.readline())
         assert alive(pid)
-        # What a terminal and a supervisor send to all at once is for the broker to act on.
+        # A terminal and a supervisor send these signals to all processes at once; only the broker must act on them.
         os.kill(pid, signal.SIGINT)
         os.kill(pid, signal.SIGTERM)
         time.sleep(0.1)

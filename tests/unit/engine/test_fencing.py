@@ -1,9 +1,9 @@
 """Two brokers over one store: the later one takes over, and the earlier one never acks again.
 
-Runs: a second engine that starts beside the first at every moment of the first one's write, and many that start at once. Stopped
-processes are made by holding single operations of their store.
-Compared: what the first acked with what the second reads; that the first ends. A mismatch means that two brokers ack different
-records at one offset, or that an acked record is not in the log that goes on.
+Runs: a second engine that starts beside the first at every moment of the first one's write, and many that start at once. To stop
+a process, the test holds single operations of its store. Compared: the first one's acks with the second one's records; the end
+of the first. A mismatch means that two brokers ack different records at one offset, or that an acked record is missing in the
+log that goes on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def test_the_second_takes_over_and_the_first_ends(machine: Machine) -> Non
 
 
 async def test_one_that_was_replaced_does_not_say_that_the_log_ends(machine: Machine) -> None:
-    """A reader that went on at the second and comes back must not hear "out of range": it would begin anew, or skip records."""
+    """A reader that moved to the second broker and comes back must not get "out of range": it would restart, or skip records."""
     first = await machine.start()
     await first.engine.create_topic("t", 1, {})
     await machine.send(first, [b"one"])
@@ -99,7 +99,7 @@ async def test_a_first_one_that_only_closes_changes_nothing(machine: Machine) ->
     ],
 )
 async def test_a_process_that_was_stopped_while_it_wrote(make_machine: MakeMachine, medium: str, operation: str) -> None:
-    """It wakes up when the next one has taken over, in the middle of a write."""
+    """The stopped broker resumes in the middle of a write, after the next one has taken over."""
     machine = make_machine(medium)
     small = settings(wal_chunk_bytes=8_192)
     first = await machine.start(small)
@@ -115,7 +115,7 @@ async def test_a_process_that_was_stopped_while_it_wrote(make_machine: MakeMachi
     stopped.set()
     await asyncio.wait(waiting, timeout=5)
     await eventually(lambda: bool(first.failures) or all(one.done() for one in waiting))
-    # Whatever the first one told after it was stopped was true, or it told nothing.
+    # Every ack of the first one after it was stopped was true, or it sent none.
     await machine.check(second)
     with pytest.raises(HeadgateError):
         await machine.send(first, [b"too late"])
@@ -195,12 +195,12 @@ async def test_of_many_that_start_at_once_one_serves(machine: Machine) -> None:
 
 
 async def test_a_put_that_lands_after_its_broker_was_fenced(make_machine: MakeMachine) -> None:
-    """The second one finds numbers behind the fence; they were not acked, and never come to light."""
+    """The second broker finds chunk numbers behind the fence; they were not acked, and never become readable."""
     machine = make_machine("put")
     first = await machine.start(settings(wal_inflight_puts_max=8))
     await first.engine.create_topic("t", 1, {})
     await machine.send(first, [b"acked"])
-    # Number 1 is late; 2 to 4 are stored, but cannot be acked before it.
+    # Put 1 is late; 2 to 4 are stored, but cannot be acked before it.
     first.faults.script("put_if_absent", Fault.LATE, None, None, None)
     first.store.refused.clear()
     waiting = []

@@ -1,8 +1,8 @@
-"""Folding (`broker/engine/fold.py`): many small chunks become one, and nobody who reads notices.
+"""Folding (`broker/engine/fold.py`): many small chunks become one, and readers notice nothing.
 
 Runs: the choice of neighbours on manifests of any shape; folds under load, after deletes, beside a broker that was replaced, and
-with puts that come late. Compared: what is read before and after, and after a restart. A mismatch means that tidying up loses
-records.
+with puts that take effect late. Compared: the readable records before and after, and after a restart. A mismatch means that a
+fold loses records.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def test_neighbours_are_chosen_until_nothing_is_left_to_choose(chunks: list[tupl
 
 
 async def fill(machine: Machine, broker: Broker, chunks: int, start: int = 0) -> None:
-    """Records in three partitions, so many that this many chunks are complete at least."""
+    """Write records to three partitions until at least this many chunks are complete."""
     log = broker.log("t", 0)
     for number in range(start, start + 4 * chunks):
         for partition in range(3):
@@ -155,7 +155,7 @@ async def test_a_fold_that_came_late_harms_nobody(make_machine: MakeMachine, fau
     first.faults.script("put", fault)
     with pytest.raises(RetryError):
         await first.engine._sweeper.fold()
-    # The topic's beginning goes, so that whoever folds now writes something else.
+    # The topic's beginning is deleted, so that the next fold writes different bytes.
     await first.engine.delete_records(first.log("t", 0), 6)
     second = await machine.start()
     await swept(second)
@@ -184,7 +184,7 @@ async def test_a_reader_that_is_overtaken_by_a_fold_reads_on(make_machine: MakeM
 async def test_a_chunk_is_read_at_once_however_many_partitions_stand_in_it(
     make_machine: MakeMachine, medium: str, reads: int
 ) -> None:
-    """On S3 the index is part of the chunk; a file has it beside it."""
+    """On S3 the index is part of the chunk; on a directory it is a separate file beside it."""
     machine = make_machine(medium)
     broker = await machine.start(settings_of(wal_chunk_bytes=1 << 20, wal_flush_interval_ms=100))
     await broker.engine.create_topic("t", 50, {})

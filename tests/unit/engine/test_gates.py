@@ -1,8 +1,9 @@
-"""What a gate refuses, what becomes of its files, and what the log says of it.
+"""Gates: refused files, the fate of a gate's files, and the resulting log.
 
-Runs: an engine alone over a directory or memory, with the leader's part in gates. Files are spoilt in every way that a job can.
-Compared: each gives a clear error that names the file and what is wrong, nothing of it can be read, and the same gate can still be
-filled with good files. Files that nobody names are swept after their time and only then; files that are named never.
+Runs: an engine alone over a directory or memory, with the leader's part in gates. Files are corrupted in every way that a job
+can. Compared: each corrupt file gives a clear error that names the file and the defect, none of its rows can be read, and the
+same gate can still be filled with good files. The sweep removes unreferenced files after their time and not before, and never
+referenced ones.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Case:
     """A good file of partition 0."""
 
     async def spoil(self, data: bytes) -> ParquetExtent:
-        """Other bytes under the same key; the reference tells their size and checksum."""
+        """Write other bytes under the same key; the reference has their size and checksum."""
         await self.broker.engine.store.put(self.ref.path, data)
         length = int.from_bytes(data[-8:-4], "little") + 8
         return replace(self.ref, size_bytes=len(data), footer_crc32c=crc32c.crc32c(data[-length:]))
@@ -251,7 +252,7 @@ async def test_bad_files_are_refused(name: str, make_machine: MakeMachine, tmp_p
 
 
 async def test_files_together(make_machine: MakeMachine, tmp_path: Path) -> None:
-    """Overlaps, the same file twice, partitions that there are not; and nothing at all, which fills a gate with a gap."""
+    """Overlaps, the same file twice, partitions that do not exist; and no file at all, which fills a gate with a gap."""
     broker = await make_machine("memory").start()
     case = await _open(broker, tmp_path)
     gates = gates_of(broker.engine)
@@ -326,7 +327,8 @@ async def test_a_gate_keeps_its_first_owner_who_alone_can_release_it_as_such(mak
 
 
 async def test_an_id_that_is_used_again_for_other_partitions(make_machine: MakeMachine) -> None:
-    """The first gate had no rows where the second has: its empty window there begins at the same offset, and is nobody's."""
+    """The first gate had no rows in the partition in which the second has some. The first gate's empty window there begins at
+    the same offset, and belongs to no gate."""
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 2, {})
@@ -346,7 +348,8 @@ async def test_an_id_that_is_used_again_for_other_partitions(make_machine: MakeM
 async def test_who_asks_again_finds_the_work_under_way(
     make_machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """A client asks another broker where one has not answered for seconds. Many files take longer: it would never be done."""
+    """A client asks another broker if one has not answered for seconds. A check of many files takes longer, and would never end
+    if each request began it again."""
     machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
@@ -383,7 +386,7 @@ async def test_who_asks_again_finds_the_work_under_way(
 async def test_partitions_that_a_topic_gets_while_files_are_judged(
     make_machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And later: the same call, whose answer was lost, is answered as it was at first."""
+    """A late repetition of the call gets the same answer as the first call, whose answer was lost."""
     machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
@@ -407,7 +410,8 @@ async def test_partitions_that_a_topic_gets_while_files_are_judged(
 
 
 async def test_what_was_deleted_out_of_a_batch_stays_deleted_behind_a_gate_in_front(make_machine: MakeMachine) -> None:
-    """Of live records and of rows: whoever comes from below the batch asked for no offset in it, and would be shown all of it."""
+    """Both for live records and for history rows. A reader that comes from an offset below the batch named no offset inside it,
+    and would get all of it."""
     machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
@@ -433,7 +437,7 @@ async def test_what_was_deleted_out_of_a_batch_stays_deleted_behind_a_gate_in_fr
 
 
 async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_path: Path) -> None:
-    """Opened and filled in one step; the same again adds nothing."""
+    """The gate is opened and filled in one step; the same call again adds nothing."""
     machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)
@@ -457,7 +461,7 @@ async def test_published_files_come_at_the_end(make_machine: MakeMachine, tmp_pa
 
 
 async def test_files_of_others(make_machine: MakeMachine, tmp_path: Path) -> None:
-    """Under an allowed prefix, read where they are, and never deleted."""
+    """Files under an allowed prefix are read in place, and never deleted."""
     lake = tmp_path / "lake"
     (lake / "a=1").mkdir(parents=True)
     pq.write_table(rows_of("g", 0, 0, ROWS), lake / "a=1" / "part-0.parquet")
@@ -519,7 +523,7 @@ async def test_who_sweeps_what(make_machine: MakeMachine, clock: ManualClock, tm
 
 
 async def test_a_condemned_file_fills_nothing(make_machine: MakeMachine, tmp_path: Path) -> None:
-    """A leader that is replaced between condemning and deleting must not take a file from a gate that was filled since."""
+    """A leader that is replaced between condemning and deleting must not remove a file from a gate that was filled since."""
     broker = await make_machine("memory").start()
     case = await _open(broker, tmp_path)
     gates = gates_of(broker.engine)
@@ -533,7 +537,7 @@ async def test_a_condemned_file_fills_nothing(make_machine: MakeMachine, tmp_pat
 
 
 async def test_retention_counts_from_the_commit(make_machine: MakeMachine, clock: ManualClock, tmp_path: Path) -> None:
-    """Not from the records' own times, which are years ago; and never past an open gate."""
+    """Retention does not use the records' own times, which are years ago; and it never passes an open gate."""
     machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
@@ -556,7 +560,7 @@ async def test_retention_counts_from_the_commit(make_machine: MakeMachine, clock
 
 
 async def test_the_layout_tells_each_empty_offset_once(make_machine: MakeMachine, tmp_path: Path) -> None:
-    """Windows that are open, released, filled in part or not at all, and what was removed before a gate in front of it."""
+    """Windows that are open, released, filled in part or not at all, and removed records before a gate in front."""
     machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
@@ -592,7 +596,7 @@ async def test_the_layout_tells_each_empty_offset_once(make_machine: MakeMachine
 
 
 async def test_epochs_around_a_window(make_machine: MakeMachine, tmp_path: Path) -> None:
-    """OffsetForLeaderEpoch never answers below what a reader has read, on this lead and on the next."""
+    """OffsetForLeaderEpoch never answers below an offset that a reader has read, on this leader and on the next."""
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {"history.room": "100"})
@@ -632,7 +636,7 @@ async def test_times_before_1970_and_after_2200(make_machine: MakeMachine, tmp_p
 
 
 def test_gates_are_part_of_the_snapshot() -> None:
-    """Edits and snapshots written by this version are read by it; a snapshot without gates, as older ones are, too."""
+    """This version reads its own edits and snapshots; it also reads a snapshot without gates, as older versions wrote it."""
     manifest = Manifest()
     assert Manifest.decode(manifest.encode()).gates == {}
     topic = Topic(id=uuid.UUID(int=1), name="t", partitions=1, config={"history.room": "10"})

@@ -1,12 +1,11 @@
-"""Random lives of gates: opened, filled, given up and forgotten among live records, crashes, folds and retention.
+"""Random lives of gates: opened, filled, released and forgotten among live records, crashes, folds and retention.
 
-Runs: for each seed a medium and some incarnations of a broker. Live batches are appended all the time; gates are opened behind and
-in front, filled wholly or in part, released, perhaps opened again under their ids with other rows, or left when the broker dies, in
-the middle of a step or between two; chunks are folded; records are deleted. Readers go through the log from its beginning at the
-same time.
-Compared: invariants 2, 6 and 7. Every reader is shown what the log has in the end, each record once and in order: it never passes a
-window that is filled later. A filled gate has all its rows and a released one none. Offsets never go back, no two records have one.
-Who reads at the end is shown live records whatever gates are open. A file that a gate names is never swept.
+Runs: for each seed a medium and some incarnations of a broker. Live batches are appended all the time. Gates are opened at the
+end and in front, filled wholly or in part, or released. Some are opened again under the same id with other rows; some are left
+when the broker dies, in the middle of a step or between two. Chunks are folded; records are deleted. Meanwhile readers read the
+log from its beginning. Compared: invariants 2, 6 and 7. Every reader gets the final log, each record once and in order: it never
+passes a window that is filled later. A filled gate has all its rows and a released one none. Offsets never go back, no two
+records have one. A reader at the end gets live records whatever gates are open. A file that a gate names is never swept.
 `HEADGATE_SEEDS=17-17 pytest tests/unit/engine/test_gates_random.py` runs one seed alone.
 """
 
@@ -42,7 +41,7 @@ def records_of(slices: Iterable[memoryview]) -> Iterator[Record]:
 
 
 class Reader:
-    """Reads a partition from its beginning; nothing is known of it."""
+    """Reads a partition from its beginning; the broker has no state about it."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
@@ -52,7 +51,7 @@ class Reader:
     async def read(self, broker: Incarnation, max_bytes: int) -> None:
         log = broker.log("t", self.partition)
         if self.offset < log.log_start:
-            self.offset, self.shown = log.log_start, []  # deleted, or older history came: it begins anew
+            self.offset, self.shown = log.log_start, []  # records were deleted, or older history came: the reader restarts
         batches = await broker.engine.read(log, self.offset, max_bytes, NOBODY)
         self.shown += [(record.offset, record.value) for record in records_of(batches) if record.offset >= self.offset]
         if batches:
@@ -141,7 +140,7 @@ class Life:
             case "open":
                 await self._open()
             case "held":
-                # A leader that dies before it opens the gate: a gap that nobody knows of.
+                # A leader that dies before it opens the gate leaves a gap that no manifest names.
                 topic = engine.topic("t")
                 engine.hold(topic.id, f"lost-{next(self.names)}", {partition: random.randint(1, 50)}, engine.manifest.term_epoch)
                 if random.random() < 0.5:
@@ -188,7 +187,7 @@ class Life:
         place = random.choice(("now", "now", "front"))
         self.rows[name] = rows
         if place == "front":
-            with suppress(InvalidError):  # no room any more
+            with suppress(InvalidError):  # no history room is left
                 await self.gates.open("t", name, "front", rows, 60_000)
             return
         gate = await self.gates.open("t", name, "now", rows, 60_000)
@@ -205,14 +204,14 @@ class Life:
                 await self.gates.fill("t", gate.id, files)
 
     async def _again(self) -> None:
-        """The same fill once more adds nothing."""
+        """The same fill again adds nothing."""
         done = [gate for gate in self._of_state("filled") if gate.extents and len(gate.extents) == gate.files]
         if done:
             gate = self.random.choice(done)
             assert await self.gates.fill("t", gate.id, list(reversed(gate.extents))) == gate
 
     async def _read_end(self, partition: int) -> None:
-        """Who is at the end is shown what is written from now on."""
+        """A reader at the end gets the records that are written from now on."""
         log = self.broker.log("t", partition)
         for other in self.broker.engine.all_logs():
             other.drop_holds()
@@ -249,7 +248,7 @@ class Life:
         await self.machine.stop(broker)
 
     async def _compare(self) -> None:
-        """Every partition has what it should have, and every reader was shown it."""
+        """Check that every partition has its expected records, and that every reader got them."""
         for partition in range(PARTITIONS):
             log = self.broker.log("t", partition)
             log.check_invariants()
@@ -276,7 +275,7 @@ class Life:
             known = self.readers[partition]
 
             def there(row: tuple[int, bytes | None]) -> bool:
-                """Whether it was not deleted; the rest of a batch of which some is there may be shown."""
+                """Whether the row was not deleted. A reader may get a whole batch if a part of it remains."""
                 deleted = row[0] < log.log_start or any(low <= row[0] < high for low, high in cuts)  # noqa: B023
                 return not deleted
 

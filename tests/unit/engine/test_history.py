@@ -1,10 +1,10 @@
-"""Parquet extents as Kafka clients get them: by offset, by time, from files that are whole and from files that are not.
+"""Parquet extents as Kafka clients get them: by offset, by time, from good files and from broken ones.
 
-Runs: files of the uploader and of foreign writers (dictionaries, other codecs and pages, times in microseconds, a column `offset`,
-columns of their own), read from every offset, ahead, together, through a small cache; files that were cut, changed, removed.
-Compared: every answer with the one that the plain list of rows gives, and what was fetched from the store and encoded with what had
-to be. A mismatch means that a consumer gets other records than the history that was uploaded, or that a broken file does more harm
-than an error for those who read it.
+Runs: files of the uploader and of foreign writers (dictionaries, other codecs and pages, times in microseconds, a column
+`offset`, extra columns), read from every offset, ahead, together, through a small cache; files that were truncated, changed,
+removed. Compared: every answer with that of the plain list of rows, and the amount of fetched and encoded data with the
+necessary amount. A mismatch means that a consumer gets other records than the uploaded history, or that a broken file harms more
+than its readers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T0 = 1_700_000_000_000
 
 
 def rows(count: int = ROWS, *, with_headers: bool = True) -> list[Record]:
-    """Records whose times mostly grow."""
+    """Records whose times mostly increase."""
     chance = random.Random(count)
     made = []
     for at in range(count):
@@ -72,7 +72,7 @@ def columns(records: list[Record], *, offsets: bool = False, unit: str = "ms") -
 
 
 class CountedStore(MemoryStore):
-    """Counts what is read."""
+    """Counts the reads."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjects(ManualClock(0)))
@@ -98,7 +98,7 @@ MakeReader = Callable[..., HistoryReader]
 
 
 class KeptEncoders(Encoders):
-    """Stay when a reader is closed, for those of the next test."""
+    """The encoder processes stay when a reader is closed, for those of the next test."""
 
     def close(self) -> None:
         pass
@@ -143,7 +143,7 @@ def extent_of(data: bytes, records: list[Record], path: str = "topics/t/data/par
 
 
 async def put(store: CountedStore, records: list[Record], *, group_bytes: int = 20_000, path: str | None = None) -> ParquetExtent:
-    """Upload what the uploader would; many row groups."""
+    """Upload a file as the uploader does, with many row groups."""
     data = bytes(write_extent_file(columns(records), row_group_bytes=group_bytes).data)
     extent = extent_of(data, records) if path is None else extent_of(data, records, path)
     await store.put(extent.path, data)
@@ -225,7 +225,7 @@ async def test_readers_of_the_same_rows_share_the_work(store: CountedStore, make
 async def test_a_row_group_that_holds_far_more_than_its_bytes_say(
     store: CountedStore, make_reader: MakeReader, count: int, value_bytes: int, read: int
 ) -> None:
-    """Writers write a value that repeats once: gigabytes of rows in 5 MB. What is made of them at a time is bounded."""
+    """Parquet writers store a repeated value once: gigabytes of rows in 5 MB. The memory for their batches is bounded."""
     value = random.Random(1).randbytes(value_bytes)
     times = pa.array(range(T0, T0 + count), pa.timestamp("ms", tz="UTC"))
     values = pa.DictionaryArray.from_arrays(pa.nulls(count, pa.int32()).fill_null(0), pa.array([value]))
@@ -237,7 +237,7 @@ async def test_a_row_group_that_holds_far_more_than_its_bytes_say(
     extent = extent_of(data, ends)
     await store.put(extent.path, data)
     reader = make_reader(cache_bytes_max=32 << 20)
-    # Through several parts, and from a place within one that nobody has read before.
+    # The test reads through several parts, and from a place within one that no reader has read before.
     for at in (BASE, BASE + read // 2 + 1):
         end = at + read
         while at < end:
@@ -303,7 +303,7 @@ async def test_the_cache_is_bounded(store: CountedStore, make_reader: MakeReader
 async def test_many_readers_of_a_small_cache(
     store: CountedStore, make_reader: MakeReader, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Partitions that are read in turns, a batch at a time: nobody's row group is dropped for what another one reads next."""
+    """Readers read partitions in turns, a batch at a time: the cache drops no row group because of the next partition's read."""
     records = [Record(BASE + at, at, None, bytes(1000)) for at in range(12_000)]
     paths = [f"topics/t/data/partition={number}/g-0-000.parquet" for number in range(4)]
     extents = [await put(store, records, group_bytes=3 << 20, path=path) for path in paths]
@@ -337,7 +337,7 @@ async def test_many_readers_of_a_small_cache(
 
 
 async def test_a_file_at_two_places(store: CountedStore, make_reader: MakeReader) -> None:
-    """Offsets come from the reference, so that what is cached for one place is not given for another."""
+    """Offsets come from the reference, so that the cached batches of one place do not serve another."""
     records = rows(50)
     extent = await put(store, records)
     moved = ParquetExtent(
@@ -349,7 +349,8 @@ async def test_a_file_at_two_places(store: CountedStore, make_reader: MakeReader
 
 
 async def test_a_file_that_was_replaced_and_committed_again(store: CountedStore, make_reader: MakeReader) -> None:
-    """As a file of an export, of which there is one name: in a topic that was deleted and made anew all else may be the same."""
+    """Stands for a file of an export that keeps its name: in a topic that was deleted and created again, everything else may be
+    equal."""
     records = rows(50)
     other = [Record(one.offset, one.timestamp_ms, one.key, b"another %d" % one.offset, ()) for one in records]
     reader = make_reader()
@@ -382,7 +383,7 @@ async def test_a_look_up_by_time_reads_one_row_group(store: CountedStore, make_r
 
 
 async def test_a_look_up_by_time_reads_times_alone(store: CountedStore, make_reader: MakeReader) -> None:
-    """Of a row group of many megabytes, at which consumers look by the hundred."""
+    """The row group has many megabytes, and hundreds of consumers look up times in it."""
     records = [Record(BASE + at, T0 + at, None, random.Random(at).randbytes(10_000)) for at in range(100)]
     extent = await put(store, records, group_bytes=1 << 30)
     reader = make_reader()
@@ -413,7 +414,7 @@ async def test_one_row_larger_than_any_batch(store: CountedStore, make_reader: M
 
 
 def foreign(records: list[Record], *, unit: str = "ms", offsets: bool = False, **options: Any) -> bytes:
-    """A file as some other program writes it."""
+    """Write a file as some other program does."""
     table = columns(records, unit=unit, offsets=offsets)
     table = table.append_column("note", pa.array(["not ours"] * len(records)))
     out = io.BytesIO()
@@ -498,7 +499,7 @@ def bad_tables() -> Iterator[tuple[str, pa.Table]]:
 
 @pytest.mark.parametrize("table", [pytest.param(table, id=name) for name, table in bad_tables()])
 async def test_files_with_other_contents(store: CountedStore, make_reader: MakeReader, table: pa.Table) -> None:
-    """What should have been refused when the gate was filled is still no more than an error."""
+    """A file that the fill of the gate should have refused causes an error on reading, and nothing worse."""
     out = io.BytesIO()
     pq.write_table(table, out)
     extent = extent_of(out.getvalue(), rows(10, with_headers=False))
@@ -554,7 +555,7 @@ async def test_closing_interrupts_work(store: CountedStore, caplog: pytest.LogCa
     os.kill(pid, signal.SIGSTOP)
     reading = asyncio.create_task(reader.read(extent, BASE, 1))
     await until(lambda: bool(encoders._busy))
-    gc.collect()  # what other tests left behind has its own complaints
+    gc.collect()  # objects of other tests raise their own warnings
     caplog.clear()
     await reader.close()
     with pytest.raises(ClosedError):
@@ -564,7 +565,7 @@ async def test_closing_interrupts_work(store: CountedStore, caplog: pytest.LogCa
 
 
 async def test_a_bucket(s3_server: S3Server) -> None:
-    """From the uploader's thread into S3, and from there to batches."""
+    """Rows go from the uploader's thread into S3, and from there into batches."""
     records = rows(300)
     url = s3_server.url(s3_server.bucket(), "some/prefix")
 
@@ -600,7 +601,7 @@ def test_a_store_that_only_the_broker_has(url: str) -> None:
 
 
 async def until(done: Callable[[], bool]) -> None:
-    """Wait for what other tasks and threads do."""
+    """Wait for other tasks and threads."""
     for _ in range(2000):
         if done():
             return

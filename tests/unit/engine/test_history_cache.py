@@ -1,4 +1,4 @@
-"""What is kept of row groups that were encoded."""
+"""The cache of encoded row groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kept(cache: HistoryCache, names: str) -> str:
 
 @pytest.fixture
 def cache() -> HistoryCache:
-    """Full: a, b and c, of 10 bytes each, which are being read."""
+    """A full cache: a, b and c, of 10 bytes each, all being read."""
     made = HistoryCache(30)
     for name in "abc":
         made.put(name, group(), 0.0)

@@ -1,7 +1,7 @@
 """The proof that a broker still leads (`engine/proof.py`), alone, over a store whose answers the test gives.
 
-Compared: which requests are answered, and how often the fence marker is read. A mismatch means that an answer may be older than
-what another broker acked, or that every request costs a read of the store.
+Compared: which requests are answered, and the number of reads of the fence marker. A mismatch means that an answer may be older
+than another broker's ack, or that every request costs a read of the store.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class World:
         self.fenced += 1
 
     async def ask(self) -> asyncio.Task[None]:
-        """A request comes, and waits where it must."""
+        """A request comes, and waits for the proof."""
         task = asyncio.create_task(self.proof.confirm())
         await turns()
         return task
@@ -66,7 +66,7 @@ async def turns() -> None:
 async def test_a_promise_costs_no_read_and_ends_before_it_was_given_to_end() -> None:
     world = World()
     asked_s = world.clock.monotonic()
-    world.clock.advance(500)  # the answer takes its time: the span counts from before the question
+    world.clock.advance(500)  # the answer is late: the span counts from before the read
     world.proof.extend(asked_s, 2000)
     world.clock.advance(int(2000 * SAFE_SHARE) - 501)
     assert (await world.ask()).done() and not world.marker.reads

@@ -1,10 +1,11 @@
-"""Random lives of brokers on random media: crashes, faults, zombies, retries, deletes, folds; and a checker that never sleeps.
+"""Random lives of brokers on random media: crashes, faults, stopped processes, retries, deletes, folds; and a checker that
+always runs.
 
-Runs: for each seed a medium, settings, fault rates, and some incarnations with random work; then one without faults.
-Compared: invariants 1 to 5 of the design. Every acked record is there, once, at its offset and in order; offsets have no gap and
-never go back; an idempotent producer that sends again whatever it was not told of adds nothing twice; a broker that was replaced
-acks nothing. A failure names its seed: `HEADGATE_SEEDS=17-17 pytest tests/unit/engine/test_random.py` runs that one alone.
-(Threads take turns as they like, so a seed is a likely replay, not a certain one.)
+Runs: for each seed a medium, settings, fault rates, and some incarnations with random work; then one without faults. Compared:
+invariants 1 to 5 of the design. Every acked record is there, once, at its offset and in order. Offsets have no gap and never go
+back. An idempotent producer that retries its unacked batches adds nothing twice. A broker that was replaced acks nothing. A
+failure names its seed: `HEADGATE_SEEDS=17-17 pytest tests/unit/engine/test_random.py` runs that one alone. (The order of threads
+is not controlled, so a seed is a likely replay, not a certain one.)
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def seeds(part: int, count: int) -> list[int]:
 
 
 class Producer:
-    """An idempotent producer of one partition. It sends again, in order, what it was not told of."""
+    """An idempotent producer of one partition. It retries its unacked batches, in order."""
 
     def __init__(self, producer_id: int, partition: int, values: itertools.count[int]) -> None:
         self.producer_id = producer_id
@@ -45,7 +46,7 @@ class Producer:
         self._values = values
         self._sequence = 0
         self.untold: deque[tuple[int, list[bytes]]] = deque()
-        """(sequence, values) of batches whose ack did not come, in order."""
+        """(sequence, values) of unacked batches, in order."""
         self.told: list[tuple[int, list[bytes], int]] = []
         """(sequence, values, offset) of the last batches that were acked."""
 
@@ -74,12 +75,12 @@ class Producer:
             self.untold.append(batch)
 
     def send_again(self, machine: Machine, broker: Incarnation) -> None:
-        """A new connection: everything that is in flight is sent once more."""
+        """Stand for a new connection: send all batches in flight again."""
         for batch in list(self.untold):
             self._send(machine, broker, batch)
 
     async def check_duplicates(self, machine: Machine, broker: Incarnation) -> None:
-        """What was acked is known, and answered as the first time."""
+        """Retry an acked batch: the broker knows it, and gives the same answer as the first time."""
         for sequence, values, offset in self.told:
             again = await machine.send(broker, values, "t", self.partition, producer=(self.producer_id, 0, sequence))
             assert again == offset, f"a duplicate was answered with another offset. sequence=`{sequence}`"
@@ -127,7 +128,7 @@ class Life:
         return self.broker is None or self.broker.store.dead or bool(self.broker.failures)
 
     async def _start(self, rate: float) -> None:
-        """Start until one starts: it may die of a fault, or before any call of its store."""
+        """Start brokers until one starts: each may die of a fault, or before any call of its store."""
         random = self.random
         limits = settings(
             wal_chunk_bytes=random.choice((4_096, 20_000, 1 << 20)),
@@ -217,7 +218,7 @@ class Life:
             self.machine.send(broker, [b"o%d" % next(self.values)], name)
 
     async def _replace(self, zombie: Incarnation) -> None:
-        """Another broker starts while this one lives, which goes on for a while as if nothing had happened."""
+        """Start another broker while this one lives and continues for a while, unaware of it."""
         self._note_ends(zombie)
         await self._start(0.0)
         acked = {key: dict(records) for key, records in self.machine.acked.items()}
@@ -241,7 +242,7 @@ class Life:
                 self.ends[partition] = max(self.ends.get(partition, 0), log.high_watermark)
 
     async def _read(self, broker: Incarnation) -> None:
-        """A consumer reads from anywhere: what it gets is what was acked there."""
+        """Read from a random offset: the consumer gets exactly the acked records."""
         partition = self.random.randrange(self.partitions)
         log = broker.log("t", partition)
         if log.log_start < log.high_watermark:
@@ -269,7 +270,7 @@ class Life:
         else:
             await self.machine.crash(broker)
         if self.random.random() < 0.5:
-            # A request that timed out may still be on its way when its sender is long dead.
+            # A request that timed out may still take effect long after its sender has died.
             await broker.faults.land()
 
 
@@ -306,7 +307,7 @@ async def test_many_random_lives(make_machine: MakeMachine, clock: ManualClock, 
 
 
 async def test_the_checker_can_fail(make_machine: MakeMachine) -> None:
-    """A record that was acked and is not there, a record twice, a gap: each is found."""
+    """The checker finds each: a missing acked record, a duplicate, a gap."""
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})

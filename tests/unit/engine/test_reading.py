@@ -1,9 +1,8 @@
-"""What consumers get: by offset, by timestamp, from memory, from open chunks, from sealed ones, and across all of them.
+"""Reads of consumers: by offset, by timestamp, from memory, from open chunks, from sealed ones, and across all of them.
 
-Runs: partitions whose records stand in several places, with gaps in the chunks where other partitions are, deleted beginnings,
-every codec, and reads while chunks are listed, folded and removed.
-Compared: each answer with the one that a plain list of all records gives. A mismatch means that a consumer is sent other records
-than it asked for.
+Runs: partitions whose records stand in several places. Their chunks have gaps that hold other partitions; their beginnings are
+deleted; all codecs occur. Reads run while chunks are listed, folded and removed. Compared: each answer with that of a plain list
+of all records. A mismatch means that a consumer gets other records than it requested.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ async def test_a_timestamp_is_found_while_chunks_are_listed(make_machine: MakeMa
     broker = await machine.start(settings(wal_checkpoint_interval_ms=3_600_000, wal_checkpoint_chunks=1000))
     await broker.engine.create_topic("t", 1, {})
     model = Model(broker)
-    # The first batch has the greatest time in a record that is gone, so the look-up goes on behind it.
+    # The first batch has its greatest time in a deleted record, so the look-up continues behind it.
     await model.append([NOW_MS + 50, NOW_MS], value=bytes(30_000))
     for number in range(6):
         await model.append([NOW_MS + number, NOW_MS + 50 - number], value=bytes(30_000))
@@ -223,7 +222,7 @@ async def test_readers_and_writers_while_chunks_come_and_go(
 ) -> None:
     monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", 4)
     machine = make_machine(medium)
-    # So little memory that almost everything is read from the store at once.
+    # Memory is so small that almost everything is read from the store at once.
     broker = await machine.start(settings(wal_chunk_bytes=16_384, tail_bytes=20_000, read_cache_bytes=500))
     await broker.engine.create_topic("t", 1, {})
     log = broker.log()
@@ -286,7 +285,8 @@ async def test_a_chunk_that_is_not_what_was_written_is_said_to_be(make_machine: 
 async def test_a_chunk_that_somebody_deleted(
     make_machine: MakeMachine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lifecycle rule of the bucket, say. Its readers are told so, the log has one line, and everything else goes on."""
+    """A lifecycle rule of the bucket, for example, removed the chunk. Its readers get an error, the log has one line, and the
+    rest works."""
     monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", 4)
     monkeypatch.setattr("headgate.broker.engine.reader.AGAIN_S", 0.001)
     machine = make_machine("put")

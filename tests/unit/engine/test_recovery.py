@@ -1,9 +1,9 @@
-"""Restarts: what was acked before a crash is there after it, whatever the crash interrupted.
+"""Restarts: records that were acked before a crash are there after it, whatever the crash interrupted.
 
-Runs: engines over a medium that outlives them, ended as SIGKILL ends a process (`tests/unit/engine/world.py`), at many moments, on
-memory with and without append and alignment, on a directory, and on a real S3 server.
-Compared: every record that was acked with what the next engine reads; offsets, producers' duplicates, leader epochs.
-A mismatch means that an acked record was lost, came twice or changed its place.
+Runs: engines over a medium that outlives them, ended as SIGKILL ends a process (`tests/unit/engine/world.py`), at many moments,
+on memory with and without append and alignment, on a directory, and on a real S3 server. Compared: every acked record with the
+next engine's reads; offsets, producers' duplicates, leader epochs. A mismatch means that an acked record was lost, came twice or
+changed its place.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def test_several_partitions_and_topics(machine: Machine) -> None:
 
 
 async def scenario(machine: Machine, broker: Incarnation) -> None:
-    """Some of everything that a broker does. Ends with an error when its process dies."""
+    """Do some of every kind of a broker's work. Raises an error when the process dies."""
     engine = broker.engine
     for name in ("t", "u"):
         if name not in engine.logs:
@@ -119,7 +119,7 @@ SMALL = settings(wal_chunk_bytes=8_192, wal_checkpoint_interval_ms=1, wal_checkp
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("medium", ["inline", "memory", "aligned", "put"])
 async def test_a_crash_before_any_call_of_the_store(make_machine: MakeMachine, medium: str, part: int) -> None:
-    """The process dies before its first call of the store, before its second, and so on, until it lives to its end."""
+    """The process dies before its first call of the store, then before its second, and so on, until it survives the scenario."""
     kill_at_call = part + 1
     while True:
         machine = make_machine(medium)
@@ -140,13 +140,13 @@ async def test_a_crash_before_any_call_of_the_store(make_machine: MakeMachine, m
         await machine.close()
         if lived:
             break
-        # The number of calls is in the hundreds: not every one of them on every run of the tests.
+        # The scenario makes hundreds of calls: a run of the tests tries only some of them.
         kill_at_call += 4 if kill_at_call < 60 else 12
     assert kill_at_call > 40, "the scenario is shorter than it was: fewer moments are tried"
 
 
 async def test_chunks_are_listed_many_at_a_time(make_machine: MakeMachine) -> None:
-    """The second time as the first: a listing is three requests, each as dear as the chunk's own."""
+    """The second listing costs as little as the first: a listing is three requests, each as expensive as that of the chunk."""
     machine = make_machine("put")
     broker = await machine.start(settings(wal_checkpoint_interval_ms=3_600_000, wal_checkpoint_chunks=5))
     await broker.engine.create_topic("t", 1, {})
@@ -159,7 +159,7 @@ async def test_chunks_are_listed_many_at_a_time(make_machine: MakeMachine) -> No
 
 @pytest.mark.parametrize("medium", ["inline", "aligned", "put"])
 async def test_crashes_of_the_one_that_recovers(make_machine: MakeMachine, medium: str) -> None:
-    """A broker with an unlisted tail dies. So does the next one, before its first call, and so on, until one lives."""
+    """A broker with an unlisted tail dies. So does the next one, before its first call, and so on, until one survives."""
     machine = make_machine(medium)
     broker = await machine.start(settings(wal_chunk_bytes=8_192, wal_checkpoint_interval_ms=3_600_000, wal_checkpoint_chunks=1000))
     await broker.engine.create_topic("t", 2, {})
@@ -184,7 +184,7 @@ async def test_crashes_of_the_one_that_recovers(make_machine: MakeMachine, mediu
 
 
 async def everything(broker: Incarnation) -> list[ObjectInfo]:
-    """All that is in the WALs."""
+    """The keys of all WALs."""
     found: list[ObjectInfo] = []
     while page := await broker.faults.list("wal/", found[-1].key if found else ""):
         found += page
@@ -192,7 +192,8 @@ async def everything(broker: Incarnation) -> list[ObjectInfo]:
 
 
 async def check_objects(broker: Incarnation) -> None:
-    """What the manifest names is there; what the sealed incarnations left behind is not, but for fences and producers."""
+    """Every object that the manifest names exists. Of sealed incarnations nothing else remains, except fences and producer
+    state."""
     manifest = broker.engine.manifest
     await eventually(lambda: not broker.engine._sweeper._unswept)
     found = await everything(broker)
@@ -225,7 +226,7 @@ async def test_an_incarnation_that_was_fenced_stays_fenced(machine: Machine) -> 
 
 
 async def test_a_producer_is_known_after_a_restart(machine: Machine) -> None:
-    """Whether its batches were listed or not, in the checkpoint or behind it."""
+    """Both for listed and unlisted batches, and for those in the checkpoint and behind it."""
     broker = await machine.start(settings(wal_chunk_bytes=8_192))
     await broker.engine.create_topic("t", 2, {})
     sequence = 0
@@ -283,7 +284,7 @@ async def test_leader_epochs_tell_where_each_broker_began(machine: Machine) -> N
         log = broker.log()
         epoch = log.leader_epoch
         assert epoch > broker.engine.leader_epoch, "segments and incarnations share one counter"
-        if round_ != 2:  # nothing is written in this one
+        if round_ != 2:  # this epoch has no records
             await machine.send(broker, [unique(), unique()])
             await machine.send(broker, [unique() + bytes(70_000)])
         ends[epoch] = log.high_watermark
@@ -304,7 +305,7 @@ async def test_leader_epochs_tell_where_each_broker_began(machine: Machine) -> N
             assert broker.engine.epoch_end(log, known) == (there, end), (known, ends)
         header = parse_header((await read_batches(broker))[-1])
         assert header.leader_epoch == max(written)
-    # Who read the last record of an epoch that is gone by now goes on where it is.
+    # A reader of the last record of an epoch whose records are deleted by now continues at its offset.
     await broker.engine.delete_records(log, ends[1])
     await machine.crash(broker)
     broker = await machine.start()
@@ -343,13 +344,13 @@ async def test_records_that_were_stored_but_not_acked_may_come_back_whole(make_m
     await machine.crash(broker)
     broker = await machine.start()
     assert await read_values(broker) == [b"acked", b"stored", b"too"]
-    # Their producer was told nothing, and sends them again.
+    # The producer got no ack, and sends them again.
     assert await machine.send(broker, [b"stored", b"too"], producer=(7, 0, 1)) == 1
     await machine.check(broker, exact=True)
 
 
 async def crashed(machine: Machine, records: int) -> Incarnation:
-    """A broker that was killed when it had acked so many records, each in a group of its own."""
+    """A broker that was killed after this many acks, each record in a group of its own."""
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
     for number in range(records):
@@ -374,7 +375,7 @@ async def test_damage_in_the_middle_of_the_wal_is_not_passed_over(make_machine: 
 
 
 async def test_a_file_of_the_wal_that_somebody_cut_does_not_pass_for_a_torn_end(make_machine: MakeMachine) -> None:
-    """A broker that dies while it writes leaves zeros behind what it wrote, never a shorter file."""
+    """A broker that dies while it writes leaves zeros behind its written bytes, never a shorter file."""
     machine = make_machine("local")
     broker = await crashed(machine, 3)
     key = keys.chunk(broker.engine.incarnation_id, 0)
@@ -400,7 +401,7 @@ async def test_a_torn_end_is_cut(make_machine: MakeMachine) -> None:
 
 
 async def test_a_chunk_that_vanished_from_the_middle_of_the_wal_is_not_passed_over(make_machine: MakeMachine) -> None:
-    """Of files only: of a bucket's chunks the first one that is not there is the end, whatever was put ahead of the others."""
+    """For files only. In a bucket the first missing chunk is the end, even if later puts succeeded."""
     machine = make_machine("local")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
@@ -418,7 +419,7 @@ async def test_a_chunk_that_vanished_from_the_middle_of_the_wal_is_not_passed_ov
 
 
 async def test_a_chunk_whose_first_block_was_lost_is_told_of(make_machine: MakeMachine) -> None:
-    """It looks like one to which nothing was written yet, but for the groups behind its header."""
+    """The chunk looks like one without any write, except for the groups behind its header."""
     machine = make_machine("local")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
@@ -451,7 +452,7 @@ async def test_s3_crashes(s3_machine: Machine) -> None:
 
 
 async def test_a_store_of_a_cluster_that_must_be_there(machine: Machine) -> None:
-    """It is the one that was meant, or nothing is made in it."""
+    """The store belongs to the intended cluster, or the broker creates nothing in it."""
     with pytest.raises(FatalError, match="the store is empty, and is not made anew"):
         await machine.start(settings(cluster_id="red"))
     assert await machine._open_store().list("cluster/") == []

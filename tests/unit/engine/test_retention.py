@@ -1,7 +1,7 @@
-"""What goes and what stays: retention by time and size, deleted records and topics, chunks, incarnations, silent producers.
+"""Removal: retention by time and size, deleted records and topics, chunks, incarnations, silent producers.
 
-Runs: engines with a clock that the test moves; the sweeper looks when it is told to. Compared: what can be read, what stands in the
-store, and both again after a restart. A mismatch means that records go too early, never, or come back.
+Runs: engines with a clock that the test moves; the sweeper runs when the test calls it. Compared: the readable records and the
+objects in the store, and both again after a restart. A mismatch means that records are removed too early, never, or come back.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def fill(machine: Machine, broker: Broker, count: int, tag: bytes, *, size
 
 
 async def listed(broker: Broker) -> None:
-    """Every chunk that is complete is in the manifest."""
+    """Wait until every complete chunk is in the manifest."""
     await eventually(lambda: not broker.engine._checkpointer._rolled)
 
 
@@ -75,7 +75,7 @@ async def test_old_records_go_with_their_chunks(make_machine: MakeMachine, clock
     full = await wal_bytes(broker)
     await swept(broker)
     await eventually(lambda: broker.engine._sweeper.chunks_removed > 0)
-    # The chunk in which the old ones end may have young ones too.
+    # The chunk with the last of the old records may contain young ones too.
     assert 15 <= log.log_start <= 20
     records = await read_all(broker)
     assert [record.offset for record in records] == list(range(log.log_start, 40))
@@ -124,7 +124,7 @@ async def test_the_oldest_go_beyond_a_size(make_machine: MakeMachine, medium: st
         await fill(machine, broker, 15, b"round-%d" % round_)
         await listed(broker)
         await swept(broker)
-        # As in Kafka: what would leave less than the limit stays; and what is in the open chunk.
+        # As in Kafka, a removal that would leave less than the limit does not happen; records in the open chunk stay too.
         assert 40_000 <= log.size_bytes <= 40_000 + 2 * 20_000 or round_ == 0
         records = await read_all(broker)
         assert log.size_bytes >= sum(len(record.value or b"") for record in records)
@@ -137,10 +137,10 @@ async def test_the_oldest_go_beyond_a_size(make_machine: MakeMachine, medium: st
 
 
 def deleted_bytes(path: str) -> int:
-    """Of files below a directory that this process has open, though they are deleted."""
+    """Size of deleted files below a directory that this process still has open."""
     size = 0
     for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the listing's own
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
             link = f"/proc/self/fd/{name}"
             if os.readlink(link).startswith(path) and os.stat(link).st_nlink == 0:
                 size += os.stat(link).st_blocks * 512
@@ -164,7 +164,7 @@ async def test_old_records_go_where_nothing_more_is_written(
     before = await wal_chunks(broker)
     async with asyncio.timeout(30):
         while medium == "local" and len(before) < 2:
-            # The next file is made ready beside the open one, by a thread.
+            # A thread prepares the next file beside the open one.
             await asyncio.sleep(0.001)
             before = await wal_chunks(broker)
     clock.advance(DAY_MS)
@@ -222,7 +222,7 @@ async def test_a_chunk_is_not_completed_where_history_is_to_come_first(make_mach
 
 
 async def test_records_go_by_their_own_age_beside_a_busy_topic(make_machine: MakeMachine, clock: ManualClock) -> None:
-    """The chunk has young records too, so it is a while older before these go; but it does not stay open until then."""
+    """The chunk has young records too, so the old ones are removed somewhat later; but the chunk does not stay open until then."""
     machine = make_machine("memory")
     broker = await machine.start(settings(wal_chunk_bytes=1 << 30))
     await broker.engine.create_topic("t", 1, {"retention.ms": "60000"})
@@ -238,7 +238,7 @@ async def test_records_go_by_their_own_age_beside_a_busy_topic(make_machine: Mak
 
 
 async def test_an_old_chunk_is_as_old_as_its_last_group(make_machine: MakeMachine, clock: ManualClock) -> None:
-    """Also where it is the next group that completes it."""
+    """This also holds if only the next group completes the chunk."""
     machine = make_machine("memory")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {"retention.ms": str(DAY_MS)})
@@ -415,7 +415,7 @@ async def test_memory_is_bounded_whoever_writes(make_machine: MakeMachine) -> No
     await broker.engine.create_topic("t", 10, {})
     for number in range(400):
         await machine.send(broker, [bytes(number * 37 % 5_000) + b"%d" % number], partition=number % 10)
-        # One segment may be larger than the limit; nothing else is beyond it.
+        # One segment may be larger than the limit; nothing else exceeds it.
         assert broker.engine.tail_memory.held_bytes <= 200_000
     assert broker.engine.tail_memory.held_bytes == sum(
         len(segment.buffer) for log in broker.engine.all_logs() for segment in log.tail.segments
@@ -423,7 +423,7 @@ async def test_memory_is_bounded_whoever_writes(make_machine: MakeMachine) -> No
     await machine.check(broker, exact=True)
 
 
-# -- the decisions by themselves
+# -- the decisions alone
 
 TOPIC = Topic(id=uuid.UUID(int=1), name="t", partitions=2)
 
@@ -482,7 +482,7 @@ def test_an_incarnation_is_closed_when_it_is_sealed_and_empty(sealed: bool) -> N
 
 
 def test_a_chunk_that_was_folded_meanwhile_is_not_removed() -> None:
-    """The leader sweeps a broker's chunks while that broker folds them: the number stays, what bears it does not."""
+    """The leader sweeps a broker's chunks while that broker folds them: the chunk number stays, but it names another chunk."""
     manifest = manifest_with([chunk(0, extent(0, 0, 10)), chunk(1, extent(0, 10, 20))], sealed=False)
     manifest.apply([SetLogStart(TOPIC.id, {0: 10})])
     (removal,) = sweep_edits(manifest, "b")
@@ -496,7 +496,7 @@ def test_a_chunk_that_was_folded_meanwhile_is_not_removed() -> None:
 
 
 async def test_topics_that_are_deleted_one_after_another_are_looked_after_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look is at all partitions: one for each of thousands of topics would keep everybody waiting."""
+    """A scan visits all partitions: one scan for each of thousands of deleted topics would delay all other work."""
     looks: list[PartitionLog] = []
 
     def counted(partition: PartitionLog, cutoff: Cutoff) -> int:
@@ -514,4 +514,4 @@ async def test_topics_that_are_deleted_one_after_another_are_looked_after_in_one
     for topic in topics:
         await broker.engine.delete_topic(topic)
     assert looks == []
-    await machine.stop(broker)  # does not wait until it has rested
+    await machine.stop(broker)  # the stop does not wait for the end of the pause

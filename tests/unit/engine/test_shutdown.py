@@ -1,7 +1,7 @@
-"""The end of a broker: everything that was acked is listed or will be recovered, and nothing waits for ever.
+"""The end of a broker: every acked record is listed or will be recovered, and no caller waits for ever.
 
-Runs: engines that are closed in good order, with a store that does not answer, with work under way, and twice.
-Compared: what the next engine reads with what was acked. A mismatch means that a graceful shutdown loses what a crash would not.
+Runs: engines that are closed cleanly, with a store that does not answer, with work under way, and twice. Compared: the next
+engine's reads with the acked records. A mismatch means that a graceful shutdown loses records that a crash would not lose.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def test_what_is_appended_after_the_end_is_not_acked(machine: Machine) -> 
     closing = asyncio.create_task(broker.engine.close())
     waiting = []
     for number in range(200):
-        with suppress(RetryError):  # what comes behind the last acked record is not taken any more
+        with suppress(RetryError):  # the closing engine refuses further records
             waiting.append(machine.send(broker, [b"meanwhile-%d" % number]))
         await asyncio.sleep(0)
     await closing

@@ -1,7 +1,7 @@
-"""What whole simulated clusters found (`headgate.broker.testing.simulate`), each bug by itself, as small as it can be.
+"""Bugs that simulated clusters found (`headgate.broker.testing.simulate`), each alone and as small as possible.
 
-Runs: one engine, or a manifest alone. Compared: what the manifest has in the end, and whether the broker goes on. A mismatch means
-that a cluster may lose the way to a partition, or a broker, as it once did.
+Runs: one engine, or a manifest alone. Compared: the final manifest, and if the broker keeps running. A mismatch means that a
+cluster may lose a partition's leader, or a broker, as it once did.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 
 
 async def test_an_incarnation_is_sealed_with_all_that_it_leads(make_machine: MakeMachine) -> None:
-    """Also with what it was given a moment ago: nobody would look for another lead of it."""
+    """This includes a segment that it received a moment before: otherwise no leader would be chosen for that segment."""
     broker = await make_machine("inline").start()
     await broker.engine.create_topic("t", 2, {})
     with pytest.raises(InvalidError, match="other segments by now"):
@@ -30,7 +30,7 @@ async def test_an_incarnation_is_sealed_with_all_that_it_leads(make_machine: Mak
 
 
 async def test_handing_over_goes_on_when_who_asked_for_it_is_gone(make_machine: MakeMachine) -> None:
-    """Half of it would leave partitions that nobody can write to."""
+    """An unfinished hand-over would leave partitions to which no broker can write."""
     broker = await make_machine("put").start()
     await broker.engine.create_topic("t", 1, {})
     (segment,) = broker.engine.leads.segments()
@@ -44,7 +44,7 @@ async def test_handing_over_goes_on_when_who_asked_for_it_is_gone(make_machine: 
 
 
 async def test_a_broker_that_has_ended_hears_of_it_without_harm(make_machine: MakeMachine) -> None:
-    """It follows whoever leads until its process ends: that it is sealed by then is no news."""
+    """The broker follows the cluster's leader until its process ends: the news that it is sealed must not count as a failure."""
     machine = make_machine("memory")
     broker = await machine.start()
     await machine.stop(broker)
@@ -54,7 +54,7 @@ async def test_a_broker_that_has_ended_hears_of_it_without_harm(make_machine: Ma
 
 
 async def test_rows_below_the_start_of_the_log_are_cut_at_windows_too(make_machine: MakeMachine) -> None:
-    """What is not listed yet is listed whole, also where it is gone for readers; an extent never holds a window."""
+    """Unlisted rows are listed completely, even those below the log start; an extent never spans a window."""
     machine = make_machine("memory")
     broker = await machine.start(settings(wal_checkpoint_chunks=1_000, wal_checkpoint_interval_ms=HOUR_MS))
     engine = broker.engine

@@ -1,8 +1,8 @@
 """Batches that consumers cannot read: found when chunks are folded, and skipped for ever (`broker/engine/skip.py`).
 
-Runs: an engine over every kind of store; poison among good batches, in memory, in open chunks, listed and folded; skips before and
-after a fold; crashes. Compared: the records that can be read, and the manifest. A mismatch means that a reader stops at a batch
-that was skipped, is shown it after all, misses a good record, or that a fold drops or hides a batch.
+Runs: an engine over every kind of store; poison among good batches, in memory, in open chunks, listed and folded; skips before
+and after a fold; crashes. Compared: the readable records, and the manifest. A mismatch means that a reader stops at a skipped
+batch, gets it nevertheless, misses a good record, or that a fold drops or hides a batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def poison(broker: Incarnation, name: str = "noise", partition: int = 0) -> tupl
 
 
 async def offsets(broker: Incarnation, partition: int = 0) -> list[int]:
-    """Of all records that are shown: markers show none."""
+    """The offsets of all records that a reader gets: markers give none."""
     headers = [parse_header(batch) for batch in await read_batches(broker, "t", partition)]
     return [offset for one in headers if not one.attributes & CONTROL for offset in range(one.base_offset, one.next_offset)]
 
@@ -70,7 +70,9 @@ async def test_what_is_skipped_is_never_shown_again(make_machine: MakeMachine, m
     for first, last in gone:
         assert await broker.engine.skip_records(log, first, first, validate_only=True) == (first, last + 1)
         assert await broker.engine.skip_records(log, first, first) == (first, last + 1)
-        low, end = await broker.engine.skip_records(log, first, last)  # again, as a client does that lost the answer
+        low, end = await broker.engine.skip_records(
+            log, first, last
+        )  # the same request again, as from a client that lost the answer
         assert low <= first and last < end
     assert 0 <= log.size_bytes <= size
     await check(broker, gone)

@@ -1,8 +1,7 @@
-"""Errors that nobody foresaw, in tasks for which nobody waits: a bug, or a library that raises what it does not document.
+"""Unexpected errors in tasks that no caller awaits: a bug, or a library that raises undocumented errors.
 
-Runs: engines over stores that raise what no store may raise.
-Compared: what the process is told (`failures`), and whether those who wait are answered. A mismatch means a broker that looks well,
-while its clients wait for ever.
+Runs: engines over stores that raise errors outside of their contract. Compared: the errors that the process gets (`failures`),
+and the answers to waiting callers. A mismatch means a broker that looks well while its clients wait for ever.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The three WALs by themselves: what was acked is in the store, in order, and the acks come in order.
+"""The three WALs alone: every acked batch is in the store, in order, and the acks come in order.
 
-Runs: AppendWal with its thread under a switch interval of a microsecond, which made a prototype ack what it never wrote; InlineWal;
-PutWal with several puts in flight that end in any order; the group writer with O_DIRECT's alignment, groups of all sizes, rolls.
-Compared: at every ack, the bytes in the store with those that were appended. A mismatch means that a crash loses acked records.
+Runs: AppendWal with its thread under a switch interval of a microsecond, which made a prototype ack batches that it never wrote;
+InlineWal; PutWal with several puts in flight that end in any order; the group writer with O_DIRECT's alignment, groups of all
+sizes, rolls. Compared: at every ack, the bytes in the store with the appended ones. A mismatch means that a crash loses acked
+records.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def batches(count: int, sizes: Sequence[int] = (0, 50, 900), seed: int = 1) -> l
 
 
 class Judge:
-    """The WAL's owner: compares what is said to be durable with what is there."""
+    """The WAL's owner: compares the batches that the WAL reports as durable with the bytes in the store."""
 
     def __init__(self, objects: MemoryObjects) -> None:
         self._objects = objects
@@ -84,7 +85,7 @@ class Judge:
         with self._objects.lock:
             data = self._objects.find(keys.chunk(INCARNATION, number))
             assert data is not None
-            # What is asked for is cut a moment later.
+            # The WAL cuts the preallocated rest off a moment later.
             assert len(data) >= size_bytes and not any(data[size_bytes:])
         self.rolled.append((number, size_bytes))
 
@@ -92,7 +93,7 @@ class Judge:
         self.failed.append(error)
 
     def frames(self) -> list[Frame]:
-        """What a recovery would find."""
+        """The batches that a recovery would find."""
         found: list[Frame] = []
         sequence = number = 0
         while (data := self._objects.find(keys.chunk(INCARNATION, number))) is not None:
@@ -103,7 +104,7 @@ class Judge:
         return found
 
     def check(self, pending: Sequence[Pending]) -> None:
-        """All of `pending` was reported once, in order, and would be recovered."""
+        """Check that all of `pending` was reported once, in order, and would be recovered."""
         assert self.committed == [one[2] for one in pending]
         frames = self.frames()
         assert [frame.header[0] for frame in frames] == self.committed
@@ -111,7 +112,7 @@ class Judge:
 
 
 class Bench:
-    """A WAL over memory, and its judge."""
+    """A WAL over memory, and its checker."""
 
     def __init__(
         self,
@@ -163,7 +164,7 @@ def hasty_threads() -> Iterator[None]:
 
 
 async def hurry(bench: Bench, pending: Sequence[Pending], seed: int) -> None:
-    """Append in bursts, as fast as the loop turns, and compare every ack with what is stored."""
+    """Append in bursts, as fast as the loop turns, and compare every ack with the stored bytes."""
     chance = random.Random(seed)
     told: list[int] = []
     sent = 0
@@ -195,7 +196,7 @@ async def test_the_hand_over_between_loop_and_thread_loses_nothing(kind: str, se
 
 
 class _Unlocked(AppendWal):
-    """The hand-over as it must not be: in two steps, with a turn of the other thread between them."""
+    """A wrong hand-over: in two steps, with a turn of the other thread between them."""
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -215,7 +216,7 @@ class _Unlocked(AppendWal):
 
 
 async def test_a_hand_over_in_two_steps_is_found_out(hasty_threads: None) -> None:
-    """The test above can fail."""
+    """Proves that the test above can fail."""
     bench = Bench("memory", wal=_Unlocked)
     with pytest.raises(AssertionError):
         await hurry(bench, batches(20_000, sizes=(0,)), 1)
@@ -270,7 +271,7 @@ async def test_faults_of_every_kind_are_outlasted_in_order(kind: str) -> None:
         bench.wal.append(one)
         if at % 5 == 0:
             await eventually(lambda at=at: bench.wal.durable_batches > at - 5)
-    # A close gives up when the store says no, so the last ones are waited for.
+    # A close gives up when the store refuses, so the test waits for the last batches first.
     await eventually(lambda: bench.wal.durable_batches == len(pending))
     bench.store._rates = {}
     await bench.wal.close()
@@ -297,13 +298,13 @@ async def test_a_put_has_what_waits_up_to_its_size() -> None:
     await bench.wal.close()
     sizes = [size for _, size in bench.judge.rolled]
     assert [number for number, _ in bench.judge.rolled] == list(range(len(sizes)))
-    # 5000 bytes of batches, the last of which may reach beyond; and headers, keys and index.
+    # 5000 bytes of batches, the last of which may exceed it; and headers, keys and index.
     assert all(5_000 <= size < 5_000 + 1_000 + 1_000 for size in sizes[:-1])
     assert bench.wal.complete
 
 
 class _Steps:
-    """An appender that stops before every write until it is told to go on."""
+    """An appender that waits before every write until the test releases it."""
 
     def __init__(self, appender: Appender) -> None:
         self._appender = appender
@@ -426,7 +427,7 @@ async def test_a_store_that_is_gone_for_good_ends_the_wal() -> None:
 
 
 class Chunks:
-    """What a group writer wrote, and what it said about it."""
+    """The groups of a group writer, and its reports about them."""
 
     def __init__(self, alignment_bytes: int, clock: ManualClock, chunk_bytes: int, chunk_ms: int = 10**9) -> None:
         self.objects = MemoryObjects()
@@ -443,7 +444,7 @@ class Chunks:
         self.writer.release()
 
     def files(self) -> list[int]:
-        """Their sizes in the store, in bytes; with those that nothing was written to yet."""
+        """The chunks' sizes in the store, in bytes; including chunks without any write yet."""
         with self.objects.lock:
             return [one.size_bytes for one in self.objects.listing(keys.chunk(INCARNATION, 0).rpartition("/")[0], "", 1000)]
 
@@ -453,7 +454,7 @@ class Chunks:
 def test_groups_of_all_sizes_are_packed(
     alignment_bytes: int, seed: int, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also with batches larger than the staging buffer, and with a last block that is written again and again."""
+    """Includes batches larger than the staging buffer, and a last block that is rewritten."""
     monkeypatch.setattr("headgate.broker.engine.wal_group.GROUP_BYTES_MAX", 20_000)
     chunks = Chunks(alignment_bytes, clock, chunk_bytes=300_000)
     chance = random.Random(seed)
@@ -571,7 +572,8 @@ def test_a_chunk_that_could_not_be_prepared_is_made_when_it_is_needed(clock: Man
 
 
 def test_chunks_grow_with_what_is_written(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room is made ready for as much as a broker seems to need: it costs a disk its time, and giving it back costs more."""
+    """The writer preallocates as much space as a broker seems to need: preallocation costs disk time, and freeing the rest costs
+    more."""
     monkeypatch.setattr("headgate.broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
     chunks = Chunks(4096, clock, chunk_bytes=65_536)
     assert chunks.files() == [8_192], "nothing is made ready for a broker that nobody writes to"
@@ -629,7 +631,7 @@ def test_chunks_that_are_not_filled_stay_small(clock: ManualClock, monkeypatch: 
 
 
 def test_who_asks_for_a_roll_does_not_wait_for_the_disk(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk that is handed over early gives back most of its file: that happens beside the next writes, and they go on."""
+    """A chunk that is completed early frees most of its file. That happens beside the next writes, which continue."""
     monkeypatch.setattr("headgate.broker.engine.wal_group.FIRST_CHUNK_BYTES", 8_192)
     chunks = Chunks(4096, clock, chunk_bytes=65_536)
     pending = batches(30, sizes=(900,))
@@ -645,7 +647,7 @@ def test_who_asks_for_a_roll_does_not_wait_for_the_disk(clock: ManualClock, monk
 
 
 async def test_puts_that_succeed_do_not_hide_that_the_next_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the patience with a store that stores nothing would begin anew with each of them."""
+    """Otherwise each successful put would restart the timeout for a store that stores nothing."""
     monkeypatch.setattr("headgate.broker.engine.wal_put.RETRY_MS_MIN", 1)
     monkeypatch.setattr("headgate.broker.engine.wal_put.RETRY_MS_MAX", 1)
     bench = Bench("put")

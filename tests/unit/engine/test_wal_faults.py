@@ -1,7 +1,8 @@
-"""A WAL on a store that says no for a while: nothing is acked that is not stored, and all goes on when the store does.
+"""A WAL on a store that refuses operations for a while: no record is acked before it is stored, and the WAL continues with the
+store.
 
-Runs: engines over stores whose single operations are refused and allowed again (`world.MortalStore.refused`).
-Compared: what was acked with what a restart reads; that the broker takes records again by itself. A mismatch means that a full disk
+Runs: engines over stores whose single operations are refused and allowed again (`world.MortalStore.refused`). Compared: the
+acked records with those that a restart reads; that the broker accepts records again by itself. A mismatch means that a full disk
 or a slow bucket loses records, or leaves a broker that must be restarted by hand.
 """
 
@@ -61,7 +62,7 @@ async def test_any_chunk_size_will_do(make_machine: MakeMachine, medium: str, ch
 )
 async def test_every_operation_may_fail_for_a_while(make_machine: MakeMachine, medium: str, operation: str) -> None:
     machine = make_machine(medium)
-    # Where room is made ready for chunks, what is left of it is given back beside the writes, and they go on if that fails.
+    # With fsync "always" chunks are preallocated; their unused space is freed beside the writes, which continue if that fails.
     fsync = "never" if operation == "truncate" else "always"
     broker = await machine.start(settings(wal_chunk_bytes=8_192, wal_fsync=fsync))
     await broker.engine.create_topic("t", 2, {})
@@ -109,7 +110,7 @@ async def test_new_records_are_refused_when_a_stall_lasts(make_machine: MakeMach
 async def test_a_store_that_hangs_is_noticed(
     make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, medium: str, operation: str
 ) -> None:
-    """A disk that is frozen raises no error: nobody would say why records wait."""
+    """A frozen disk raises no error: without this check no log line would say why records wait."""
     monkeypatch.setattr("headgate.broker.engine.wal_watch.LOOK_S", 0.01)
     monkeypatch.setattr("headgate.broker.engine.engine.STALL_GRACE_S", 0.0)
     machine = make_machine(medium)

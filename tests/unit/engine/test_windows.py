@@ -1,8 +1,8 @@
-"""Windows on the lead of a partition: holds, readers that are let past, and a manifest that is replaced as a whole.
+"""Windows on the leader of a partition: holds, readers at the end, and a manifest that is replaced as a whole.
 
-Runs: engines alone; edits are applied one by one in one of them, and all at once, as a broker does that was away, in the other.
-Compared: offsets, windows, extents and epochs of both, and what readers are given. A mismatch means that a broker which joined
-again serves a gate otherwise than one which was there.
+Runs: engines alone. One applies edits one by one; the other applies all at once, as a broker does that rejoins. Compared:
+offsets, windows, extents and epochs of both, and their answers to readers. A mismatch means that a broker which rejoined serves
+a gate differently from one which stayed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 
 
 async def test_a_hold_ends_with_its_leader(make_machine: MakeMachine) -> None:
-    """Readers wait at what was held until the next leader begins; the same leader's later edits change nothing."""
+    """Readers wait at a hold until the next leader begins; the same leader's later edits change nothing."""
     machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
@@ -46,7 +46,8 @@ async def test_a_hold_ends_with_its_leader(make_machine: MakeMachine) -> None:
 
 
 async def test_the_log_ends_behind_a_gate_whatever_was_held_before_it(make_machine: MakeMachine) -> None:
-    """Else who is told of the end in between stands before the gate, and is taken for somebody on the way through the log."""
+    """Otherwise a reader that got the end offset meanwhile would stand before the gate, and would count as a reader that is
+    still on its way through the log."""
     machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
@@ -84,7 +85,7 @@ async def test_who_is_let_past(make_machine: MakeMachine) -> None:
 
 
 async def test_who_is_at_the_end_reads_what_was_on_its_way_to_the_store(make_machine: MakeMachine) -> None:
-    """A window opens behind records that nobody could read yet: to read them then is not to go back."""
+    """A window opens behind records that were not readable yet: a later read of them does not count as going back."""
     machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
@@ -102,7 +103,7 @@ async def test_who_is_at_the_end_reads_what_was_on_its_way_to_the_store(make_mac
 
 
 async def test_a_hole_at_the_end_is_left_at_once(make_machine: MakeMachine) -> None:
-    """What is decided takes a reader on, in one step; what may still come does not, nor does what nobody else knows of."""
+    """A released window lets a reader pass in one step. An open window does not, nor does a hold that only this broker knows."""
     machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
@@ -199,7 +200,7 @@ def _state(broker: Incarnation, partition: int) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("held", [False, True])
 async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_machine: MakeMachine) -> None:
-    """`held`: this lead had kept the windows free itself, and then missed the edits."""
+    """`held`: this leader had reserved the windows itself, and then missed the edits."""
     machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine
@@ -229,7 +230,7 @@ async def test_a_replaced_manifest_is_as_good_as_its_edits(held: bool, make_mach
     engine = broker.engine
     catalog = engine._catalog
     assert isinstance(catalog, LocalCatalog)
-    # The same topic as this broker knew it before it was away, and then as it is.
+    # The topic as this broker knew it before it was away, and then with all edits.
     for manifest, edits in ((Manifest.decode(before), []), (Manifest.decode(before), seen)):
         mine = engine.manifest.incarnations[engine.incarnation_id]
         manifest.incarnations = {mine.id: mine, **manifest.incarnations}

@@ -1,8 +1,8 @@
-"""Brokers that die on purpose, over a medium that outlives them, and the list of what was acked.
+"""Brokers that a test kills, over a medium that outlives them, and the list of acked records.
 
-`Machine` is one disk or bucket. `Machine.start` begins an incarnation on it; `Machine.crash` ends one as SIGKILL does: from that
-moment nothing reaches the medium any more, not even what was on its way. `Machine.check` reads everything back and compares it with
-what was acked: invariants 1 to 4 of the design.
+`Machine` is one disk or bucket. `Machine.start` begins an incarnation on it. `Machine.crash` ends one as SIGKILL does: from that
+moment no write reaches the medium any more, not even one under way. `Machine.check` reads everything back and compares it with
+the acked records: invariants 1 to 4 of the design.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def settings(**changes: object) -> Settings:
 
 
 class MortalStore:
-    """What one process has of a medium. After `kill` it can do nothing more to it.
+    """One process's access to a medium. After `kill` the process cannot change the medium any more.
 
     Args:
-        url: decides which WAL the engine takes: `memory:` the one on the loop, anything else the one with a thread.
+        url: selects the engine's WAL: `memory:` the one on the loop, anything else the one with a thread.
     """
 
     def __init__(self, store: Store, url: str = "test:") -> None:
@@ -60,11 +60,11 @@ class MortalStore:
         self.dead = False
         self.calls = 0
         self.kill_at_call: int | None = None
-        """The process dies when it makes this call, before it has an effect."""
+        """The process dies when it makes this call, before the call takes effect."""
         self.refused: dict[str, Exception] = {}
-        """By the name of an operation: the error that it raises, without an effect."""
+        """By operation: the error that it raises, without an effect."""
         self.held: dict[str, threading.Event] = {}
-        """By the name of an operation: it waits for this before it has an effect, as in a process that was stopped."""
+        """By operation: the event that it awaits before it takes effect, as in a stopped process."""
         self._appender = None if store.appender is None else _MortalAppender(self, store.appender)
 
     def kill(self) -> None:
@@ -73,7 +73,7 @@ class MortalStore:
             event.set()
 
     def check(self, operation: str) -> None:
-        """Count a call. Raises FatalError if the process is dead, or what is said to be wrong with the operation."""
+        """Count a call. Raises FatalError if the process is dead, or the scripted error of the operation."""
         self.calls += 1
         if self.kill_at_call is not None and self.calls >= self.kill_at_call:
             self.dead = True
@@ -83,14 +83,14 @@ class MortalStore:
             raise self.refused[operation]
 
     async def passed(self, operation: str) -> None:
-        """As `check`, and wait while it is held."""
+        """Count a call as `check` does, and wait while the operation is held."""
         self.check(operation)
         if operation in self.held:
             await eventually(self.held[operation].is_set)
         self.check(operation)
 
     def passed_by_thread(self, operation: str) -> None:
-        """As `check`, and wait while it is held."""
+        """Count a call as `check` does, and wait while the operation is held."""
         self.check(operation)
         if operation in self.held:
             self.held[operation].wait()
@@ -129,7 +129,7 @@ class MortalStore:
         await self._store.delete(key)
 
     async def close(self) -> None:
-        """The medium stays open."""
+        """Do nothing: the medium stays open."""
 
 
 class _MortalAppender:
@@ -174,7 +174,7 @@ class Incarnation:
     engine: Engine
     store: MortalStore
     faults: FaultStore
-    """Between `store` and the medium."""
+    """The fault injector between `store` and the medium."""
     failures: list[HeadgateError]
 
     def log(self, topic: str = "t", partition: int = 0) -> PartitionLog:
@@ -182,11 +182,11 @@ class Incarnation:
 
 
 class Machine:
-    """See the module's text.
+    """One disk or bucket, and the records that its brokers acked.
 
     Args:
-        open_store: another store over the same medium at every call.
-        inline: the WAL that writes on the loop, where the medium has append.
+        open_store: returns another store over the same medium at every call.
+        inline: use the WAL that writes on the loop, if the medium has append.
     """
 
     def __init__(self, open_store: Callable[[], Store], clock: Clock | None = None, *, inline: bool = False) -> None:
@@ -194,9 +194,9 @@ class Machine:
         self._url = "memory:" if inline else "test:"
         self.clock = clock if clock is not None else ManualClock(NOW_MS)
         self.acked: dict[tuple[str, int], dict[int, bytes]] = {}
-        """By topic and partition: offset and value of every record that a producer was told of."""
+        """By topic and partition: offset and value of every acked record."""
         self.sent: dict[tuple[str, int], list[bytes]] = {}
-        """Every value that was ever appended, in order; what is not acked may or may not be there."""
+        """Every value that was ever appended, in order; a value without an ack may be in the log or not."""
         self.unchecked: set[str] = set()
         """Topics that may have been deleted."""
         self._running: list[Incarnation] = []
@@ -233,7 +233,7 @@ class Machine:
         return broker
 
     async def crash(self, broker: Incarnation) -> None:
-        """End it without a goodbye, and give its threads back."""
+        """End it as SIGKILL does, and stop its threads."""
         broker.store.kill()
         await self._end(broker)
 
@@ -244,11 +244,11 @@ class Machine:
         assert not broker.failures
 
     def forget(self, broker: Incarnation) -> None:
-        """It was closed by the test itself."""
+        """Note that the test itself has closed it."""
         self._running.remove(broker)
 
     async def close(self) -> None:
-        """Whatever still runs crashes."""
+        """Crash every broker that still runs."""
         for broker in list(self._running):
             await self.crash(broker)
 
@@ -298,14 +298,14 @@ class Machine:
         return done
 
     def values(self, offset: int, count: int, topic: str = "t", partition: int = 0) -> list[bytes]:
-        """Values that were acked."""
+        """The acked values."""
         return [self.acked[topic, partition][offset + at] for at in range(count)]
 
     async def check(self, broker: Incarnation, *, exact: bool = False) -> None:
-        """Everything that was acked is there once, at its offset, and the offsets have no gap.
+        """Check that every acked record is there once, at its offset, and that the offsets have no gap.
 
         Args:
-            exact: nothing else is there.
+            exact: check that no other records are there.
         """
         for (topic, partition), acked in self.acked.items():
             if topic in self.unchecked:
@@ -364,11 +364,11 @@ async def read_values(broker: Incarnation, topic: str = "t", partition: int = 0)
 
 
 async def swept(broker: Incarnation) -> None:
-    """Let the sweeper do everything there is to do now."""
+    """Let the sweeper do all its pending work now."""
     engine = broker.engine
 
     def nothing_is_left() -> bool:
-        engine._sweeper.wake()  # again: a chunk that was just listed is not looked at by the round that is under way
+        engine._sweeper.wake()  # again: the round under way does not visit a chunk that was just listed
         return (
             all(expired_offset(log, engine.cutoff_ms) <= log.log_start for log in engine.all_logs())
             and not sweep_edits(engine.manifest, engine.incarnation_id)

@@ -1,8 +1,8 @@
-"""Batch headers (`broker/log/batch.py`): what a client may send, and what the broker writes into it.
+"""Batch headers (`broker/log/batch.py`): the client's fields, and the fields that the broker writes.
 
-The batches are built by kafka-python and aiokafka and judged by them after the broker stamped them. Every refusal has the Reason
-that Kafka's clients know what to do with. A mismatch means that a batch is stored that some consumer cannot read, that a healthy
-one is refused, or that one is changed where its producer's checksum does not allow it.
+kafka-python and aiokafka build the batches, and check them after the broker stamped them. Every refusal has a Reason that
+Kafka's clients can act on. A mismatch means that the broker stores a batch that some consumer cannot read, refuses a healthy
+one, or changes bytes that the producer's checksum covers.
 """
 
 from __future__ import annotations

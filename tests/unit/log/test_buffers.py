@@ -1,6 +1,6 @@
-"""Large buffers (`broker/log/buffers.py`): used again, but never while somebody still looks at one.
+"""Large buffers (`broker/log/buffers.py`): reused, but never while a view of one exists.
 
-A mismatch means that a slow consumer is sent the bytes of another request.
+A mismatch means that a slow consumer gets the bytes of another request.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_buffers_of_other_sizes_are_left_to_the_allocator(pool: BufferPool, size
 
 
 def test_buffers_that_were_not_needed_are_let_go(pool: BufferPool) -> None:
-    """What a burst needs stays; what lay free between two calls goes."""
+    """Buffers that a burst needs stay; buffers that lay free between two calls are dropped."""
     burst = [pool.take(STEP) for _ in range(5)] + [pool.take(2 * STEP)]
     for buffer in burst:
         pool.give_back(buffer)

@@ -1,8 +1,7 @@
-"""Which batches are checked, and what a check refuses (`broker/log/check.py`).
+"""Which batches are checked, and which a check refuses (`broker/log/check.py`).
 
-Batches are built by kafka-python, aiokafka and hand, with right headers and CRCs. A mismatch means that a batch is stored that
-consumers cannot read, that a good one is refused, that a check takes more memory than is stated, or that a source is trusted too
-early.
+Batches are built by kafka-python, aiokafka and hand, with right headers and CRCs. A mismatch means that the broker stores a
+batch that consumers cannot read, refuses a good one, uses more memory for a check than documented, or trusts a source too early.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def test_every_record_time_is_judged() -> None:
 
 
 def test_a_sample_reads_the_lengths_of_all_records() -> None:
-    """Behind the records that are read whole, a value may be anything, but not the number of records."""
+    """Behind the records that are read completely, values are unchecked, but the number of records is checked."""
     count = check.SAMPLE_RECORDS + 500
     data = batch([b"value"] * count)
     assert sample(data) is Verdict.GOOD
@@ -123,7 +122,8 @@ def test_a_bomb_takes_no_more_memory_than_is_stated(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_too_large_and_wrong_are_told_apart(codec: Codec) -> None:
-    """A sample passes what is too large for it: producers may send such batches. What cannot be decompressed is refused."""
+    """A sample accepts records that are too large for it: producers may send such batches. A batch that cannot be decompressed
+    is refused."""
     data = encode_batch([Record(0, NOW_MS, None, NOISE * 100)] * 30, compression=codec)
     with pytest.raises(ExpansionError):
         decompress(codec, data[61:], 100_000)

@@ -1,8 +1,8 @@
-"""Chunks of the WAL (`broker/log/chunk.py`): what a scan finds in bytes that a crash, a bad medium or another incarnation left.
+"""Chunks of the WAL (`broker/log/chunk.py`): a scan of bytes that a crash, a bad medium or another incarnation left.
 
-Runs: chunks made of whole groups, then cut at every byte, with every byte flipped, torn, continued by zeros or by somebody else.
-Compared: the frames that come back with the batches that were put in. A mismatch means that a restart loses acked records, invents
-some, or goes on silently over a hole.
+Runs: chunks made of whole groups, then cut at every byte, with every byte flipped, torn, continued by zeros or by foreign bytes.
+Compared: the frames of the scan with the written batches. A mismatch means that a restart loses acked records, invents some, or
+silently passes over a hole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OTHER = uuid.UUID(int=7).bytes
 TOPIC = uuid.UUID(int=99).bytes
 NOW_MS = 1_700_000_000_000
 HEADER_KNOWN_BYTES = 25
-"""The chunk's header has its number's last byte that is not zero here; behind it stands only the time of creation."""
+"""The first bytes of a chunk's header, up to the last non-zero byte of its number; only the creation time follows them."""
 
 Group = Sequence[tuple[bytes, bytes]]
 """(stream key, batch) of each frame."""
@@ -86,7 +86,7 @@ def found(data: bytes, frames: Sequence[Frame]) -> list[tuple[bytes, bytes]]:
 
 
 def ends(contents: Sequence[Group]) -> list[int]:
-    """Where the chunk's header and each group end."""
+    """The end offsets of the chunk's header and of each group, in bytes."""
     positions = [CHUNK_HEADER_BYTES]
     for at, frames in enumerate(contents):
         positions.append(positions[-1] + len(group(at, frames)))
@@ -216,7 +216,7 @@ def test_records_that_hold_a_wal_are_records() -> None:
     scanned, frames = scan(data)
     assert found(data, frames) == frames_of(contents)
     assert scanned.end == len(data)
-    # The last group is torn, and what was in a record of it is not a group behind it.
+    # The last group is torn; bytes inside one of its records that look like a group must not count as one.
     assert scan(data[:-1])[1] == frames[:-1]
 
 

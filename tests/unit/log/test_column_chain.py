@@ -1,4 +1,4 @@
-"""Where records begin: the same from lanes as one by one, and the lanes that were guessed wrong are found out."""
+"""Starts of records: lanes give the same ones as a sequential scan, and wrongly guessed lanes are detected."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_lanes_that_begin_at_the_wrong_place_are_found_out(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("inside", [0, 1])
 def test_values_that_look_like_records(inside: int) -> None:
-    """Batches in values: their records have lengths and offsets as they should be, but are none."""
+    """Batches inside values: their records have valid lengths and offsets, but are no records."""
     nested = bytes(encode_batch([Record(at, 1000, b"k", b"v" * 40, ()) for at in range(30)]))[HEADER_BYTES + inside :]
     some = Batches([nested] * 2000)
     assert some.found() == some.one_by_one()

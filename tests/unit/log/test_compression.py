@@ -1,7 +1,8 @@
-"""What compressed records look like to clients that are not at hand here.
+"""Compressed records for clients that this machine does not have.
 
-Runs: every codec over data of several sizes. Compared: the frame's flags with what Kafka's Java clients take, and what foreign
-libraries make of the bytes. A mismatch means that a Java consumer cannot read what our producer or a broker has compressed.
+Runs: every codec over data of several sizes. Compared: the frame's flags with those that Kafka's Java clients accept, and the
+output of foreign libraries with the input. A mismatch means that a Java consumer cannot read records that our producer or a
+broker compressed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checksum of everything that is stored: the known one, of any buffer, and what loading it does not bring along."""
+"""The checksum of all stored data: the standard polynomial, over any buffer; and the modules that loading it must not import."""
 
 from __future__ import annotations
 

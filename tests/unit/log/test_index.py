@@ -1,6 +1,6 @@
-"""The batch index (`broker/log/index.py`): which row has an offset, which a timestamp, and its bytes.
+"""The batch index (`broker/log/index.py`): the row of an offset, the row of a timestamp, and its bytes.
 
-A mismatch means that a consumer is sent other records than it asked for, or none.
+A mismatch means that a consumer gets other records than it requested, or none.
 """
 
 from __future__ import annotations

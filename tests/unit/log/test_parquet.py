@@ -1,8 +1,8 @@
-"""Parquet extents as bytes: what is written, and what is refused by its footer alone.
+"""Parquet extents as bytes: the written files, and files that are refused by their footer alone.
 
 Runs: tables of several shapes through the writer; footers of good and of bad files through the reader, without the rows.
-Compared: row groups, sizes, times and checksums with the rows; the file's own reader in Arrow with the table. A mismatch means that
-a reference says something else than the file, or that a file which cannot be served is accepted.
+Compared: row groups, sizes, times and checksums with the rows; the table that Arrow's own reader gives with the written one. A
+mismatch means that a reference does not describe its file, or that a file which cannot be served is accepted.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_footers_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_of_dictionaries_is_read_as_what_is_in_them() -> None:
-    """Who wrote it from such columns left a note of that in the file, and pyarrow reads them as such columns again."""
+    """A writer that had dictionary columns notes that in the file, and pyarrow reads them as dictionary columns again."""
     plain = table(50)
     noted = plain
     for name in ("key", "value"):

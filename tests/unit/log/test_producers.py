@@ -1,6 +1,6 @@
-"""Idempotent producers (`broker/log/producers.py`): the table of its theory of operation, row by row, and what a checkpoint keeps.
+"""Idempotent producers (`broker/log/producers.py`): each row of its theory of operation, and the checkpoint.
 
-A mismatch means that a retry is written twice, that a healthy producer is refused, or that a restart forgets who wrote what.
+A mismatch means that a retry is written twice, that a healthy producer is refused, or that a restart loses producer state.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ NOW_MS = 1_700_000_000_000
 
 
 class Log:
-    """A log whose only writer is judged by the state; offsets count records."""
+    """A log that appends the batches which the producer state accepts; offsets count records."""
 
     def __init__(self) -> None:
         self.state = ProducerState()
         self.next_offset = 100
 
     def forget_everybody(self) -> None:
-        """From now on producers begin anywhere."""
+        """Drop the state of all producers: from now on each may begin at any sequence."""
         self.state.record(1 << 40, 0, 0, 1, 0, 0)
         self.state.expire(1)
 
     def send(self, sequence: int, count: int = 1, *, epoch: int = 0, producer_id: int = ID) -> int | str:
-        """The offset that the producer is told, or why it is refused."""
+        """The offset that the producer gets, or the reason of the refusal."""
         try:
             duplicate = self.state.check(producer_id, epoch, sequence, count)
         except InvalidError as error:
@@ -54,7 +54,7 @@ OLD_EPOCH = Reason.INVALID_PRODUCER_EPOCH.value
 
 @pytest.mark.parametrize("sequence", [1, 17, LAST])
 def test_a_producer_that_is_not_known_begins_at_0(log: Log, sequence: int) -> None:
-    """What it sent before went to a lead that was replaced: to take this would be to put it in front."""
+    """Its earlier batches went to a leader that was replaced: accepting this batch would put it before them."""
     assert log.send(sequence) == UNKNOWN
     assert log.send(0) == 100
 
@@ -205,7 +205,7 @@ def test_a_checkpoint_keeps_what_is_durable_and_nothing_else(log: Log) -> None:
     restarted = copy(log, 104)
     assert {info.producer_id for info in restarted.state.infos()} == {ID}
     assert restarted.send(3) == 103
-    # 4 and 5 were lost: they are no duplicates when they are sent again.
+    # 4 and 5 were lost: when they are sent again, they are no duplicates.
     assert restarted.send(5) == OUT_OF_ORDER
     assert restarted.send(4) == 104
     assert restarted.send(5) == 105

@@ -1,6 +1,6 @@
-"""The tail in memory (`broker/log/tail.py`): what a fetch gets, and what becomes of the memory.
+"""The tail in memory (`broker/log/tail.py`): the batches of a fetch, and the release of memory.
 
-A mismatch means that a consumer skips records, reads what is not durable, or is sent the bytes of another batch.
+A mismatch means that a consumer skips records, reads records that are not durable, or gets the bytes of another batch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MANY = 1 << 30
 
 
 class Log:
-    """A tail, and the batches that were put into it. Their bytes say which they are."""
+    """A tail, and the appended batches. Their bytes identify them."""
 
     def __init__(self) -> None:
         self.pool = BufferPool(64 << 20)
@@ -44,7 +44,7 @@ class Log:
         return self.tail.adopt(buffer, at, size, base, self.end)
 
     def read(self, offset: int, end_offset: int | None = None, max_bytes: int = MANY) -> list[int] | None:
-        """The base offsets of the batches that a read gives, checked to the byte."""
+        """The base offsets of the batches of a read. Every byte is checked."""
         slices = self.tail.read(offset, self.end if end_offset is None else end_offset, max_bytes)
         if slices is None:
             return None
@@ -220,7 +220,7 @@ def test_a_cleared_tail_is_empty(log: Log) -> None:
 
 
 def test_segments_whose_records_are_deleted_leave(log: Log) -> None:
-    """A segment stays as long as one of its records is wanted; nothing is read from one that has left."""
+    """A segment stays while one of its records is needed; no read touches one that was released."""
     for _ in range(5):
         log.copy(SEGMENT_BYTES_MIN // 2, count=2)
         log.adopt(100_000, count=3)
