@@ -804,7 +804,7 @@ def flood_run(
     """Bring history into a topic: Spark writes it to the topic's store, and it appears in one step, in front of later live
     records.
 
-        A second run with the same options adds nothing. Exit code 0: all records are there.
+    A second run with the same options adds nothing. Exit code 0: all records are there.
     """
     from headgate.broker.cli.flood import run_flood
     from headgate.broker.client.gates import Place

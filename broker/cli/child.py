@@ -1,7 +1,7 @@
-"""One broker as a child process of ``headgate up``, and the places that such children have.
+"""One broker as a child process of ``headgate up``, and the addresses of such children.
 
-Each broker is in a session of its own, so that Ctrl-C reaches only the supervisor, and holds the read end of a pipe whose other end
-lives in the supervisor: if that is killed, the pipe closes and the brokers end by themselves, in order.
+Each broker is in a session of its own, so that Ctrl-C reaches only the supervisor. It holds the read end of a pipe whose other
+end the supervisor holds: if the supervisor is killed, the pipe closes and the brokers end by themselves, in order.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from headgate.broker.server.main import KAFKA_SOCKET, SUPERVISED
 from headgate.broker.store.open import PRIVATE_URLS
 
 LINE_BYTES_MAX = 1 << 20
-"""A line of a child's that is longer is passed on in pieces."""
+"""A longer line of a child is passed on in pieces."""
 LOOKS = 15
-"""Looks in a row without a sign of life between them, until a broker is killed."""
+"""Consecutive checks without a sign of life between them before a broker is killed."""
 START_PARTS = 4
-"""Times that the first sign of life may take longer than the others."""
+"""Factor by which the first sign of life may take longer than later ones."""
 STRIDE = 10
-"""Between the ports of two brokers: 9092, 9102, 9112 ..., or further on where those are taken."""
+"""Distance between the ports of two brokers: 9092, 9102, 9112 ..., or further if those are taken."""
 
 _WHERE = re.compile(r" (kafka|grpc|http)=(\S+)")
 
 
 def tell(stream: TextIO, text: str) -> None:
-    """Write to a standard stream, at once. Where nobody reads it any more (a pipe to `head`, a terminal that is gone) all is lost
-    from then on: brokers must not stand still for it, with what they say stuck in their pipe."""
+    """Write to a standard stream at once. If its reader has gone (a pipe to `head`, a closed terminal), the text and all later
+    text is dropped: otherwise brokers would stand still with their output stuck in their pipe."""
     try:
         stream.write(text)
         stream.flush()
@@ -50,22 +50,22 @@ def tell(stream: TextIO, text: str) -> None:
 
 
 class Places:
-    """Where the brokers of a fleet listen.
+    """The addresses of the brokers of a fleet.
 
     Args:
-        settings: of the first one.
+        settings: settings of the first broker.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._first = settings
         self._steps: dict[int, int] = {0: 0}
-        """By slot: how many strides its ports are from the first one's."""
+        """By slot: the number of strides between the first broker's ports and this slot's ports."""
         self._kept: dict[int, socket.socket] = {}
-        """By slot: the listening socket of its Kafka port, which outlives the broker's process. Clients that come meanwhile wait
-        there for the next one; where they are refused, they come again after pauses that grow."""
+        """By slot: the listening socket of the Kafka port. It outlives the broker's process: clients that connect meanwhile wait
+        for the next process. Refused clients would retry after growing pauses."""
 
     def settings(self, slot: int) -> Settings:
-        """Of the broker in a slot; its ports are what they were before, unless somebody else has taken them.
+        """Settings of the broker in a slot. The ports stay the same, unless another process has taken them.
 
         Raises FatalError(INVALID_CONFIG): there are no free ports.
         """
@@ -89,13 +89,13 @@ class Places:
         return dataclasses.replace(self._first, **values)  # type: ignore[arg-type]
 
     def listen(self, slot: int, settings: Settings) -> socket.socket:
-        """The listening socket of a broker's Kafka port: the one that is kept, or a new one, which is kept from now on.
+        """The listening socket of a broker's Kafka port: the kept one, or a new one that is kept from now on.
 
         Raises FatalError(INVALID_CONFIG): the port is taken.
         """
         kept = self._kept.get(slot)
         if kept is not None and settings.kafka_port not in (0, ports.address(kept)[1]):
-            self.release(slot)  # the broker has moved
+            self.release(slot)  # the broker has moved to other ports
             kept = None
         if kept is None:
             kept = self._kept[slot] = ports.listen(settings.host, settings.kafka_port, "kafka_port")
@@ -104,13 +104,14 @@ class Places:
         return kept
 
     def release(self, slot: int) -> None:
-        """Refuse clients of this slot, unless its broker runs and listens; those that wait are refused, too."""
+        """Close the kept socket of this slot. Clients are refused, including waiting ones, unless the slot's broker runs and
+        listens."""
         kept = self._kept.pop(slot, None)
         if kept is not None:
             kept.close()
 
     def release_others(self, slots: Collection[int]) -> None:
-        """Release all slots but these."""
+        """Release all slots except these."""
         for slot in self._kept.keys() - set(slots):
             self.release(slot)
 
@@ -126,12 +127,12 @@ class Places:
 
 
 def in_memory(settings: Settings) -> bool:
-    """Whether the store goes with its broker's process."""
+    """Whether the store ends with its broker's process."""
     return settings.store in PRIVATE_URLS
 
 
 def check_shareable(settings: Settings) -> None:
-    """Raises InvalidError where only one broker can run with these settings."""
+    """Raises InvalidError if only one broker can run with these settings."""
     if in_memory(settings):
         raise InvalidError(
             Reason.INVALID_REQUEST, f"a store in memory is one broker's own: choose a directory. store=`{settings.store}`"
@@ -145,7 +146,7 @@ def check_shareable(settings: Settings) -> None:
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Lines until the end. What a child says must be taken off its pipe whatever it is, or it stands still with it."""
+    """All lines of a stream. The supervisor must read every line, of any content: a full pipe would stop the child."""
     while True:
         try:
             line = await stream.readuntil()
@@ -159,23 +160,23 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 class Child:
-    """One broker process and what it said last. `line` is its ready line, None while it starts."""
+    """One broker process and its latest output. `line` is its ready line, None while it starts."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self.beats = 0
         """Lines on its standard output: one a second while its event loop turns."""
         self.silent = False
-        """Whether it was killed for its silence."""
+        """Whether it was killed because it gave no sign of life."""
         self.line: str | None = None
         self.last_words = ""
         self.ready = asyncio.Event()
-        """Set when `line` is there, or never will be."""
+        """Set once `line` is known, or the process has ended without it."""
         self._pumps = (asyncio.create_task(self._pump_output()), asyncio.create_task(self._pump_errors()))
 
     @classmethod
     async def spawn(cls, settings: Settings, kafka: socket.socket) -> Child:
-        """Start a broker with exactly these settings, whatever the environment says.
+        """Start a broker with exactly these settings; the environment changes none of them.
 
         Args:
             kafka: the listening socket of its Kafka port.
@@ -192,29 +193,30 @@ class Child:
 
     @property
     def where(self) -> dict[str, str]:
-        """Addresses by door (`kafka`, `grpc`, `http`), and the `store`; nothing while it starts."""
-        # A path may have spaces, and a cluster's name, which is the last.
+        """Addresses by port name (`kafka`, `grpc`, `http`), and the `store`; empty while the broker starts."""
+        # A path may contain spaces. A cluster's name may, too: it comes last.
         doors, _, rest = (self.line or "").partition(" store=")
         store = rest.rpartition(" cluster=")[0]
         return dict(_WHERE.findall(doors)) | ({"store": store} if store else {})
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster that it serves; empty while it starts."""
+        """Id of the cluster that the broker serves; empty while it starts."""
         return (self.line or "").rpartition(" cluster=")[2]
 
     async def wait(self) -> int:
-        """Until it has ended and all it said was passed on. Returns the exit code, negative for a signal."""
+        """Wait until the process has ended and its output was passed on. Returns the exit code, negative for a signal."""
         code = await self.process.wait()
         await asyncio.wait(self._pumps, timeout=1)
         self.ready.set()
         return code
 
     async def end_if_silent(self, timeout_ms: int) -> None:
-        """Kill it once its event loop has not turned for so long.
+        """Kill the broker when its event loop has not turned for `timeout_ms`.
 
-        Time counts in looks of this process's loop: where the machine is starved, or both were stopped, both are late. A broker
-        that has not said anything yet is given `START_PARTS` times as long: modules alone take a starved machine a while.
+        Time is counted in checks of this process's loop: on a starved machine, or after both were stopped, both are
+        late. A broker without a first sign of life gets `START_PARTS` times as long: on a starved machine the imports
+        alone take a while.
         """
         looks = seen = 0
         while looks < LOOKS * (1 if self.beats else START_PARTS):
@@ -224,18 +226,18 @@ class Child:
         self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """Send a signal, unless it has ended already."""
+        """Send a signal, unless the process has ended already."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
     def reason(self, code: int) -> str:
-        """Why it ended, for people."""
+        """The reason of its end, for people."""
         if self.silent:
             return "it did not answer any more, and was killed"
         if code < 0:
             return f"killed by {next((known.name for known in signal.Signals if known == -code), f'signal {-code}')}"
         if code == 0:
-            return "somebody told it to"
+            return "it was told to end"
         return self.last_words or f"exit code {code}"
 
     async def _pump_output(self) -> None:
@@ -249,6 +251,6 @@ class Child:
     async def _pump_errors(self) -> None:
         assert self.process.stderr is not None
         async for line in _lines(self.process.stderr):
-            if line.startswith(b"headgate broker "):  # else it is of the log
+            if line.startswith(b"headgate broker "):  # otherwise a line of the log
                 self.last_words = line.decode(errors="replace").strip().partition(": ")[2]
             tell(sys.stderr, line.decode(errors="replace"))

@@ -1,10 +1,10 @@
 """``headgate up``: a local cluster until Ctrl-C.
 
-Starts broker processes over one store, starts those that die again, and follows the number of brokers that the cluster asks for:
-reservations and load (`control/capacity.py`). What to do is decided by `cluster/fleet.py`; here it is done.
+Starts broker processes over one store, restarts those that die, and follows the number of brokers that the cluster asks for:
+reservations and load (`control/capacity.py`). `cluster/fleet.py` makes the decisions; this module carries them out.
 
-Once a broker has served, all that start later must find its cluster in the store. Where a disk is gone for a while, they would make
-a new cluster in its place, and what is acked there would lie hidden when the disk is back.
+Once a broker has served, all later brokers must find its cluster in the store. Otherwise, when a disk is missing for a while,
+they would make a new cluster in its place, and records acked there would be hidden when the disk is back.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ if TYPE_CHECKING:
     from headgate.broker.client.control import DesiredBrokers
 
 DEFAULTS: Mapping[str, Value] = {"log_level": "warning", "store_create": True}
-"""A person looks at this terminal: only what is wrong is worth a line. An empty store is what a first run finds."""
+"""Log level of the brokers: the user reads this terminal, so only faults are worth a line. A first run always finds an empty
+store."""
 
 BROKERS_MAX = 64
 BROKERS_MAX_DEFAULT = 8
-"""What one machine is asked for unless the user says more."""
+"""Most brokers on one machine by default."""
 LOOK_S = 0.5
-"""Pause between two looks at how many brokers there are to be."""
+"""Pause between two questions for the number of brokers."""
 ASK_MS = 10_000
-"""Time for one look: long enough to try another broker where the first one hangs."""
+"""Time for one question: long enough to try another broker if the first one hangs."""
 KEPT_MS_MAX = 1000
-"""Longest pause before a restart in which clients wait at the broker's Kafka port, where there are other brokers. Where it is
-longer they are refused: others lead by now what they look for."""
+"""Longest pause before a restart in which clients wait at the broker's Kafka port while other brokers serve. Before a longer
+pause the port refuses them: by then other brokers lead the partitions."""
 KILL_S = 5.0
-"""A broker that outlives its own time limits by this is killed, which loses nothing that was acked."""
+"""A broker that exceeds its own time limits by this is killed, which loses no acked records."""
 
 
 def up(settings: Settings, brokers: int = 1, brokers_max: int | None = None) -> int:
     """Run a local cluster until SIGINT or SIGTERM. Returns the exit code.
 
     Args:
-        brokers: never fewer than these.
-        brokers_max: never more, whatever is reserved.
+        brokers: fewest brokers.
+        brokers_max: most brokers, even if more are reserved.
 
     Raises:
         InvalidError: the numbers do not fit, or only one broker can run with these settings.
@@ -81,7 +82,8 @@ class Supervisor:
         self._fleet = Fleet(brokers, brokers_max)
         self._places = Places(settings)
         self._cluster_id = ""
-        """That the store must have; empty until a broker has served, and where the store goes with its broker."""
+        """Id of the cluster that the store must have. Empty until a broker has served, and for a store that ends with its
+        broker."""
         self._children: dict[int, Child] = {}
         """By slot."""
         self._watching: set[asyncio.Task[None]] = set()
@@ -92,7 +94,7 @@ class Supervisor:
         self._code = 0
 
     async def run(self) -> int:
-        """Until a signal: 0. Otherwise the exit code of a broker for which starting again cannot help."""
+        """Run until a signal and return 0; or return the exit code of a broker that a restart cannot help."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal)
@@ -128,7 +130,7 @@ class Supervisor:
         except HeadgateError as error:
             reason = " ".join(error.message.split())
             if not self._announced:
-                _say(reason)  # there is no process that would say it
+                _say(reason)  # no process exists that would report it
             self._gone(slot, reason, EXIT_FAILED)
             return
         if self._cluster_id:
@@ -145,7 +147,7 @@ class Supervisor:
         return task
 
     async def _watch(self, slot: int, child: Child, greeting: asyncio.Task[None]) -> None:
-        """Until a broker has ended, whatever became of its greeting."""
+        """Wait until a broker has ended; its greeting may have failed."""
         silence = asyncio.create_task(child.end_if_silent(self._settings.loop_timeout_ms))
         try:
             code = await child.wait()
@@ -157,7 +159,7 @@ class Supervisor:
         self._news.set()
 
     async def _greet(self, slot: int, child: Child, *, again: bool) -> None:
-        """A broker serves, or ends before it does."""
+        """Wait until a broker serves, or ends before it does; announce a broker that serves."""
         await child.ready.wait()
         if child.line is not None:
             self._fleet.served(slot, self._now_ms())
@@ -175,10 +177,10 @@ class Supervisor:
         self._watching.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._end(EXIT_FAILED)
-            raise task.exception()  # type: ignore[misc]  # nobody foresaw it: the loop says so, with its traceback
+            raise task.exception()  # type: ignore[misc]  # unexpected: the loop reports it with its traceback
 
     def _gone(self, slot: int, reason: str, code: int) -> None:
-        """A broker has ended, or could not be started."""
+        """Handle the end of a broker, or a failed start."""
         pause_ms = self._fleet.ended(slot, self._now_ms())
         if pause_ms is None or (pause_ms > KEPT_MS_MAX and len(self._fleet.slots) > 1):
             self._places.release(slot)
@@ -195,11 +197,11 @@ class Supervisor:
         child = self._children.get(slot)
         if child is None:
             return
-        self._places.release(slot)  # the broker closes its own: clients are refused then, and look for another broker
+        self._places.release(slot)  # the broker closes its own socket: then clients are refused, and look for another broker
         if not self._stopping:
             _say(f"{self._name(slot)} hands over what it leads, and goes")
         child.signal(signal.SIGTERM)
-        # Its own limits apply to the drain and to each part that is closed.
+        # The broker's own limits apply to the drain and to each part that it closes.
         patience_s = 2 * self._settings.shutdown_timeout_ms / 1000 + KILL_S
         asyncio.get_running_loop().call_later(patience_s, child.signal, signal.SIGKILL)
 
@@ -220,8 +222,8 @@ class Supervisor:
     # -- how many
 
     async def _follow(self) -> None:
-        """Ask the cluster how many brokers there are to be, as long as this runs."""
-        # It brings gRPC with it: the first broker serves by now.
+        """Ask the cluster for the number of brokers until this task is cancelled."""
+        # This import loads gRPC: by now the first broker serves.
         module = await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, "headgate.broker.client.control")
         while True:
             slots = self._fleet.serving
@@ -232,7 +234,7 @@ class Supervisor:
                         try:
                             self._asked_for(await control.desired_brokers())
                         except HeadgateError:
-                            break  # nobody leads at the moment, or who was asked has gone: those that run go on
+                            break  # no leader at the moment, or the asked broker has gone: the running brokers continue
                         await asyncio.sleep(LOOK_S)
             await asyncio.sleep(LOOK_S)
 
@@ -256,7 +258,7 @@ class Supervisor:
 
     def _on_signal(self) -> None:
         if self._stopping:
-            # Somebody is in a hurry: a broker that is told twice ends at once.
+            # A second signal means hurry: a broker that gets SIGTERM twice ends at once.
             for child in self._children.values():
                 child.signal(signal.SIGTERM)
         self._end(0)

@@ -1,4 +1,4 @@
-"""Time, passed in. Nothing below the composition root asks the operating system what time it is."""
+"""Time, passed in. Only the composition root reads the operating system's clocks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Clock:
     __slots__ = ()
 
     def now_ms(self) -> int:
-        """Wall clock, ms since the epoch. It may jump, back too: good for timestamps, never for time-outs or order."""
+        """Wall clock, ms since the epoch. It may jump, also back: good for timestamps, never for time-outs or order."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment. Never goes back; comparable only within one process."""
+        """Seconds since a fixed moment. Never goes back; comparable only within one process."""
         return time.monotonic()
 
     def monotonic_ns(self) -> int:
-        """The same in nanoseconds."""
+        """The monotonic time in nanoseconds."""
         return time.monotonic_ns()
 
     if hasattr(time, "CLOCK_BOOTTIME"):
@@ -52,9 +52,10 @@ class Clock:
 class SteadyClock(Clock):
     """Wall time that no jump of the system clock moves.
 
-    The clock reads the system clock once and then counts elapsed time. `check` compares the two, about once a second. A difference
-    up to the limit is taken back slowly. A greater one is a jump, which the clock does not follow: it goes on counting, and is *in
-    doubt* until the difference is gone. `note` is told of differences from the store's clock and from other brokers' clocks.
+    The clock reads the system clock once and then counts elapsed time. `check` compares the two, about once a second. A
+    difference up to the limit is removed slowly. A greater difference is a jump. The clock does not follow a jump: it
+    continues counting, and is *in doubt* until the difference is gone. `note` records differences from the store's clock and
+    from other brokers' clocks.
 
     While the clock is in doubt, nothing may be deleted because of its age.
 
@@ -75,11 +76,11 @@ class SteadyClock(Clock):
         "started_ms",
     )
 
-    monotonic: Callable[[], float]  # the system's own method: a call less for each request
+    monotonic: Callable[[], float]  # the system's own method saves one call for each request
 
     def __init__(self, system: Clock, difference_max_ms: int) -> None:
         self._system = system
-        # Of the machine itself the function of the C library: a call less for each request.
+        # For the machine's own clock, the function of the C library saves one call for each request.
         self._elapsed_ns = time.monotonic_ns if type(system) is Clock else system.monotonic_ns
         self.monotonic = time.monotonic if type(system) is Clock else system.monotonic
         self.difference_max_ms = difference_max_ms
@@ -87,12 +88,12 @@ class SteadyClock(Clock):
         self._suspended_ns = system.suspended_ns()
         self._base_ns = system.now_ms() * 1_000_000 - self._checked_ns
         self.started_ms = system.now_ms()
-        """What this clock showed when it was made: it has counted all time since then."""
+        """The clock's time when it was made: the clock has counted all time since then."""
         self._differences: dict[str, int] = {}
         """Differences beyond the limit, ms, by the clock that this one was compared with."""
 
     def now_ms(self) -> int:
-        """Wall time, ms since the epoch: as the system clock, but for its jumps."""
+        """Wall time, ms since the epoch: the system clock without its jumps."""
         return (self._base_ns + self._elapsed_ns()) // 1_000_000
 
     def monotonic_ns(self) -> int:
@@ -102,11 +103,11 @@ class SteadyClock(Clock):
         return self._system.cpu_s()
 
     def system_ms(self) -> int:
-        """The system clock, jumps and all: for comparisons with other machines."""
+        """The system clock with its jumps: for comparisons with other machines."""
         return self._system.now_ms()
 
     def check(self) -> None:
-        """Compare this clock with the system clock, and approach it where the difference is small."""
+        """Compare this clock with the system clock, and approach the system clock if the difference is small."""
         suspended_ns = self._system.suspended_ns()
         self._base_ns += suspended_ns - self._suspended_ns
         self._suspended_ns = suspended_ns
@@ -141,11 +142,11 @@ class SteadyClock(Clock):
             log.info("clock_agrees", compared_with=_NAMES[other], ahead_ms=ahead_ms)
 
     def forget(self, other: str) -> None:
-        """There is no such clock to compare with any more."""
+        """Forget a comparison whose other clock no longer exists."""
         self._differences.pop(other, None)
 
     def adopt(self, now_ms: int) -> None:
-        """Show `now_ms` from now on. Only for a clock whose time nothing depends on yet."""
+        """Show `now_ms` from now on. Only for a clock that no other part has used yet."""
         shift_ms = now_ms - self.now_ms()
         log.warning("clock_adopted", system_ms=self.system_ms(), adopted_ms=now_ms)
         self._base_ns += shift_ms * 1_000_000
@@ -159,7 +160,7 @@ class SteadyClock(Clock):
 
     @property
     def doubt(self) -> str | None:
-        """Why this clock may be wrong, for people; None: all clocks agree."""
+        """The reason why this clock may be wrong, as text for a person; None: all clocks agree."""
         if not self._differences:
             return None
         texts = [
@@ -213,5 +214,5 @@ class ManualClock(Clock):
         self._monotonic_ms += ms
 
     def jump_wall(self, ms: int) -> None:
-        """Move the wall clock alone, back too, as NTP or an operator does."""
+        """Move the wall clock alone, forward or back, as NTP or an operator does."""
         self._now_ms += ms

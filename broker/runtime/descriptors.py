@@ -1,4 +1,4 @@
-"""File descriptors: as many as are allowed, shared out among what is opened by others, and some that no connection takes."""
+"""File descriptors: raises the process's limit, divides the descriptors among the kinds of connections, and keeps a reserve."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from contextlib import suppress
 from headgate.broker.runtime.errors import InvalidError, Reason
 
 LIMIT_MIN = 256
-"""With fewer a broker refuses to start: it needs about 40 itself, keeps `KEPT`, leaves gRPC and HTTP their share, and has 120 Kafka
-connections then."""
+"""Below this limit a broker refuses to start. At the limit it needs about 40 descriptors itself, keeps `KEPT`, leaves a share
+for gRPC and HTTP, and has 120 Kafka connections."""
 KEPT = 32
-"""For the log's chunks, and for modules that are still to be loaded: without a descriptor neither can be opened."""
+"""Reserve for the log's chunks and for modules that are not imported yet: neither can be opened without a descriptor."""
 GRPC_MAX = 1000
-"""gRPC connections: each carries many calls, and has some 50 kB."""
+"""Most gRPC connections: each carries many calls, and takes some 50 kB."""
 HTTP_MAX = 200
 SHARE = 8
-"""Where descriptors are few, one in so many may be a gRPC connection, and another one HTTP: Kafka's clients get the rest."""
+"""If descriptors are scarce, gRPC connections get one of so many, and HTTP connections another one; Kafka connections get the
+rest."""
 OTHERS_MAX = 2 * GRPC_MAX
-"""For what is not a Kafka connection: gRPC, HTTP, the store."""
+"""Descriptors for gRPC, HTTP and the store, outside of the Kafka connections."""
 
 
 def allow(connections_max: int) -> None:
-    """Raise this process's limit, as far as it may, to what so many connections need.
+    """Raise this process's limit, within its hard limit, to the number that so many connections need.
 
-    A shell's soft limit, often 1,024, is there for programs that use select(2): nothing here does.
+    The soft limit of a shell, often 1,024, protects programs that use select(2). No part of a broker uses it.
 
     Raises:
         InvalidError(INVALID_CONFIG): the limit stays below `LIMIT_MIN`.
@@ -34,7 +35,7 @@ def allow(connections_max: int) -> None:
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        # A system may have a lower limit than it says: then connections are refused sooner.
+        # A system may enforce a lower limit than it reports: then connections are refused sooner.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     limit = _limit()
@@ -46,15 +47,15 @@ def allow(connections_max: int) -> None:
 
 
 def share(most: int) -> int:
-    """How many connections of a kind there may be, at most `most`."""
+    """The number of connections that one kind may have, at most `most`."""
     limit = _limit()
     return most if limit is None else min(most, limit // SHARE)
 
 
 def scarce(descriptor: int) -> bool:
-    """Whether a connection that was given this number must be refused. The lowest free one is given out: as many are in use.
+    """Whether a connection with this descriptor must be refused. A new descriptor is the lowest free number: so many are in use.
 
-    What gRPC may have is left to it: it takes connections without asking.
+    gRPC's share stays free: gRPC accepts connections without asking.
     """
     limit = _limit()
     return limit is not None and descriptor >= limit - KEPT - share(GRPC_MAX)

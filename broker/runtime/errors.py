@@ -1,8 +1,8 @@
-"""The errors of the whole product, cut by what the caller does next.
+"""The errors of the whole product, divided by the caller's next action.
 
-`Reason` names what went wrong; the class says what to do. Each door to the outside maps them in one table:
-`server/kafka/errors.py` to Kafka's error codes, `server/grpc/errors.py` to gRPC statuses.
-Messages are lowercase with values last: ``offset is out of range. topic=`a` partition=`3` offset=`17` ``.
+`Reason` names the fault; the class names the action. Each protocol maps the reasons in one table: `server/kafka/errors.py` to
+Kafka's error codes, `server/grpc/errors.py` to gRPC statuses. Messages are lowercase with values last: ``offset is out of range.
+topic=`a` partition=`3` offset=`17` ``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """What went wrong, as one word that logs, metrics and the doors' tables share."""
+    """The fault, as one word that logs, metrics and the protocols' tables share."""
 
     # The request is wrong.
     INVALID_REQUEST = "invalid_request"
@@ -49,7 +49,7 @@ class Reason(StrEnum):
     INVALID_REFERENCE = "invalid_reference"
     UNSUPPORTED = "unsupported"
     POLICY_VIOLATION = "policy_violation"
-    # Try again, here or elsewhere.
+    # Try again, at this broker or another one.
     NOT_LEADER = "not_leader"
     FENCED_LEADER_EPOCH = "fenced_leader_epoch"
     UNKNOWN_LEADER_EPOCH = "unknown_leader_epoch"
@@ -64,7 +64,7 @@ class Reason(StrEnum):
     UNKNOWN_MEMBER_ID = "unknown_member_id"
     ILLEGAL_GENERATION = "illegal_generation"
     REBALANCE_IN_PROGRESS = "rebalance_in_progress"
-    # Over.
+    # Another incarnation took over, or the object is closed.
     FENCED = "fenced"
     FENCED_INSTANCE_ID = "fenced_instance_id"
     CLOSED = "closed"
@@ -82,7 +82,7 @@ class HeadgateError(Exception):
     """Base of every error that Headgate raises on purpose.
 
     Args:
-        reason: what went wrong.
+        reason: the fault.
         message: one lowercase sentence for the person who caused it, values last.
     """
 
@@ -93,11 +93,11 @@ class HeadgateError(Exception):
 
 
 class InvalidError(HeadgateError):
-    """The request is wrong and will be wrong again: change it."""
+    """The request is wrong, and a retry fails again: change it."""
 
 
 class RetryError(HeadgateError):
-    """The request is right, but not now or not here: try again after a pause, or elsewhere."""
+    """The request is right, but cannot be served here at the moment: try again after a pause, or at another broker."""
 
 
 class FencedError(HeadgateError):
@@ -105,11 +105,11 @@ class FencedError(HeadgateError):
 
 
 class ClosedError(HeadgateError):
-    """The thing was closed by its owner."""
+    """The object has been closed by its owner."""
 
 
 class CorruptError(HeadgateError):
-    """Stored bytes are not what was written: stop and say where."""
+    """Stored bytes differ from the written ones: stop, and report the place."""
 
 
 class FatalError(HeadgateError):

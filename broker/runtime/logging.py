@@ -1,7 +1,7 @@
 """Logs are events with fields: ``log.info("wal_chunk_sealed", chunk=7, size_bytes=134217728)``.
 
-A thin layer on the standard library, so that it costs nothing to import and third-party loggers (botocore, grpc, uvicorn) come out
-in the same shape. Field values are numbers, short strings, ids, errors; never payloads, keys of records or credentials.
+A thin layer on the standard library: importing it costs nothing, and events of third-party loggers (botocore, grpc, uvicorn)
+have the same shape. Field values are numbers, short strings, ids, errors; never payloads, keys of records or credentials.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ class EventLog:
         self._logger = logger
 
     def debug(self, event: str, **fields: object) -> None:
-        """For a developer who looks for something. Off by default."""
+        """An event for a developer who searches for a fault. Off by default."""
         if self._logger.isEnabledFor(logging.DEBUG):
             self._logger.debug(event, extra={"fields": fields})
 
     def info(self, event: str, **fields: object) -> None:
-        """A step in the life of the process: rare, never per request."""
+        """A step in the life of the process: rare, never once per request."""
         if self._logger.isEnabledFor(logging.INFO):
             self._logger.info(event, extra={"fields": fields})
 
     def warning(self, event: str, **fields: object) -> None:
-        """Something is wrong but handled; an operator may want to know."""
+        """A handled fault; an operator may want to know it."""
         self._logger.warning(event, extra={"fields": fields})
 
     def error(self, event: str, **fields: object) -> None:
-        """Something failed and somebody has to act."""
+        """A failure that an operator must act on."""
         self._logger.error(event, extra={"fields": fields})
 
     def exception(self, event: str, error: BaseException, **fields: object) -> None:
-        """An error nobody expected, with its traceback."""
+        """An unexpected error, with its traceback."""
         self._logger.error(event, extra={"fields": fields}, exc_info=error)
 
 
@@ -57,7 +57,7 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     """Send every log line of the process to `stream` (default stderr).
 
     Args:
-        level: one of `LEVELS`, for Headgate's own events; third parties are heard from ``warning`` on.
+        level: one of `LEVELS`, for Headgate's own events; events of third parties are logged from ``warning`` on.
         format: ``text``, ``json`` (one object a line), or ``auto``: text on a terminal, JSON otherwise.
     """
     assert level in LEVELS and format in FORMATS, (level, format)
@@ -69,7 +69,7 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("headgate").setLevel(level.upper())
-    logging.raiseExceptions = False  # a closed stderr must not take the process down or talk to itself
+    logging.raiseExceptions = False  # a closed stderr must not end the process, and must not be reported to itself
 
 
 class TextFormatter(logging.Formatter):

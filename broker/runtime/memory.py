@@ -1,4 +1,4 @@
-"""Memory that the process has freed, and the system does not have back yet."""
+"""Freed memory that the system does not have back yet."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ def _malloc_trim() -> Callable[[int], object] | None:
 
 
 def give_back() -> None:
-    """Give the pages that are free inside of the allocator's heap back to the system, where the C library can.
+    """Return free pages inside of the allocator's heap to the system, if the C library can.
 
-    glibc gives back only what is free at the heap's end: one small object there keeps all that was freed below it resident.
+    glibc by itself returns only free memory at the heap's end: one small object there keeps all freed memory below it
+    resident.
     """
     trim = _malloc_trim()
     if trim is not None:

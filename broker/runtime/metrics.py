@@ -1,6 +1,6 @@
-"""Metrics: components count in plain integers, and a registry of callables reads them when somebody asks.
+"""Metrics: components count in plain integers, and a registry of callables reads the integers at each scrape.
 
-Nothing on the hot path knows of Prometheus: a component has ``self.produced_bytes += n`` and the composition root registers
+The hot path does not use Prometheus. A component has ``self.produced_bytes += n``, and the composition root registers
 ``metrics.counter("headgate_produce_bytes", "…", lambda: component.produced_bytes)``. Names are
 ``headgate_<subsystem>_<noun>_<unit>``; Prometheus adds ``_total`` to counters by itself.
 """
@@ -25,12 +25,12 @@ Reading: TypeAlias = float | Mapping[Labels, float]
 
 
 class Histogram:
-    """Counts of observations per bucket. `observe` costs a bisection; what was observed itself is not kept."""
+    """Counts of observations per bucket. `observe` costs a bisection; the observed values themselves are not kept."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: upper bounds (inclusive), rising; a last bucket for everything above is added."""
+        """`bounds`: upper bounds (inclusive), rising; a last bucket for larger values is added."""
         assert list(bounds) == sorted(set(bounds)) and bounds, bounds
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
@@ -42,7 +42,7 @@ class Histogram:
         self.sum += value
 
     def cumulative(self) -> Iterator[tuple[str, float]]:
-        """(upper bound as Prometheus writes it, observations up to it)."""
+        """(upper bound in Prometheus' notation, number of observations up to it)."""
         total = 0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             total += count
@@ -59,7 +59,7 @@ class _Entry:
 
 
 class Metrics:
-    """What one broker exposes. Every name is registered once; reading happens on the loop, so readers must be quick."""
+    """All metrics of one broker. Every name is registered once. The loop calls the readers, so they must be quick."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -74,15 +74,15 @@ class Metrics:
         self._add(_Entry("gauge", name, documentation, labels, read))
 
     def histogram(self, name: str, documentation: str, histogram: Histogram) -> None:
-        """A distribution that its component observes into."""
+        """A distribution; its component adds the observations."""
         self._add(_Entry("histogram", name, documentation, (), lambda: histogram))
 
     def prepare_with(self, find: Callable[[], Awaitable[None]]) -> None:
-        """Have `find` awaited before a reading: for numbers that are not in this process."""
+        """Have `find` awaited before each reading: for numbers of other processes."""
         self._preparations.append(find)
 
     async def prepare(self) -> None:
-        """Find what is not in this process; `render` shows it then."""
+        """Fetch the numbers of other processes; `render` then shows them."""
         for find in self._preparations:
             await find()
 
@@ -91,13 +91,13 @@ class Metrics:
         return list(self._entries)
 
     def render(self) -> bytes:
-        """The Prometheus text format of everything, read now."""
+        """The Prometheus text format of all metrics, read now."""
         from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 
         registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
-        registry.register(self)  # a collector by shape, so that prometheus_client stays a lazy import
+        registry.register(self)  # a collector by its methods, not by a base class, so that prometheus_client stays a lazy import
         return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""What brokers do not import, and where other processes find what they import."""
+"""Modules that brokers do not import, and the environment in which other processes find this package."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(
 
 
 class _WithoutPandas:
-    """Says that pandas is not installed: pyarrow would import it with the first history that is read, half a second in which all
-    others wait, and does as well without."""
+    """Marks pandas as not installed. Otherwise pyarrow would import it at the first read of history, for half a second in which
+    all other requests wait. pyarrow works as well without it."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         if name == "pandas":
@@ -20,11 +20,11 @@ class _WithoutPandas:
 
 
 def found_by(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which another Python finds this very package, however this one did."""
+    """An environment in which another Python finds this same package."""
     paths = [_PACKAGE_ROOT, *filter(None, [environment.get("PYTHONPATH")])]
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def without_pandas() -> None:
-    """Keep pandas out of this process, also where it is installed."""
+    """Keep pandas out of this process, even if it is installed."""
     sys.meta_path.insert(0, _WithoutPandas())

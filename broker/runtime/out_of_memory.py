@@ -1,8 +1,8 @@
-"""What a process does that has no memory left: it ends, at once, and says so.
+"""The end of a process without free memory: the process reports the fault and ends at once.
 
 A MemoryError in the middle of the broker's own work leaves that work half done: a batch that has an offset and never reaches the
-log, a callback that is lost. No code can go on from there, and an orderly end may need memory, too. Ending at once is safe, as is
-SIGKILL. Only where the memory is a request's own, and nothing was changed yet, does a MemoryError end no more than the request.
+log, or a lost callback. No code can continue from there, and an orderly end may need memory, too. Ending at once is as safe as
+SIGKILL. A MemoryError ends only the request if the memory belongs to the request and the request has changed nothing yet.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ EXIT_CODE = 1
 
 
 def left_half_done(loop: asyncio.AbstractEventLoop, error: MemoryError) -> None:
-    """Tell the loop's exception handler of work that ended for want of memory and may have changed something already."""
+    """Report work to the loop's exception handler that ran out of memory and may have changed something already."""
     loop.call_exception_handler({"message": "out of memory", "exception": error})
 
 
 class OutOfMemory:
-    """Ends the process where it has no memory left.
+    """Ends the process when it has no free memory.
 
     Args:
-        name: of the process, in front of what it says.
+        name: the process's name, in front of its message.
     """
 
     def __init__(self, name: str) -> None:
-        # Made now: later there may be no memory for them.
+        # Made in advance: later there may be no memory for them.
         self._line = f"{name}: out of memory: it ends at once, which loses nothing that was acked\n".encode()
         self._still = f"{name}: the event loop stands still, for want of memory or by a defect: it ends at once\n".encode()
 
     def install(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the process where a callback of the loop, a task that no caller awaits, or a destructor has no memory."""
+        """End the process when a callback of the loop, a task that no caller awaits, or a destructor has no memory."""
         loop.set_exception_handler(self._on_loop)
         sys.unraisablehook = self._on_unraisable
 
     def end(self) -> NoReturn:
-        """Say it, and end the process."""
+        """Print the message, and end the process."""
         os.write(2, self._line)
         os._exit(EXIT_CODE)
 

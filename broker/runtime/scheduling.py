@@ -1,8 +1,9 @@
-"""Short turns on the processor, for threads that others wait for.
+"""Short time slices on the processor, for threads that other threads wait for.
 
-A thread that wakes up gets the processor at once only where its turn would end before that of the thread that has it. Turns of one
-length, 3 ms by default, make an event loop wait for whoever computes beside it. From 6.12 on Linux lets a thread have shorter ones
-(sched_setattr(2), `sched_runtime` of SCHED_OTHER): no more of the processor, but sooner. Elsewhere nothing changes.
+A thread that wakes up gets the processor at once only if its slice would end before the slice of the running thread. With equal
+slices, 3 ms by default, an event loop waits for every process that computes on its core. From 6.12 on, Linux lets a thread have
+shorter slices (sched_setattr(2), `sched_runtime` of SCHED_OTHER): the thread gets no more processor time, but gets it sooner. On
+other systems nothing changes.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ import struct
 import sys
 
 TURN_NS = 500_000
-"""Half a millisecond: with a whole one nothing was gained, with a tenth no more than with this."""
+"""Half a millisecond: a slice of one millisecond gained nothing, and a slice of a tenth gained no more than this."""
 
 _SYSTEM_CALLS = {"x86_64": 314, "aarch64": 274}
-"""By machine: the number of sched_setattr."""
+"""Number of the system call sched_setattr, by machine."""
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 """struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period"""
 _RESET_ON_FORK = 1
-"""Threads and processes that this thread begins have turns of the usual length."""
+"""Threads and processes that this thread starts have slices of the usual length."""
 
 
 def take_short_turns() -> bool:
-    """Give the calling thread short turns. False where this system has none, or who started it chose how it is scheduled."""
+    """Give the calling thread short slices. False: the system has none, or the process was started with another scheduling
+    policy."""
     number = _SYSTEM_CALLS.get(os.uname().machine)
     if sys.platform != "linux" or number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return False

@@ -1,6 +1,6 @@
 """Work in small steps: a generator that yields before each step and returns the result.
 
-Pure code (a decoder, an encoder) says in this way where it may be interrupted, and knows nothing of the event loop. `turns.py` runs
+Pure code (a decoder, an encoder) yields where it may be interrupted, and does not depend on the event loop. `turns.py` runs
 steps on the loop; `finish` runs them at once.
 """
 

@@ -1,4 +1,4 @@
-"""Tasks and those who wait for them: work that outlasts its waiter, what nobody waits for, and the end of one's own."""
+"""Tasks and their waiters: work that outlasts its waiter, tasks that no caller awaits, and the end of a caller's own tasks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _T = TypeVar("_T")
 
 
 async def outlast(work: asyncio.Future[_T]) -> _T:
-    """The result of `work`, which goes on where its waiter is cancelled. How it ends is nobody's business then.
+    """The result of `work`. If the waiter is cancelled, the work continues, and its result or error is ignored.
 
-    Not `asyncio.shield`, which since Python 3.14 has the loop report an error that comes after its waiter has gone.
+    `asyncio.shield` does not serve here: since Python 3.14 the loop reports an error that comes after the waiter has been
+    cancelled.
     """
     try:
         await asyncio.wait((work,))
@@ -29,13 +30,13 @@ async def outlast(work: asyncio.Future[_T]) -> _T:
 
 
 def looked_at(work: asyncio.Future[Any]) -> None:
-    """For `add_done_callback`, where nobody may be left to hear how it ended: else the loop would report its error."""
+    """Done callback for tasks that no caller may await any more: marks the error as seen, so that the loop does not report it."""
     if not work.cancelled():
         work.exception()
 
 
 def known(error: BaseException, part: str) -> HeadgateError:
-    """Any error of a part of the broker as one with a reason; what nobody foresaw is logged with its traceback first."""
+    """The HeadgateError for any error of a part of the broker. An unexpected error is first logged with its traceback."""
     if isinstance(error, HeadgateError):
         return error
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
@@ -45,7 +46,7 @@ def known(error: BaseException, part: str) -> HeadgateError:
 
 
 def watch(task: asyncio.Task[Any], part: str, fail: Callable[[HeadgateError], None]) -> None:
-    """Have `fail` told of what a task raises for which nobody waits: else it would vanish, and with it what the task did."""
+    """Call `fail` with the error of a task that no caller awaits: otherwise the error would vanish, and the task's work with it."""
 
     def ended(task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -56,10 +57,12 @@ def watch(task: asyncio.Task[Any], part: str, fail: Callable[[HeadgateError], No
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended. What they raised is not raised here: who began them has heard of it.
+    """Cancel tasks and wait until they have ended. Their errors are not raised here: the code that created the tasks handles
+    them.
 
-    For `finally` blocks. Who waits here may be cancelled, once more even: gRPC does so where a client goes away from a call that
-    is ending already. That is put off to what is awaited next, else what the block has still to give back would be kept for ever.
+    For `finally` blocks. The waiting caller may be cancelled meanwhile, even again: gRPC does that when a client leaves a
+    call that is ending already. The cancellation is postponed to the caller's next await: otherwise the caller could not
+    release what it still holds.
     """
     tasks = set(tasks)
     for task in tasks:

@@ -1,9 +1,10 @@
-"""Threads that run before anything depends on them: the only place that begins threads.
+"""Threads that run before another part depends on them: the only module that starts threads.
 
-`threading.Thread.start` waits without limit until the new thread says that it runs. Where memory is short a thread may end before
-it can say so, and its starter then waits for ever: an event loop that starts threads while it serves would stand still. So all
-threads of a broker begin while it starts, and `begin` waits for them with a limit.
-`concurrent.futures.ThreadPoolExecutor` starts its threads when work comes, from the thread that brings it; `Pool` takes its place.
+`threading.Thread.start` waits without a limit until the new thread reports that it runs. If memory is short, a thread may end
+before it can report that, and its starter then waits for ever. An event loop that starts threads while it serves would stand
+still. So all threads of a broker start together with the broker, and `begin` waits for them with a limit.
+`concurrent.futures.ThreadPoolExecutor` starts a thread when work is submitted, from the submitting thread; `Pool` takes its
+place.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from headgate.broker.runtime.errors import FatalError, Reason
 
 START_TIMEOUT_S = 60.0
-"""Time in which a thread must run, seconds. At load 40 on 2 processors one needs less than a second; where memory is short it never
-runs."""
+"""Time in which a thread must run, seconds. At load 40 on 2 processors a thread needs less than a second; without memory it
+never runs."""
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
 Thread: TypeAlias = threading.Thread
-"""What `begin` returns, for annotations."""
+"""The type of the result of `begin`, for annotations."""
 
 
 def begin(name: str, work: Callable[[], object], count: int = 1) -> Sequence[Thread]:
-    """Begin threads that do `work`, and return once all of them run. They end with the process at the latest.
+    """Start threads that run `work`, and return once all of them run. They end with the process at the latest.
 
     An exception that leaves `work` goes to `threading.excepthook`.
 
     Raises:
-        FatalError(OUT_OF_MEMORY): not all threads run; those that do go on. The caller cannot do its work.
+        FatalError(OUT_OF_MEMORY): not all threads run; the running ones continue. The caller cannot do its work.
     """
     running = threading.Semaphore(0)
 
@@ -50,12 +51,12 @@ def begin(name: str, work: Callable[[], object], count: int = 1) -> Sequence[Thr
         try:
             for thread in threads:
                 thread.start()
-        except BaseException as error:  # noqa: BLE001  # raised by the thread that waits
+        except BaseException as error:  # noqa: BLE001  # raised by the waiting thread
             refused.append(error)
             running.release()
 
     try:
-        # `start` may wait for ever, so it does that in a thread that no other thread waits for.
+        # `start` may wait for ever, so it runs in a thread that no other thread waits for.
         _thread.start_new_thread(start, ())
         for _ in threads:
             if not running.acquire(timeout=START_TIMEOUT_S) or refused:
@@ -68,11 +69,11 @@ def begin(name: str, work: Callable[[], object], count: int = 1) -> Sequence[Thr
 
 
 class Pool(Executor):
-    """Threads that take work in order of its submission. All of them run when the constructor returns.
+    """Threads that run submitted work in order. All threads run when the constructor returns.
 
     Args:
-        threads: how many calls run at a time; more wait.
-        name: of the threads, for people.
+        threads: calls that run at a time; further calls wait.
+        name: name of the threads, for people.
 
     Raises FatalError(OUT_OF_MEMORY): the threads do not start.
     """
@@ -90,7 +91,7 @@ class Pool(Executor):
             raise
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Have a thread call `fn`. A MemoryError of the call belongs to its future, as every exception does."""
+        """Have a thread call `fn`. A MemoryError of the call, like any exception, is stored in its future."""
         future: Future[_T] = Future()
         with self._lock:
             if self._over:
@@ -99,7 +100,7 @@ class Pool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work; what waits is done first, or is cancelled."""
+        """Accept no more work; waiting work is done first, or cancelled."""
         with self._lock:
             if not self._over:
                 self._over = True
@@ -120,12 +121,12 @@ class Pool(Executor):
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
             _call(*item)
-            # Its result must not live until the next work comes.
+            # Its result must not stay alive until the next work arrives.
             del item
 
 
 Pools: TypeAlias = Callable[[int, str], Executor]
-"""Makes a pool: `Pool`, or what stands for it in a simulation."""
+"""Makes a pool: `Pool`, or its replacement in a simulation."""
 
 
 def _call(future: Future[Any], call: Callable[[], Any]) -> None:

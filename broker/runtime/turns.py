@@ -1,11 +1,11 @@
-"""One time budget for everything that runs on the event loop.
+"""One time budget for all requests on the event loop.
 
 The loop runs one piece of code at a time. A request whose work takes longer than `SLICE_S` therefore stops after each slice and
-waits for its next turn. `Turns` gives one waiting request a turn in each iteration of the loop: new requests, acks, heartbeats and
-timers run between two slices, however many long requests wait.
+waits for its next turn. `Turns` gives one waiting request a turn in each iteration of the loop: new requests, acks, heartbeats
+and timers run between two slices, however many long requests wait.
 
-Work is cut into slices in two ways. A coroutine iterates with `async for item in turn.each(items)`. A pure function (a decoder, an
-encoder) is a generator, `Steps`: it yields before each small step, and `Turn.run` runs it to its end.
+Work is cut into slices in two ways. A coroutine iterates with `async for item in turn.each(items)`. A pure function (a decoder,
+an encoder) is a generator, `Steps`: it yields before each small step, and `Turn.run` runs it to its end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Turns:
         self._scheduled = False
 
     def begin(self) -> Turn:
-        """The first slice of a request's work. It begins now."""
+        """Begin the first slice of a request's work, now."""
         return Turn(self)
 
     async def next(self) -> None:
@@ -54,7 +54,7 @@ class Turns:
         waiting = self._waiting
         while waiting:
             waiter = waiting.popleft()
-            if not waiter.done():  # its request was cancelled
+            if not waiter.done():  # a finished waiter belongs to a cancelled request
                 waiter.set_result(None)
                 break
         self._scheduled = bool(waiting)
@@ -63,7 +63,7 @@ class Turns:
 
 
 class Turn:
-    """What one request may still use of its slice."""
+    """The slice of one request: the time until which it may run."""
 
     __slots__ = ("_now", "_turns", "_until_s")
 
@@ -73,17 +73,18 @@ class Turn:
         self._until_s = self._now() + SLICE_S
 
     async def pause(self) -> None:
-        """Return at once while the slice lasts, else with the beginning of the next one."""
+        """Return at once during the slice; after it, wait for the beginning of the next one."""
         if self._now() >= self._until_s:
             await self._turns.next()
             self._until_s = self._now() + SLICE_S
 
     def each(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """The items in their order, with a pause before each. `items` must not change meanwhile: copy what others can change."""
+        """The items in their order, with a pause before each. `items` must not change meanwhile: copy a collection that others
+        may change."""
         return _Each(self, iter(items))
 
     async def run(self, steps: Steps[T]) -> T:
-        """Run steps to their end, with a pause between two. Returns and raises what they return and raise."""
+        """Run steps to their end, with a pause between two. Returns their result, and raises their exceptions."""
         while True:
             try:
                 next(steps)

@@ -1,11 +1,11 @@
 """Ends a process whose event loop stands still.
 
-A loop may stand still for ever in code that no handler reaches: gRPC's core waits for a thread that memory kept from starting, and
-the kernel accepts connections in the place of the process meanwhile. Such a broker neither serves nor ends, and a supervisor that
-looks only for processes that are gone never replaces it. So a thread looks whether the loop still turns.
+A loop may stand still for ever in code that no handler reaches. Example: gRPC's core waits for a thread that could not start for
+lack of memory, and meanwhile the kernel accepts the process's connections. Such a broker neither serves nor ends, and a
+supervisor that only watches for ended processes never replaces it. So a thread checks whether the loop still turns.
 
-Time counts in looks of that thread. On a starved machine, or after a stop by SIGSTOP, both are late, and looks that the thread had
-no processor for do not count against the loop.
+Time is counted in checks of that thread. On a starved machine, or after a SIGSTOP, both the thread and the loop are late, and
+checks for which the thread had no processor time do not count against the loop.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collections.abc import Callable
 from headgate.broker.runtime.threads import begin
 
 LOOKS = 10
-"""Looks in a row without a turn of the loop between them, until the process is ended."""
+"""Consecutive checks without a turn of the loop between them before the process is ended."""
 
 
 class Watchdog:
-    """Looks from `start` on until `close`.
+    """Checks the loop from `start` until `close`.
 
     Args:
-        timeout_ms: the loop stands still for so long until `end` is called.
-        end: called in the thread that looks.
+        timeout_ms: time without a turn of the loop before `end` is called.
+        end: called in the checking thread.
 
-    Raises FatalError(OUT_OF_MEMORY): its thread does not start.
+    Raises FatalError(OUT_OF_MEMORY): the thread does not start.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int, end: Callable[[], object]) -> None:
@@ -40,7 +40,7 @@ class Watchdog:
         begin("watchdog", self._look)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._closed.set()
         self._timer.cancel()
 

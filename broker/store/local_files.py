@@ -290,7 +290,7 @@ class LocalFiles:
         """Make a temporary file an object, durably. Returns False if the name is taken or the directory vanished; then begin
         again.
 
-                Raises OSError, FatalError.
+        Raises OSError, FatalError.
         """
         try:
             os.link(temp, name, src_dir_fd=self._temp_fd, dst_dir_fd=directory_fd, follow_symlinks=False)

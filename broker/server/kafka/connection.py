@@ -720,7 +720,7 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes that the answer may have now. 0: the broker holds too many bytes. None: this client must first take earlier
         answers.
 
-                The answer that is next in turn never waits for the answers behind it.
+        The answer that is next in turn never waits for the answers behind it.
         """
         return min(request.max_bytes, self._server.fetch_room()) if self._has_room(slot) else None
 
@@ -794,7 +794,7 @@ class Connection(asyncio.BufferedProtocol):
         """Done callback of a request's task. An unexpected error ends the connection: without an answer the client would wait
         for ever.
 
-                A MemoryError of a fetch ends the connection, too, and nothing else: a fetch changes nothing.
+        A MemoryError of a fetch ends the connection, too, and nothing else: a fetch changes nothing.
         """
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
