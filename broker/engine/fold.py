@@ -7,28 +7,30 @@ life. A fold moves batches unchanged, and drops batches that are no longer reada
 
 A fold is one edit of the manifest. A reader that finds a chunk gone looks up its offset again.
 
-The first fold of a chunk checks every batch in it (`log/check.py`). If consumers cannot read a batch, the fold still moves it,
-because it was acked, and reports it. An operator may then skip it.
+A fold deletes the chunks that it read. So it compares every batch with its row in the index and with its CRC, and every extent with
+its size in the manifest. Where they differ, it makes the index again from the chunk. Where that does not help, it refuses.
+
+The first fold of a chunk also checks the records of every batch (`log/check.py`). If consumers cannot read a
+batch, the fold still moves it, because it was acked, and reports it. An operator may then skip it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from bisect import bisect_left
 from collections.abc import Iterable, Set
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from headgate.broker.cluster.manifest import Chunk, Extent, FoldChunks, Manifest
 from headgate.broker.engine import keys
 from headgate.broker.engine.mend import rebuild_index
-from headgate.broker.engine.reader import parse_index
-from headgate.broker.engine.skip import why_unreadable
-from headgate.broker.log.batch import parse_header
-from headgate.broker.log.check import SAMPLE_RECORDS
+from headgate.broker.engine.reader import damage_of, parse_index, rows_of
+from headgate.broker.log.batch import BatchHeader, crc_matches, parse_header
+from headgate.broker.log.check import SAMPLE_RECORDS, RecordError, check_sample
 from headgate.broker.log.chunk import CHUNK_HEADER_BYTES, FLAG_SYNCED, chunk_header
 from headgate.broker.log.index import BatchIndex
-from headgate.broker.runtime.errors import InvalidError
+from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
 from headgate.broker.store.interface import Store
 
 FANOUT = 32
@@ -104,43 +106,33 @@ async def fold(
     """
     created_ms = chunks[-1].appended_ms
     header = chunk_header(uuid.UUID(hex=incarnation_id).bytes, chunks[0].number, created_ms, FLAG_SYNCED)
-    streams: dict[tuple[uuid.UUID, int, int], list[tuple[Extent, BatchIndex, memoryview, bool]]] = {}
+    streams: dict[tuple[uuid.UUID, int, int], list[_Piece]] = {}
+    found: list[Found] = []
     for chunk in chunks:
-        live = _live(chunk.extents, manifest)
-        if not live:
-            continue
-        data, sections = await _read(store, incarnation_id, chunk, max(extent.position + extent.length_bytes for extent in live))
-        for extent in live:
-            section = sections[extent.position : extent.position + extent.length_bytes]
-            index = parse_index(section, incarnation_id, chunk, extent)
+        pieces, bad = await _checked(store, manifest, incarnation_id, chunk)
+        found += bad
+        for piece in pieces:
             # Merge only extents of the same leader epoch: between two epochs, other incarnations may have written.
-            stream = (extent.topic_id, extent.partition, extent.leader_epoch)
-            streams.setdefault(stream, []).append((extent, index, data, chunk.generation == 0))
+            stream = (piece.extent.topic_id, piece.extent.partition, piece.extent.leader_epoch)
+            streams.setdefault(stream, []).append(piece)
     parts: list[bytes | memoryview] = [header]
     indexes: list[tuple[list[Extent], BatchIndex]] = []
     position = CHUNK_HEADER_BYTES
     work = 0
-    found: list[Found] = []
     for pieces in streams.values():
         merged = BatchIndex()
-        for extent, index, data, is_new in pieces:
-            # Two extents, on both sides of a window, may share an index section.
-            for row in range(bisect_left(index.offsets, extent.base_offset), bisect_left(index.offsets, extent.end_offset)):
+        for piece in pieces:
+            index = piece.index
+            for row in piece.rows:
                 if work >= YIELD_WORK:
                     work = 0
                     await asyncio.sleep(0)
                 at, size = index.positions[row], index.sizes[row]
-                batch = data[at : at + size]
                 work += 1
-                if is_new:
-                    bad, records = _judge(manifest, extent, batch)
-                    work += min(records, SAMPLE_RECORDS) + size // WORK_BYTES
-                    if bad is not None:
-                        found.append(bad)
-                parts.append(batch)
+                parts.append(piece.data[at : at + size])
                 merged.add(index.offsets[row], index.timestamps[row], position, size)
                 position += size
-        indexes.append(([piece[0] for piece in pieces], merged))
+        indexes.append(([piece.extent for piece in pieces], merged))
     extents: list[Extent] = []
     for olds, merged in indexes:
         encoded = merged.encode()
@@ -161,13 +153,92 @@ async def fold(
     return FoldChunks(incarnation_id=incarnation_id, numbers=[chunk.number for chunk in chunks], chunk=folded), found
 
 
-def _judge(manifest: Manifest, extent: Extent, batch: memoryview) -> tuple[Found | None, int]:
-    """The error of a batch, unless readers already pass it; and the number of records in its header."""
-    header = parse_header(batch)
-    why = why_unreadable(header, batch)
-    if why is None or not manifest.is_readable(extent.topic_id, extent.partition, header.base_offset, header.next_offset):
-        return None, header.record_count
-    return Found(extent.topic_id, extent.partition, header.base_offset, header.next_offset, why), header.record_count
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The batches of one extent: rows of an index whose positions count from the start of `data`."""
+
+    extent: Extent
+    index: BatchIndex
+    rows: range
+    data: memoryview
+
+
+async def _checked(store: Store, manifest: Manifest, incarnation_id: str, chunk: Chunk) -> tuple[list[_Piece], list[Found]]:
+    """The batches of a chunk that consumers can reach, each compared with the index; and those that consumers cannot read.
+
+    Raises:
+        InvalidError: NOT_FOUND: the chunk is missing. CorruptError: the chunk is damaged, or its inline index. RetryError.
+    """
+    try:
+        return await _check_chunk(store, manifest, incarnation_id, chunk)
+    except CorruptError:
+        if chunk.index_inline:
+            raise
+        await rebuild_index(store, incarnation_id, chunk)
+        return await _check_chunk(store, manifest, incarnation_id, chunk)
+
+
+async def _check_chunk(store: Store, manifest: Manifest, incarnation_id: str, chunk: Chunk) -> tuple[list[_Piece], list[Found]]:
+    live = _live(chunk.extents, manifest)
+    if not live:
+        return [], []
+    data, sections = await _read(store, incarnation_id, chunk, max(extent.position + extent.length_bytes for extent in live))
+    pieces: list[_Piece] = []
+    found: list[Found] = []
+    work = 0
+    for extent in live:
+        section = sections[extent.position : extent.position + extent.length_bytes]
+        index = parse_index(section, incarnation_id, chunk, extent)
+        rows = rows_of(index, extent)
+        for row in rows:
+            if work >= YIELD_WORK:
+                work = 0
+                await asyncio.sleep(0)
+            at, size = index.positions[row], index.sizes[row]
+            batch = data[at : at + size]
+            header = _check_batch(batch, index, row, manifest, incarnation_id, extent)
+            work += 1 + size // WORK_BYTES
+            if chunk.generation == 0:
+                work += min(header.record_count, SAMPLE_RECORDS)
+                bad = _judge(manifest, extent, header, batch)
+                if bad is not None:
+                    found.append(bad)
+        pieces.append(_Piece(extent, index, rows, data))
+    return pieces, found
+
+
+def _check_batch(
+    batch: memoryview, index: BatchIndex, row: int, manifest: Manifest, incarnation_id: str, extent: Extent
+) -> BatchHeader:
+    """The header of a batch. Raises CorruptError unless it is the batch of its row, as its producer sent it.
+
+    A batch that an operator skipped may differ from its CRC: consumers do not reach it.
+    """
+    damage = damage_of(batch, index, row)
+    if damage is None:
+        header = parse_header(batch)
+        if crc_matches(batch) or not _is_readable(manifest, extent, header):
+            return header
+        damage = "a batch is not what was written"
+    raise CorruptError(
+        Reason.CORRUPT_STORE,
+        f"{damage}. incarnation=`{incarnation_id}` topic_id=`{extent.topic_id}` partition=`{extent.partition}` "
+        f"offset=`{index.offsets[row]}`",
+    )
+
+
+def _judge(manifest: Manifest, extent: Extent, header: BatchHeader, batch: memoryview) -> Found | None:
+    """What is wrong with the records of a batch that readers do not step over."""
+    try:
+        check_sample(header, batch)
+    except RecordError as error:
+        if _is_readable(manifest, extent, header):
+            return Found(extent.topic_id, extent.partition, header.base_offset, header.next_offset, error.message)
+    return None
+
+
+def _is_readable(manifest: Manifest, extent: Extent, header: BatchHeader) -> bool:
+    return manifest.is_readable(extent.topic_id, extent.partition, header.base_offset, header.next_offset)
 
 
 async def _read(store: Store, incarnation_id: str, chunk: Chunk, index_end: int) -> tuple[memoryview, memoryview]:

@@ -19,7 +19,7 @@ from headgate.broker.engine import keys
 from headgate.broker.engine.history import HistoryReader
 from headgate.broker.engine.mend import rebuild_index
 from headgate.broker.engine.partition import ChunkRef, PartitionLog
-from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, parse_header
+from headgate.broker.log.batch import HEADER_BYTES, parse_header
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -65,7 +65,28 @@ def parse_index(data: bytes | memoryview, incarnation_id: str, chunk: Chunk, ext
     index = BatchIndex.decode(data)
     if not index.fits(chunk.size_bytes):
         raise CorruptError(Reason.CORRUPT_STORE, f"index section is not what was written. key=`{key}` position=`{extent.position}`")
+    rows = rows_of(index, extent)
+    size = sum(index.sizes[rows.start : rows.stop])
+    # A row with a wrong offset would be passed over.
+    if size != extent.data_bytes:
+        raise CorruptError(
+            Reason.CORRUPT_STORE,
+            f"index section lacks batches that the manifest lists. key=`{key}` position=`{extent.position}` "
+            f"first=`{extent.base_offset}` bytes=`{size}` listed=`{extent.data_bytes}`",
+        )
     return index
+
+
+def rows_of(index: BatchIndex, extent: Extent) -> range:
+    """The rows of one extent. A section may belong to two, on both sides of a window."""
+    return range(bisect_left(index.offsets, extent.base_offset), bisect_left(index.offsets, extent.end_offset))
+
+
+def damage_of(batch: memoryview, index: BatchIndex, row: int) -> str | None:
+    """The difference between a batch and its row in an index, or None."""
+    if len(batch) < HEADER_BYTES or not index.is_row(row, parse_header(batch)):
+        return "a batch is not where its index says"
+    return None
 
 
 class MissingError(RetryError):
@@ -104,6 +125,8 @@ class Reader:
         self._cache_bytes_max = cache_bytes_max
         self._broken: OrderedDict[str, None] = OrderedDict()
         """Error messages that were already logged, oldest first."""
+        self._hopeless: OrderedDict[str, None] = OrderedDict()
+        """Keys of indexes that were made again although they could be read, oldest first: to do so again would not help."""
         self._mending = asyncio.Lock()
         """Lets only one call rebuild an index. A chunk may be large, and many readers may need it at the same time."""
 
@@ -120,7 +143,7 @@ class Reader:
                 extent, begin, following = at
                 return await self.history.read(extent, begin, max_bytes, following)
             located = await self._locate(log, offset)
-            return [] if located is None else await self._read_rows(located, max_bytes)
+            return [] if located is None else await self._read_rows(located, offset, max_bytes)
 
         return await self._told(log, offset, read)
 
@@ -152,8 +175,10 @@ class Reader:
         extent, ref = log.sealed.extents[row], log.sealed.refs[row]
         if not isinstance(extent, Extent) or not isinstance(ref, ChunkRef) or ref.chunk.index_inline:
             return False
+        key = keys.index_object(ref.incarnation_id, ref.chunk)
         somebody_mends = self._mending.locked()
         async with self._mending:
+            self._forget(key, extent.position)
             try:
                 await read_index(self._store, ref.incarnation_id, ref.chunk, extent)
             except (InvalidError, CorruptError):
@@ -162,7 +187,23 @@ class Reader:
                 except InvalidError:
                     return False  # the chunk is lost, too
                 return True
-            return somebody_mends
+            if somebody_mends or key in self._hopeless:
+                return somebody_mends
+            # Its rows may be wrong all the same. Only the whole chunk shows that, so this is tried once.
+            self._hopeless[key] = None
+            if len(self._hopeless) > BROKEN_MAX:
+                self._hopeless.popitem(last=False)
+            try:
+                await rebuild_index(self._store, ref.incarnation_id, ref.chunk)
+            except (InvalidError, CorruptError):
+                return False  # the chunk itself is damaged, or gone
+            return True
+
+    def _forget(self, key: str, position: int) -> None:
+        """Drop a section of an index from the cache."""
+        cached = self._cache.pop((key, position), None)
+        if cached is not None:
+            self._cache_bytes -= cached[1]
 
     def file_at(self, log: PartitionLog, offset: int) -> tuple[ParquetExtent, int, ParquetExtent | None] | None:
         """The place in a Parquet file at which a read from `offset` begins: (extent, offset, the next file). None if it is not
@@ -219,41 +260,44 @@ class Reader:
             self._cache_bytes -= self._cache.popitem(last=False)[1][1]
         return index
 
-    async def _read_rows(self, located: Located, max_bytes: int) -> list[memoryview]:
+    async def _read_rows(self, located: Located, offset: int, max_bytes: int) -> list[memoryview]:
         # Copy the rows first: the rows of an open chunk may leave memory while the store is read.
         index = located.index
-        wanted: list[tuple[int, int, int]] = []
+        wanted = BatchIndex()
         size = 0
         for row in range(located.first, located.end):
             size += index.sizes[row]
-            if wanted and size > max_bytes:
+            if len(wanted) and size > max_bytes:
                 break
-            wanted.append((index.positions[row], index.sizes[row], index.offsets[row]))
+            wanted.add(index.offsets[row], index.timestamps[row], index.positions[row], index.sizes[row])
+        positions, sizes = wanted.positions, wanted.sizes
         batches: list[memoryview] = []
         start = 0
         while start < len(wanted):
             end = start + 1
-            first = wanted[start][0]
+            first = positions[start]
             while (
                 end < len(wanted)
-                and wanted[end][0] - (wanted[end - 1][0] + wanted[end - 1][1]) <= GAP_BYTES_MAX
-                and wanted[end][0] + wanted[end][1] - first <= RANGE_BYTES_MAX
+                and positions[end] - (positions[end - 1] + sizes[end - 1]) <= GAP_BYTES_MAX
+                and positions[end] + sizes[end] - first <= RANGE_BYTES_MAX
             ):
                 end += 1
-            length = wanted[end - 1][0] + wanted[end - 1][1] - first
+            length = positions[end - 1] + sizes[end - 1] - first
             data = memoryview(await self._store.get_range(located.key, first, length))
-            if len(data) != length:
-                raise CorruptError(Reason.CORRUPT_STORE, f"chunk is cut off. key=`{located.key}` position=`{first}`")
-            is_sparse = sum([batch_size for _, batch_size, _ in wanted[start:end]]) * 2 < length
-            for position, batch_size, base_offset in wanted[start:end]:
-                batch = data[position - first : position - first + batch_size]
-                if is_sparse:
-                    batch = memoryview(bytes(batch))  # otherwise the batch would keep the whole range in memory
-                header = parse_header(batch)
-                if header.base_offset != base_offset or header.batch_length + LENGTH_OVERHEAD_BYTES != batch_size:
+            is_sparse = sum(sizes[start:end]) * 2 < length
+            for row in range(start, end):
+                batch = data[positions[row] - first : positions[row] - first + sizes[row]]
+                damage = "chunk is cut off" if len(batch) != sizes[row] else damage_of(batch, wanted, row)
+                if damage is None and not batches and parse_header(batch).next_offset <= offset:
+                    damage = "an index lacks the batch that has an offset"
+                if damage is not None:
+                    if batches:
+                        return batches  # the next read begins at this batch, and tells
                     raise CorruptError(
-                        Reason.CORRUPT_STORE, f"a batch is not where its index says. key=`{located.key}` position=`{position}`"
+                        Reason.CORRUPT_STORE,
+                        f"{damage}. key=`{located.key}` position=`{positions[row]}` offset=`{wanted.offsets[row]}`",
                     )
-                batches.append(batch)
+                # Copied where it is sparse: otherwise the batch would keep the whole range in memory.
+                batches.append(memoryview(bytes(batch)) if is_sparse else batch)
             start = end
         return batches

@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_right
 from operator import lt
 
+from headgate.broker.log.batch import BatchHeader
 from headgate.broker.runtime.errors import CorruptError, Reason
 
 ROW_BYTES = 24
@@ -79,6 +80,14 @@ class BatchIndex:
         if not self.offsets or self.positions[-1] + self.sizes[-1] > size_bytes:
             return False
         return all(map(lt, self.offsets, self.offsets[1:])) and all(map(lt, self.positions, self.positions[1:]))
+
+    def is_row(self, row: int, header: BatchHeader) -> bool:
+        """True if this is the header of the batch of a row."""
+        return (
+            header.base_offset == self.offsets[row]
+            and header.max_timestamp == self.timestamps[row]
+            and header.size_bytes == self.sizes[row]
+        )
 
     def drop(self, rows: int) -> None:
         """Drop the first `rows` rows."""

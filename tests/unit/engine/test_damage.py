@@ -1,0 +1,119 @@
+"""The store changes bytes of chunks and their indexes (`broker/engine/reader.py`, `broker/engine/fold.py`).
+
+Runs: an engine over a directory whose chunks and indexes are damaged: one value of a row, one bit of a batch. Compared: the records
+that are read after a fold and a restart with the records that were acked, and the partitions beside the damaged one. A mismatch
+means that a fold deletes acked records, or that consumers are sent other records than were written.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.broker.cluster.manifest import Chunk, Extent
+from headgate.broker.engine import keys
+from headgate.broker.log.index import BatchIndex
+from tests.unit.engine.conftest import MakeMachine
+from tests.unit.engine.test_fold import FANOUT, fill, forget_memory
+from tests.unit.engine.world import Incarnation, Machine
+
+COLUMNS = ("offsets", "timestamps", "positions", "sizes")
+
+
+@pytest.fixture(autouse=True)
+def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a test allows them."""
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", 1000)
+
+
+async def filled(machine: Machine) -> Incarnation:
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 3, {})
+    await fill(machine, broker, 8)
+    return broker
+
+
+def chunk_with_rows(broker: Incarnation, partition: int = 0) -> tuple[Chunk, Extent]:
+    """A chunk with several batches of a partition, and its extent."""
+    for chunk in broker.engine.manifest.chunks[broker.engine.incarnation_id].values():
+        for extent in chunk.extents:
+            if extent.partition == partition and extent.length_bytes >= 3 * 24:
+                return chunk, extent
+    raise AssertionError("no chunk has so many batches")
+
+
+async def damage_index(broker: Incarnation, column: str, row: int, value: int, extent: Extent, chunk: Chunk) -> str:
+    """Change one value in an index so that it stays plausible: rows still rise. Returns the key."""
+    key = keys.index_object(broker.engine.incarnation_id, chunk)
+    data = bytearray(await broker.faults.get(key))
+    index = BatchIndex.decode(data[extent.position : extent.position + extent.length_bytes])
+    # The last batch may end where the chunk ends.
+    getattr(index, column)[row] += -2 if row < 0 and column in ("positions", "sizes") else value
+    assert index.fits(chunk.size_bytes)
+    data[extent.position : extent.position + extent.length_bytes] = index.encode()
+    await broker.faults.put(key, data)
+    return key
+
+
+async def damage_batch(broker: Incarnation, chunk: Chunk, extent: Extent, row: int) -> None:
+    """Flip a bit of the records of one batch."""
+    inc = broker.engine.incarnation_id
+    sections = await broker.faults.get(keys.index_object(inc, chunk))
+    index = BatchIndex.decode(sections[extent.position : extent.position + extent.length_bytes])
+    key = keys.chunk_object(inc, chunk)
+    data = bytearray(await broker.faults.get(key))
+    data[index.positions[row] + index.sizes[row] - 5] ^= 1
+    await broker.faults.put(key, data)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize(("row", "value"), [(0, 1), (1, -1), (-1, 1)])
+async def test_a_fold_with_wrong_rows_loses_nothing(
+    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, column: str, row: int, value: int
+) -> None:
+    machine = make_machine("local")
+    broker = await filled(machine)
+    chunk, extent = chunk_with_rows(broker)
+    key = keys.index_object(broker.engine.incarnation_id, chunk)
+    right = await broker.faults.get(key)
+    await damage_index(broker, column, row, value, extent, chunk)
+    assert await broker.faults.get(key) != right
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", FANOUT)
+    await broker.engine._sweeper.fold()
+    assert broker.engine._sweeper.chunks_folded >= 2 * FANOUT, "the index was made again"
+    forget_memory(broker)
+    await machine.check(broker, exact=True)
+    await machine.crash(broker)
+    await machine.check(await machine.start(), exact=True)
+
+
+async def test_a_fold_leaves_a_damaged_chunk_where_it_is(
+    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = make_machine("local")
+    broker = await filled(machine)
+    chunk, extent = chunk_with_rows(broker)
+    inc = broker.engine.incarnation_id
+    right = await broker.faults.get(keys.chunk_object(inc, chunk))
+    await damage_batch(broker, chunk, extent, 1)
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", FANOUT)
+    await broker.engine._sweeper.fold()
+    assert broker.engine._sweeper.chunks_folded
+    (told,) = [record for record in caplog.records if record.message == "chunks_not_folded"]
+    assert told.levelname == "ERROR"
+    await broker.faults.put(keys.chunk_object(inc, chunk), right)
+    forget_memory(broker)
+    await machine.check(broker, exact=True)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize(("row", "value"), [(0, 1), (1, 1), (-1, 1)])
+async def test_a_reader_makes_an_index_with_wrong_rows_again(make_machine: MakeMachine, column: str, row: int, value: int) -> None:
+    machine = make_machine("local")
+    broker = await filled(machine)
+    chunk, extent = chunk_with_rows(broker)
+    key = keys.index_object(broker.engine.incarnation_id, chunk)
+    right = await broker.faults.get(key)
+    await damage_index(broker, column, row, value, extent, chunk)
+    forget_memory(broker)
+    await machine.check(broker, exact=True)
+    assert await broker.faults.get(key) == right
