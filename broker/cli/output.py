@@ -1,4 +1,4 @@
-"""What commands print: tables for a person at a terminal, tab-separated lines or JSON for a program, errors on one line."""
+"""Output of commands: tables for a person at a terminal, tab-separated lines or JSON for a program, errors on one line."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 CONNECT_S = 3.0
 SILENCE_S = 5.0
-"""A broker may be busy for a moment; one that is stopped never answers."""
+"""Longest wait for an answer: a broker may be busy for a moment, but a stopped one never answers."""
 HTTP2_SETTINGS = b"\x04"
 HTTP2_FRAME_HEAD_BYTES = 9
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + HTTP2_SETTINGS + bytes(5)
-"""What a client says first, and its own empty SETTINGS frame."""
+"""The first bytes of an HTTP/2 client, and its own empty SETTINGS frame."""
 
 _HINTS = {
     Reason.UNKNOWN_TOPIC: "`headgate topic list` shows the topics, `headgate topic create` makes one",
@@ -43,11 +43,11 @@ _HINTS = {
 
 
 class ReaderLeft(Exception):
-    """Nobody reads our output any more (`headgate consume ... | head`): the end, and no error."""
+    """The reader of our output has gone (`headgate consume ... | head`): the command ends without an error."""
 
 
 class SomeFailedError(Exception):
-    """Of several names some could not be dealt with; the others were."""
+    """The action failed for some of several names; it succeeded for the others."""
 
     def __init__(self, errors: Sequence[InvalidError]) -> None:
         super().__init__("; ".join(error.message for error in errors))
@@ -55,10 +55,10 @@ class SomeFailedError(Exception):
 
 
 async def each(names: Sequence[str], work: Callable[[str], Awaitable[_T]]) -> tuple[list[_T], list[InvalidError]]:
-    """Do the same for several names: that one is wrong is no reason to leave out those after it.
+    """Do the same for several names. A wrong name does not stop the names behind it.
 
     Returns:
-        What came of those that were right, and why the others are wrong: for `tell_of`.
+        The results of the successful names, and the errors of the others: for `tell_of`.
     """
     found: list[_T] = []
     errors: list[InvalidError] = []
@@ -77,24 +77,24 @@ def tell_of(errors: Sequence[InvalidError]) -> None:
 
 
 def run(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a command's asynchronous part; on Ctrl-C it is cancelled and may clean up.
+    """Run a command's asynchronous part. Ctrl-C cancels it, and it may clean up.
 
     Raises ReaderLeft, HeadgateError, KeyboardInterrupt.
     """
     try:
         return asyncio.run(work)
     except asyncio.CancelledError as error:
-        raise KeyboardInterrupt from error  # it cancelled itself, by SIGTERM
+        raise KeyboardInterrupt from error  # the command cancelled itself, on SIGTERM
     except BrokenPipeError as error:
-        raise ReaderLeft from error  # under its own name typer would make it an exit with code 1
+        raise ReaderLeft from error  # not under its own name: typer would make it an exit with code 1
 
 
 def check_reachable(cluster: str) -> None:
-    """Find out quickly whether a gRPC server answers at all, instead of trying again until a time-out.
+    """Find out quickly whether a gRPC server answers, instead of retrying until a time-out.
 
     Raises:
-        RetryError: nothing listens at any of the addresses, or what does says nothing. InvalidError: not an address, or not of a
-            gRPC server.
+        RetryError: no process listens at any of the addresses, or the listening one does not answer.
+        InvalidError: not an address, or not the address of a gRPC server.
     """
     reasons: list[str] = []
     silent: dict[socket.socket, str] = {}
@@ -132,7 +132,7 @@ def check_reachable(cluster: str) -> None:
 
 
 def _first_answer(connection: socket.socket) -> bytes:
-    """What the other end says first; HTTP/2's is a SETTINGS frame (RFC 9113, section 3.4). Raises TimeoutError."""
+    """The server's first bytes; for HTTP/2 a SETTINGS frame (RFC 9113, section 3.4). Raises TimeoutError."""
     try:
         connection.sendall(HTTP2_PREFACE)
         return connection.recv(HTTP2_FRAME_HEAD_BYTES)
@@ -143,7 +143,7 @@ def _first_answer(connection: socket.socket) -> bytes:
 
 
 def error_line(error: HeadgateError, command: str) -> str:
-    """What is wrong, and what to do about it, on one line."""
+    """The error and its remedy, on one line."""
     hint = _HINTS.get(error.reason) if error.reason is not Reason.INVALID_CONFIG or " topic" in command else None
     if error.reason is Reason.UNKNOWN_TOPIC and " partition=`" in error.message:
         hint = "`headgate topic describe` shows the partitions"
@@ -153,7 +153,7 @@ def error_line(error: HeadgateError, command: str) -> str:
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """Text without control characters but those to `keep`: names come from any client, and may not command a terminal."""
+    """Text without control characters except those of `keep`: any client can choose names, and they must not control a terminal."""
     return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
 
 
@@ -164,7 +164,7 @@ def fail(text: str, command: str = "headgate") -> None:
 
 
 def tell_outage(command: str, error: RetryError | None) -> None:
-    """Say that no broker answers any more, or (None) that one does again: `on_outage` of a command's client."""
+    """Report on stderr that no broker answers any more, or (None) that one answers again: `on_outage` of a command's client."""
     if error is None:
         fail("a broker answers again", command)
     else:
@@ -182,7 +182,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", numeric: Sequence[str] = ()) -> None:
-    """Print a table: drawn on a terminal, tab-separated with a line of names elsewhere.
+    """Print a table: drawn on a terminal, otherwise tab-separated behind a line of column names.
 
     Args:
         numeric: columns that are aligned to the right.
@@ -197,7 +197,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
 
 
 def drawn_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", numeric: Sequence[str] = ()) -> Table:
-    """The table as it looks on a terminal."""
+    """The table as drawn on a terminal."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Calls that only the cluster's leader answers: segments with their leads and reasons, orders by hand, and capacity."""
+"""Calls that only the cluster's leader answers: segments with their leads and reasons, manual orders, and capacity."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from headgate.broker.wire.grpc.methods import Method, methods
 
 CONTROL = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 LOOK_S = 2.0
-"""How long a look for more brokers may take."""
+"""Longest time for one search for more brokers."""
 CAPACITY = methods(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A live broker, as the leader knows it. `cpu_share`: of one core, 0-1. `trouble`: why it cannot store records, or empty."""
+    """A live broker, as the leader knows it. `cpu_share`: share of one core, 0-1. `trouble`: the reason why it cannot store
+    records, or empty."""
 
     broker_id: int
     incarnation_id: str
@@ -38,11 +39,11 @@ class Member:
     draining: bool
     trouble: str
     follower_broker_id: int | None = None
-    """Who holds copies of what it acks for topics with `ack=replicated`."""
+    """The broker that holds copies of its acked records for topics with `ack=replicated`."""
     late_ms: int = 0
-    """How late its timers and its reports were at most in the last half minute."""
+    """Greatest delay of its timers and its reports in the last half minute."""
     starved: bool = False
-    """Its machine gives it too little time."""
+    """Whether its machine gives it too little processor time."""
     silence_ms_max: int = 0
     """The leader replaces it after this much silence; 0: it is the leader."""
 
@@ -63,16 +64,17 @@ class Segment:
 
     @property
     def span(self) -> str:
-        """Its partitions for a person: ``3``, ``3-7``; the last one is in it."""
+        """Its partitions for a person: ``3``, ``3-7``; the last one is included."""
         last = self.end_partition - 1
         return str(last) if last == self.first_partition else f"{self.first_partition}-{last}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """An order of the leader. `error`: empty where it is done, or `under_way`. `pause_ms`: how long writers waited; 0: unknown.
+    """An order of the leader. `error`: empty for a finished order, and for one that is `under_way`. `pause_ms`: time that
+    writers waited; 0: unknown.
 
-    `topics`: whose segments were sealed.
+    `topics`: topics with sealed segments.
     """
 
     age_ms: int
@@ -86,7 +88,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """What the leader knows. Members by id, segments by topic and partition, decisions newest first."""
+    """The leader's view. Members by id, segments by topic and partition, decisions newest first."""
 
     leader_broker_id: int
     version: int
@@ -97,7 +99,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """Brokers that the cluster is to have at least, until `left_ms` from now."""
+    """A reservation: the cluster should have at least `brokers` brokers until `left_ms` from now."""
 
     id: str
     owner: str
@@ -108,7 +110,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredBrokers:
-    """How many brokers there are to be, why (the reason that decides first), and how many there are."""
+    """The desired number of brokers, its reasons (the decisive reason first), and the number of live brokers."""
 
     brokers: int
     reasons: tuple[str, ...]
@@ -116,13 +118,13 @@ class DesiredBrokers:
 
 
 class Control(ClusterClient):
-    """Talks with the leader, wherever it is. An async context manager.
+    """Sends calls to the leader, and finds it through any broker. An async context manager.
 
     Args:
-        cluster: ``host:grpc_port`` of any broker, or several with commas between them.
+        cluster: ``host:grpc_port`` of any broker, or several separated by commas.
         timeout_ms: longest wait for one call, with its retries.
 
-    Methods raise HeadgateError: InvalidError when the request is wrong, RetryError when nobody led in time.
+    Methods raise HeadgateError: InvalidError if the request is wrong, RetryError if no broker became the leader in time.
     """
 
     def __init__(self, cluster: str = DEFAULT_CLUSTER, *, timeout_ms: int = 30_000) -> None:
@@ -156,8 +158,8 @@ class Control(ClusterClient):
         """Cut a segment in two.
 
         Args:
-            at_partition: the first one of the second half; None: where the load halves.
-            broker_id: who gets the second half; None: the least loaded other broker.
+            at_partition: the first partition of the second half; None: the partition that divides the load in half.
+            broker_id: broker for the second half; None: the least loaded other broker.
 
         Returns:
             The segments that were opened.
@@ -166,17 +168,18 @@ class Control(ClusterClient):
         return await self._reshard(control_pb2.ReshardRequest(split=split))
 
     async def merge(self, segment_id: int, next_segment_id: int) -> tuple[Segment, ...]:
-        """Make one of two neighbours of a topic, at the broker of the first. Returns the segment that was opened."""
+        """Merge two neighbouring segments of a topic at the broker of the first one. Returns the segment that was opened."""
         merge = control_pb2.ReshardRequest.Merge(segment_id=segment_id, next_segment_id=next_segment_id)
         return await self._reshard(control_pb2.ReshardRequest(merge=merge))
 
     async def move(self, segment_id: int, broker_id: int | None = None) -> tuple[Segment, ...]:
-        """Give a segment to another broker; None: the least loaded one. Returns the segment that was opened."""
+        """Move a segment to another broker; None: the least loaded one. Returns the segment that was opened."""
         move = control_pb2.ReshardRequest.Move(segment_id=segment_id, broker_id=broker_id)
         return await self._reshard(control_pb2.ReshardRequest(move=move))
 
     async def drain(self, broker_id: int) -> tuple[Segment, ...]:
-        """Take all segments from a broker, and give it none until it is started again. Returns the segments that were opened."""
+        """Move all segments away from a broker, and give it none until it is started again. Returns the segments that were
+        opened."""
         drain = control_pb2.ReshardRequest.Drain(broker_id=broker_id)
         return await self._reshard(control_pb2.ReshardRequest(drain=drain))
 
@@ -185,10 +188,10 @@ class Control(ClusterClient):
         return tuple(_segment(row) for row in response.segments)
 
     async def _ask_leader(self, method: Method, request: Message, *, retry: bool) -> Any:
-        """A response of the leader, whom any broker's list of brokers leads to.
+        """The leader's response. The leader is found through the broker list of any broker.
 
         Args:
-            retry: the call may be made twice. Otherwise it is repeated only where it was not begun.
+            retry: the call may be made twice. Otherwise it is only repeated if no broker has begun it.
         """
         loop = self._cluster.own_loop()
         deadline = loop.time() + self._timeout_s
@@ -199,7 +202,7 @@ class Control(ClusterClient):
                 link = self._links.setdefault(address, Link(address))
                 try:
                     left_s = max(deadline - loop.time(), 0.01)
-                    # One that hangs takes the call and does not answer, and another one may lead by now.
+                    # A broker that hangs accepts the call and does not answer, and another broker may be the leader by now.
                     answer = await link.call(
                         method, request, min(left_s, ATTEMPT_S) if retry and len(self._addresses) > 1 else left_s
                     )
@@ -208,7 +211,7 @@ class Control(ClusterClient):
                         raise
                     last = error
                 else:
-                    # The one that leads is asked first from now on.
+                    # The leader is asked first from now on.
                     self._addresses.remove(address)
                     self._addresses.insert(0, address)
                     return answer
@@ -220,7 +223,7 @@ class Control(ClusterClient):
                 await asyncio.sleep(pause_s)
 
     async def _look_around(self) -> bool:
-        """Learn of more brokers. Returns whether there are any."""
+        """Ask for further brokers. Returns whether there are new ones."""
         try:
             async with asyncio.timeout(LOOK_S):
                 found = await self._cluster.brokers()
@@ -233,13 +236,13 @@ class Control(ClusterClient):
     # -- capacity
 
     async def open_reservation(self, brokers: int, ttl_ms: int, *, owner: str = "", reservation_id: str = "") -> Reservation:
-        """Ask for brokers until a time.
+        """Reserve brokers for a time.
 
         Args:
-            reservation_id: the same one again is a renewal, whoever asks; empty: the cluster chooses.
+            reservation_id: an existing id renews that reservation, for any caller; empty: the cluster chooses an id.
         """
         request = capacity_pb2.OpenReservationRequest(
-            # A number that cannot be one travels as 0, which the broker refuses with its own words.
+            # A number that the field cannot hold is sent as 0; the broker refuses 0 with its own message.
             id=reservation_id, owner=owner, brokers=brokers if 0 <= brokers < 2**31 else 0, ttl_ms=ttl_ms,
         )  # fmt: skip
         response: capacity_pb2.OpenReservationResponse = await self._cluster.call(
@@ -248,7 +251,7 @@ class Control(ClusterClient):
         return _reservation(response.reservation)
 
     async def renew_reservation(self, reservation_id: str, ttl_ms: int | None = None) -> Reservation:
-        """Start its time again. Raises InvalidError(NOT_FOUND) once it ran out."""
+        """Start the reservation's time to live again. Raises InvalidError(NOT_FOUND) if the reservation has expired."""
         request = capacity_pb2.RenewReservationRequest(id=reservation_id, ttl_ms=ttl_ms)
         response: capacity_pb2.RenewReservationResponse = await self._cluster.call(
             CAPACITY["RenewReservation"], request, retry=True
@@ -256,7 +259,7 @@ class Control(ClusterClient):
         return _reservation(response.reservation)
 
     async def release_reservation(self, reservation_id: str) -> bool:
-        """Give the capacity back. Returns whether it was open."""
+        """End the reservation. Returns whether it was open."""
         request = capacity_pb2.ReleaseReservationRequest(id=reservation_id)
         response: capacity_pb2.ReleaseReservationResponse = await self._cluster.call(
             CAPACITY["ReleaseReservation"], request, retry=True
@@ -264,14 +267,14 @@ class Control(ClusterClient):
         return response.released
 
     async def reservations(self) -> list[Reservation]:
-        """Those that are open, by id."""
+        """The open reservations, by id."""
         response: capacity_pb2.ListReservationsResponse = await self._cluster.call(
             CAPACITY["ListReservations"], capacity_pb2.ListReservationsRequest(), retry=True
         )
         return [_reservation(row) for row in response.reservations]
 
     async def desired_brokers(self) -> DesiredBrokers:
-        """How many brokers there are to be."""
+        """The desired number of brokers."""
         response: capacity_pb2.DesiredBrokers = await self._cluster.call(
             CAPACITY["GetDesiredBrokers"], capacity_pb2.GetDesiredBrokersRequest(), retry=True
         )

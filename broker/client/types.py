@@ -1,4 +1,4 @@
-"""What the client gives and takes: plain values, without a trace of gRPC."""
+"""Arguments and results of the client: plain values, independent of gRPC."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.log.records import Headers
 
 DEFAULT_CLUSTER = "127.0.0.1:9095"
-"""Where a broker of a local cluster listens for gRPC."""
+"""gRPC address of a local cluster's first broker."""
 
 
 class TopicPartition(NamedTuple):
@@ -21,17 +21,17 @@ class TopicPartition(NamedTuple):
 
 
 class Timestamp(NamedTuple):
-    """A place in a partition: the first record with this timestamp or a later one (ms since the epoch), in offset order."""
+    """A position in a partition: the first record with this timestamp or a later one (ms since the epoch), in offset order."""
 
     ms: int
 
 
 Start: TypeAlias = int | Timestamp | Literal["earliest", "latest"]
-"""A place in a partition: an offset, a time, the first record, or behind the last one."""
+"""A position in a partition: an offset, a time, the first record, or the end behind the last one."""
 
 
 class ConsumerRecord(NamedTuple):
-    """A record as it was read. `timestamp_ms`: set by the producer, or by the broker where the topic is LogAppendTime."""
+    """A record as it was read. `timestamp_ms`: set by the producer, or by the broker for a topic with LogAppendTime."""
 
     topic: str
     partition: int
@@ -43,7 +43,7 @@ class ConsumerRecord(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """Where a record was written. `timestamp_ms`: the producer's, or the broker's where the topic is LogAppendTime."""
+    """Position of a written record. `timestamp_ms`: the producer's time, or the broker's time for a topic with LogAppendTime."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class Delivery(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """`timestamp_ms`: of the record at `offset`, where the question was about time and there is such a record; else None."""
+    """`timestamp_ms`: time of the record at `offset`, if the request asked for a time and such a record exists; otherwise None."""
 
     offset: int
     timestamp_ms: int | None
@@ -69,7 +69,7 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        """Whether it is the brokers' own, as `__consumer_offsets` is."""
+        """Whether the topic belongs to the brokers, such as `__consumer_offsets`."""
         return is_internal(self.name)
 
 
@@ -77,7 +77,7 @@ class Topic:
 class Partition:
     """A partition and its offsets: records in [log_start, high_watermark) can be read. `leader` is a broker's id.
 
-    -1 where it is not known: nobody leads the partition at the moment, or its lead does not answer.
+    A value is -1 if it is unknown: no broker leads the partition at the moment, or its lead does not answer.
     """
 
     number: int
@@ -87,12 +87,12 @@ class Partition:
     high_watermark: int
     size_bytes: int
     skipped: tuple[tuple[int, int], ...] = ()
-    """Offsets that readers step over, as ranges [first, end), by offset."""
+    """Offsets that readers skip, as ranges [first, end), by offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableBatch:
-    """A batch that consumers cannot read: its offsets [base_offset, end_offset), and why."""
+    """A batch that consumers cannot read: its offsets [base_offset, end_offset), and the reason."""
 
     base_offset: int
     end_offset: int
@@ -102,10 +102,10 @@ class UnreadableBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRecords:
-    """What a look at a part of a partition found.
+    """Result of checking a part of a partition.
 
-    `base_offset`: the first offset of the first batch, -1 where there was none; `next_offset`: everything below was checked;
-    `end_offset`: of the range that was asked for.
+    `base_offset`: the first offset of the first batch, -1 without a batch; `next_offset`: all offsets below it were checked;
+    `end_offset`: end of the requested range.
     """
 
     unreadable: tuple[UnreadableBatch, ...]
@@ -127,7 +127,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """All about one topic: partitions by number, every setting by name."""
+    """The whole description of one topic: partitions by number, every setting by name."""
 
     topic: Topic
     partitions: tuple[Partition, ...]
@@ -138,8 +138,8 @@ class TopicDescription:
 class Broker:
     """A live broker.
 
-    `trouble` says why it cannot store records at the moment; empty: it can. `clock_doubt` says why its clock may be wrong, and then
-    it deletes nothing by age; empty: it agrees with all others.
+    `trouble` gives the reason why the broker cannot store records at the moment; empty: it can. `clock_doubt` gives the reason
+    why its clock may be wrong, so that it deletes nothing by age; empty: its clock agrees with all others.
     """
 
     id: int
@@ -157,7 +157,8 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStatus:
-    """Size and traffic of a topic. `records` is an upper bound of what can be read; rates are None unless they were asked for."""
+    """Size and traffic of a topic. `records` is an upper bound of the readable records. Rates are None unless the request asked
+    for them."""
 
     name: str
     id: uuid.UUID

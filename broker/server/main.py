@@ -1,11 +1,12 @@
-"""One broker process, put together: the only place that knows all parts.
+"""One broker process, put together: the only module that knows all parts.
 
-The order of a start is chosen so that a client that is already knocking is answered soonest, and so that a mistake is found before
-anything is touched: ports are taken first (the kernel queues connections), then the loop and the Kafka listener start and answer
-ApiVersions, then the engine opens the store and recovers, and only then the heavy doors (gRPC, HTTP) are imported and opened.
+The order of a start has two aims: waiting clients are answered as early as possible, and a mistake is found before anything is
+changed. The ports are bound first (the kernel queues connections). Then the loop and the Kafka listener start and answer
+ApiVersions. Then the engine opens the store and recovers. Only then the slow modules (gRPC, HTTP) are imported and their ports
+opened.
 
-The order of an end is: no new connections, answers to what is under way, flush and seal the log, exit 0. A second signal ends the
-process at once; that is safe at any moment, as SIGKILL is.
+The order of an end is: no new connections, answers to requests in progress, flush and seal the log, exit 0. A second signal ends
+the process at once. Like SIGKILL, that is safe at any moment.
 """
 
 from __future__ import annotations
@@ -35,28 +36,29 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_FENCED = 3
 EXIT_SIGNAL = 128
-"""Plus the signal's number: the end was asked for twice."""
+"""Exit code of a process that was told twice to end, minus the signal's number."""
 
 SWITCH_INTERVAL_S = 0.0002
-"""How long the WAL's thread waits for the interpreter after a write while the loop is busy, several times a group. Python's 5 ms
-would be more than the write itself; with much less, switching costs more than it gives."""
+"""Time that the WAL thread waits for the interpreter after a write while the loop is busy; it waits several times a group.
+Python's 5 ms would be longer than the write itself. With a much shorter time, switching costs more than it gains."""
 
 WORK_THREADS = 4
-"""Threads for calls that wait or compute beside the loop: imports, files of others, what judges references."""
+"""Threads for calls that wait or compute beside the loop: imports, foreign files, the verification of references."""
 
 SUPERVISED = "HEADGATE_SUPERVISED"
-"""In the environment of a broker that is to end when its standard input does: its supervisor holds the other end, so a supervisor
-that is killed never leaves brokers behind. Such a broker also writes an empty line to its standard output every second, as long as
-its event loop turns."""
+"""Name of an environment variable. If it is set, the broker ends when its standard input ends. Its supervisor holds the other
+end, so the brokers of a killed supervisor end too. Such a broker also writes an empty line to its standard output every second
+while its event loop turns."""
 KAFKA_SOCKET = "HEADGATE_KAFKA_SOCKET"
-"""In the environment of a broker whose supervisor listens for it: the descriptor of the listening socket of the Kafka port."""
+"""Name of an environment variable, set by a supervisor that listens for the broker: descriptor of the Kafka port's listening
+socket."""
 BEAT_S = 1.0
-"""Between two empty lines to a supervisor."""
+"""Pause between two empty lines to a supervisor."""
 
 
 def run(settings: Settings) -> int:
-    """Run a broker until it is told to stop. Returns the exit code of the process; errors went to stderr, one line each."""
-    gc.disable()  # the start only makes what stays; collecting in between is wasted
+    """Run a broker until it is told to stop. Returns the exit code of the process. Errors go to stderr, one line each."""
+    gc.disable()  # objects made during the start stay; collecting garbage meanwhile is wasted time
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     without_pandas()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -128,7 +130,7 @@ async def _main(settings: Settings, kafka: socket.socket, http: socket.socket, o
 
 
 def _beat(loop: asyncio.AbstractEventLoop) -> None:
-    """Tell the supervisor that the loop turns. One that does not read, or is gone, must not stop a broker."""
+    """Tell the supervisor that the loop turns. A supervisor that does not read, or is gone, must not stop a broker."""
     with suppress(OSError):
         os.write(1, b"\n")
     loop.call_later(BEAT_S, _beat, loop)
@@ -143,7 +145,7 @@ def _ready(line: str) -> None:
 
 
 def report(settings: Settings, error: HeadgateError) -> int:
-    """Say on one line of stderr why the broker ends. Returns the exit code."""
+    """Print the reason of the broker's end as one line on stderr. Returns the exit code."""
     sys.stderr.write(f"{_name(settings)}: {' '.join(error.message.split())}{_hint(settings, error)}\n")
     sys.stderr.flush()
     if isinstance(error, FencedError):
@@ -153,7 +155,7 @@ def report(settings: Settings, error: HeadgateError) -> int:
 
 
 def _needs_create(settings: Settings, error: HeadgateError) -> bool:
-    """Whether the store is empty, and nothing says that a cluster is to be in it: starting again does not help then."""
+    """Whether the store is empty and the settings name no cluster id for it: then a restart does not help."""
     return error.reason is Reason.STORE_MISSING and not settings.cluster_id
 
 
@@ -176,5 +178,5 @@ def _hint(settings: Settings, error: HeadgateError) -> str:
 
 
 def _exit_early(number: int, frame: FrameType | None) -> None:
-    """A signal before the loop runs: nothing was promised to anybody yet."""
+    """Handle a signal before the loop runs: the process has promised nothing yet, and may end at once."""
     sys.exit(EXIT_OK)

@@ -1,22 +1,23 @@
-"""Files that grow in place, in a directory: what `wal.fsync` means, and how a file is made ready for it.
+"""Files that grow in place, in a directory: the meaning of `wal.fsync`, and the preparation of a file for it.
 
 ========  ==============================================================  =====================================================
-fsync     how `write` writes                                              what a crash may take
+fsync     how `write` writes                                              what a crash may lose
 ========  ==============================================================  =====================================================
-always    O_DSYNC, and O_DIRECT where the file system has it: durable     nothing
+always    O_DSYNC, and O_DIRECT if the file system supports it: durable   nothing
           when it returns
-interval  to the page cache; a thread calls fdatasync every so often      of the process: nothing; of the machine: what was written
+interval  to the page cache; a thread calls fdatasync regularly           of the process: nothing; of the machine: bytes written
                                                                           since the last fdatasync began
-never     to the page cache; the kernel writes back when it likes         of the process: nothing; of the machine: anything that was
+never     to the page cache; the kernel chooses the time of the write     of the process: nothing; of the machine: all bytes
                                                                           written since the file was created
 ========  ==============================================================  =====================================================
 
-Whatever it is, a file's name and length are durable when `create` returns, and its content when `truncate` does: what a manifest
-names is on the disk.
+With every value, a file's name and length are durable when `create` returns, and its content when `truncate` returns: every file
+that a manifest names is on the disk.
 
-A new file is filled with zeros, or only allocated: the first write to a block that nobody wrote must also change the file's extent
-tree, which doubles the time of a small synchronous write (0.16 ms against 0.09 ms for 20 KiB). The zeros are as much for the disk
-to write as the data, too dear for large writes (1 MiB at a time: 650 MB/s, the zeros' own time included, against 910 without).
+A new file is filled with zeros, or only allocated. Reason for the zeros: the first write to an unwritten block must also change
+the file's extent tree, which doubles the time of a small synchronous write (0.16 ms against 0.09 ms for 20 KiB). The disk has to
+write the zeros like data, so they are too expensive for large writes (1 MiB at a time: 650 MB/s, with the zeros' own time
+included, against 910 MB/s without zeros).
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from headgate.broker.store.os_errors import raise_store_error, store_error
 Fsync: TypeAlias = Literal["always", "interval", "never"]
 
 ZERO_STEP_BYTES = 4 << 20
-"""One write of zeros: large enough for a disk's full speed, small enough to leave room for the writes of others between."""
+"""One write of zeros: large enough for a disk's full speed, small enough to leave time between two writes for other writers."""
 DIRECT_ALIGNMENT_BYTES = 4096
-"""A multiple of every disk's logical block, and the page that a buffer must begin on."""
+"""A multiple of every disk's logical block size, and of the page on which a buffer must begin."""
 
 VECTOR_BUFFERS_MAX = 1024
-"""IOV_MAX: what one pwritev(2) takes on Linux."""
+"""IOV_MAX: most buffers that one pwritev(2) accepts on Linux."""
 
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -92,7 +93,7 @@ class LocalAppender:
         return self._files.exists(key)
 
     def close(self) -> None:
-        """Stop the thread of `interval`. Files are closed by their owners."""
+        """Stop the thread of `interval`. The owners of the files close them."""
         if self._syncer is not None:
             self._syncer.close()
 
@@ -101,7 +102,7 @@ class LocalAppender:
             os.fsync(fd)
             return
         try:
-            # One allocation for all of it: contiguous where possible, and a full disk is found before anything is written.
+            # One allocation for the whole length: contiguous if possible, and a full disk is detected before the first write.
             os.posix_fallocate(fd, 0, size_bytes)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
@@ -135,7 +136,7 @@ class LocalAppendFile:
         self._key = key
         self._alignment_bytes = alignment_bytes
         self._syncer = syncer
-        # Shared with the syncing thread, which owns none of it but `dirty` and `failure`.
+        # Shared with the syncing thread, which owns only `dirty` and `failure`.
         self.sync_lock = threading.Lock()
         self.dirty = False
         self.failure: HeadgateError | None = None
@@ -145,7 +146,7 @@ class LocalAppendFile:
         return self._alignment_bytes
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """See AppendFile. One pwrite(2), normally. FatalError once the disk has lost earlier writes (`interval` only)."""
+        """See AppendFile. One pwrite(2), normally. Raises FatalError once the disk has lost earlier writes (`interval` only)."""
         if self.failure is not None:
             raise self.failure
         try:
@@ -161,7 +162,8 @@ class LocalAppendFile:
                 )
         except OSError as error:
             raise_store_error(error, "writing to the write-ahead log", self._key)
-        # After the write: a round of fdatasync that takes the flag has all of it. Setting it in front could lose the tail.
+        # Set after the write: a round of fdatasync that takes the flag then covers the whole write. Set before it, the end could be
+        # lost.
         self.dirty = True
 
     def _write_many(self, position: int, buffers: Sequence[Buffer]) -> None:
@@ -194,7 +196,8 @@ class LocalAppendFile:
             self._syncer.remove(self)
 
     def sync(self) -> None:
-        """What the thread of `interval` does. An error is kept for the writer: the kernel has dropped what it could not write."""
+        """Sync the file, in the thread of `interval`. The writer gets the error later: the kernel has dropped the unwritten
+        pages."""
         with self.sync_lock:
             if self._fd < 0 or not self.dirty:
                 return
@@ -206,7 +209,7 @@ class LocalAppendFile:
                 self.failure = FatalError(Reason.STORE_UNAVAILABLE, f"earlier writes may be lost: {message}")
 
     def _write_rest(self, position: int, data: memoryview, written: int) -> None:
-        """Go on after a short write; with O_DIRECT from the last whole block. Raises OSError."""
+        """Continue after a short write; with O_DIRECT from the last whole block. Raises OSError."""
         data = data.cast("B")
         while written < data.nbytes:
             done = written - written % self._alignment_bytes
@@ -248,14 +251,14 @@ class _Syncer:
 
 
 def _has_direct(files: LocalFiles) -> bool:
-    """Whether the file system takes O_DIRECT, by trying: some refuse at open(2), some at the first write."""
+    """Whether the file system accepts O_DIRECT, by a trial: some refuse it at open(2), some at the first write."""
     if not _O_DIRECT:
         return False
     try:
         name, fd = files.create_temp(_O_DIRECT | os.O_DSYNC)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            # open(2) may leave the file behind though it refused the flag; the next sweep takes it.
+            # open(2) may leave the file behind although it refused the flag; the next sweep removes it.
             return False
         raise_store_error(error, "trying O_DIRECT", files.root)
     try:

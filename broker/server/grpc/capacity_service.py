@@ -1,7 +1,7 @@
 """`headgate.v1.Capacity`, and the same number for KEDA: `externalscaler.ExternalScaler`.
 
-Both stand over a `CapacityView`. Where this broker does not lead, calls are passed on to the one that does (`forward.py`): KEDA,
-and everything behind a load balancer, reaches any broker and cannot look for the right one.
+Both services read a `CapacityView`. A broker that is not the leader passes calls on to the leader (`forward.py`): KEDA, and
+every client behind a load balancer, reaches any broker and cannot search for the right one.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from headgate.broker.wire.grpc.headgate.v1 import capacity_pb2, externalscaler_p
 from headgate.broker.wire.grpc.methods import methods
 
 METRIC = "headgate-desired-brokers"
-"""What KEDA calls the number. One replica is to be there for each 1 of it."""
+"""KEDA's name for the metric. KEDA wants one replica for each 1 of it."""
 
 CAPACITY = methods(capacity_pb2.DESCRIPTOR.services_by_name["Capacity"])
 SCALER = methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
 
 
 class CapacityView(Protocol):
-    """What the control plane tells about capacity. All but the first and last two are asked only where this broker leads."""
+    """The control plane's view of capacity. All methods except the first and the last two are called only while this broker
+    leads."""
 
     def leader(self) -> str | None:
-        """``host:grpc_port`` of the leader; None: this broker leads. Raises RetryError(NOT_LEADER): nobody is known to lead."""
+        """``host:grpc_port`` of the leader; None: this broker leads. Raises RetryError(NOT_LEADER) if no leader is known."""
         ...
 
     async def open_reservation(self, reservation: Reservation) -> OpenReservation:
-        """Returns when it is durable. `renewals` is chosen here. Raises InvalidError, RetryError(NOT_LEADER)."""
+        """Returns once the reservation is durable. `renewals` is chosen here. Raises InvalidError, RetryError(NOT_LEADER)."""
         ...
 
     async def renew_reservation(self, reservation_id: str, ttl_ms: int | None) -> OpenReservation:
@@ -43,19 +44,19 @@ class CapacityView(Protocol):
         ...
 
     async def release_reservation(self, reservation_id: str) -> bool:
-        """Returns whether it was open. Raises RetryError(NOT_LEADER)."""
+        """Returns whether the reservation was open. Raises RetryError(NOT_LEADER)."""
         ...
 
     def reservations(self) -> list[OpenReservation]:
-        """By id."""
+        """The open reservations, by id."""
         ...
 
     def desired(self) -> Desired:
-        """Without I/O."""
+        """The desired number and its reasons, without I/O."""
         ...
 
     def live_brokers(self) -> int:
-        """How many serve."""
+        """The number of brokers that serve."""
         ...
 
     def subscribe(self, callback: Callable[[], None]) -> None:
@@ -66,7 +67,7 @@ class CapacityView(Protocol):
 
 
 class _Door:
-    """What both services share: finding the leader, waiting for news."""
+    """Shared parts of both services: finding the leader, waiting for changes."""
 
     def __init__(self, shared: Shared, view: CapacityView, forwarder: Forwarder) -> None:
         self.shared = shared
@@ -74,7 +75,7 @@ class _Door:
         self.forwarder = forwarder
 
     async def numbers(self) -> AsyncIterator[int]:
-        """The desired number now and whenever it may have changed, until the server stops or this broker does not lead any more."""
+        """The desired number, now and after every possible change, until the server stops or this broker no longer leads."""
         changed = asyncio.Event()
         self.view.subscribe(changed.set)
         self.shared.on_stop(changed.set)
@@ -89,7 +90,7 @@ class _Door:
 
 
 class CapacityService:
-    """Reservations and the number of brokers that there are to be."""
+    """Reservations and the desired number of brokers."""
 
     def __init__(self, shared: Shared, view: CapacityView, forwarder: Forwarder) -> None:
         self._door = _Door(shared, view, forwarder)
@@ -162,7 +163,7 @@ class CapacityService:
 
 
 class ExternalScalerService:
-    """KEDA's questions. Whatever `ScaledObject` asks, there is one number."""
+    """Answers to KEDA's calls: the same number for every `ScaledObject`."""
 
     def __init__(self, shared: Shared, view: CapacityView, forwarder: Forwarder) -> None:
         self._door = _Door(shared, view, forwarder)
@@ -186,7 +187,7 @@ class ExternalScalerService:
             return
         last: int | None = None
         async for brokers in self._door.numbers():
-            # KEDA looks at the metric after every message, so a message is sent for every new number.
+            # KEDA reads the metric after every message, so a message is sent for every new number.
             if brokers != last:
                 yield externalscaler_pb2.IsActiveResponse(result=brokers > 0)
                 last = brokers
@@ -204,7 +205,7 @@ class ExternalScalerService:
         if leader is not None:
             return await self._door.forwarder.unary(leader, SCALER["GetMetrics"], request, context)
         brokers = self._view.desired().brokers
-        # Under the name that was asked for: KEDA may have put its own prefix before ours.
+        # Under the requested name: KEDA may have put its own prefix in front of ours.
         value = externalscaler_pb2.MetricValue(
             metricName=request.metricName or METRIC, metricValue=brokers, metricValueFloat=float(brokers)
         )

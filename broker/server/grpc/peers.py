@@ -1,6 +1,6 @@
-"""The other brokers, as a broker asks them for what only they know: their own part of an answer that is about the whole cluster.
+"""Calls to the other brokers for facts that only they know: their own part of an answer about the whole cluster.
 
-Such a call carries `FORWARDED_KEY`: whoever gets it answers for itself alone, and asks nobody.
+Such a call carries `FORWARDED_KEY`. A broker that receives it answers for itself alone, and calls no other broker.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from headgate.broker.server.grpc.handlers import Context
 from headgate.broker.wire.grpc.methods import Method
 
 TIMEOUT_S = 2.0
-"""How long a broker may take to say what it knows already. One that is silent for so long is being replaced."""
+"""Longest wait for facts that a broker already knows. A broker that is silent for this long is being replaced."""
 CHANGE_TIMEOUT_S = 15.0
-"""How long a broker may take for what must become durable."""
+"""Longest wait for a change that must become durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one broker said: `response`, or why there is none."""
+    """The answer of one broker: `response`, or the reason for its absence."""
 
     broker: Incarnation
     response: Any
@@ -39,32 +39,33 @@ class Answer:
 
 
 def is_forwarded(context: Context) -> bool:
-    """Whether another broker asks."""
+    """Whether the call comes from another broker."""
     return any(key == FORWARDED_KEY for key, _ in context.invocation_metadata() or ())
 
 
 def address_of(broker: Incarnation) -> str:
-    """``host:port`` of a broker's gRPC door; empty where it is not known."""
+    """``host:port`` of a broker's gRPC port; empty if it is unknown."""
     if not broker.grpc_port:
         return ""
     return f"[{broker.host}]:{broker.grpc_port}" if ":" in broker.host else f"{broker.host}:{broker.grpc_port}"
 
 
 class Peers:
-    """Channels to the other brokers, made when they are needed."""
+    """Channels to the other brokers, opened on first use."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._calls: Counter[str] = Counter()
-        """Under way, by address."""
+        """Calls in progress, by address."""
 
     def others(self) -> list[Incarnation]:
         """The other live brokers, by id."""
         return [broker for broker in self._engine.brokers() if broker.id != self._engine.incarnation_id and broker.grpc_port]
 
     async def call(self, broker: Incarnation, method: Method, request: Message, timeout_s: float = TIMEOUT_S) -> Any:
-        """One broker's answer. Raises HeadgateError; RetryError(TIMED_OUT, CLOSED) where it may have seen the request or not."""
+        """One broker's answer. Raises HeadgateError; RetryError(TIMED_OUT, CLOSED) if the broker may or may not have seen the
+        request."""
         address = address_of(broker)
         self._calls[address] += 1
         try:
@@ -87,7 +88,7 @@ class Peers:
     async def ask(
         self, brokers: Sequence[tuple[Incarnation, Message]], method: Method, timeout_s: float = TIMEOUT_S
     ) -> list[Answer]:
-        """The answers of some brokers, each to a request of its own, all asked at once."""
+        """The answers of some brokers, each to a request of its own; all requests are sent at once."""
         return await asyncio.gather(*(self._answer(broker, method, request, timeout_s) for broker, request in brokers))
 
     async def _answer(self, broker: Incarnation, method: Method, request: Message, timeout_s: float) -> Answer:
@@ -101,14 +102,14 @@ class Peers:
         if channel is None:
             channel = self._channels[address] = grpc.aio.insecure_channel(address, options=OPTIONS)
             known = {address_of(broker) for broker in self.others()}
-            # Closing one cancels who waits for an answer, and a broker that was just lost may have been asked before.
+            # Closing a channel cancels its waiting calls, and a call to a broker that was just lost may still be waiting.
             over = [self._channels.pop(gone) for gone in self._channels.keys() - known if not self._calls[gone]]
             for one in over:
                 await one.close()
         return channel
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()

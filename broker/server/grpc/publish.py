@@ -3,11 +3,12 @@
 A batch goes through::
 
     read -> appended (offsets known) -> safe -> decided -> acked
-         \\-> refused --------------------------/
+         \-> refused --------------------------/
 
-`decided` is strictly in the order of the stream, so that one number acks everything before it; a refused batch waits there for
-those before it. What was read and is not yet acked counts against the stream's and the broker's budget, and no more is read while
-either is overdrawn: a client that does not read its acks, or a store that does not answer, stops its own stream only.
+Batches become `decided` strictly in the order of the stream, so that one number acks all earlier batches, too. A refused batch
+waits there for the batches before it. Bytes that were read and are not acked yet count against the budgets of the stream and the
+broker. While either budget is overdrawn, the stream is not read. So a client that does not read its acks, or a store that does
+not answer, stops its own stream only.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 ACK_INTERVAL_MS_MAX = 10_000
 OVERHEAD_BYTES = 256
-"""What a batch costs in memory beside its bytes."""
+"""Memory of a batch in addition to its bytes."""
 KNOWN_PARTITIONS_MAX = 10_000
-"""Partitions that a stream remembers; it forgets them all beyond that, and looks them up again."""
+"""Partitions that a stream remembers; above it the stream forgets all of them, and looks them up again."""
 
 
 class _Batch:
@@ -45,12 +46,13 @@ class _Batch:
     def __init__(self, sequence: int, cost_bytes: int) -> None:
         self.sequence = sequence
         self.cost_bytes = self.shared_bytes = cost_bytes
-        """What it holds of the stream's budget, and of the broker's: of that only the overhead, once its own bytes are gone."""
+        """Its share of the stream's budget, and of the broker's; the broker counts only the overhead once the batch's own bytes
+        are freed."""
         self.base_offset = -1
         self.append_time_ms = -1
         self.error: HeadgateError | None = None
         self.is_safe = False
-        """It is durable, or as safe as its topic has it."""
+        """Whether the batch is durable, or replicated if its topic acks replicated records."""
 
 
 class Publisher:
@@ -69,7 +71,7 @@ class Publisher:
         self._known: dict[tuple[str, int], PartitionLog] = {}
         self._topic = ""
         self._scratch = memoryview(bytearray())
-        """Where small batches are stamped before the log copies them."""
+        """Buffer in which small batches are stamped before the log copies them."""
         self._ack_batches = 1
         self._ack_interval_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -79,7 +81,8 @@ class Publisher:
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve the stream until the client ends it. Raises HeadgateError where we do; what was decided by then is acked first."""
+        """Serve the stream until the client ends it. Raises HeadgateError if the broker ends it; decided batches are acked
+        first."""
         reading = asyncio.create_task(self._read(), name="publish-read")
         writing = asyncio.create_task(self._write(), name="publish-write")
         stopping = asyncio.create_task(self._stop.wait(), name="publish-stop")
@@ -91,7 +94,7 @@ class Publisher:
             if reading.done():
                 error = reading.exception()
                 if error is not None and not isinstance(error, HeadgateError):
-                    # A programmer's error: the batch that met it is never decided, and nobody may wait for it.
+                    # A programmer's error: its batch is never decided, and no other task must wait for it.
                     raise error
             elif not writing.done():
                 reading.cancel()
@@ -151,7 +154,8 @@ class Publisher:
         self._engine.on_acked(partial(self._on_safe, entry))
 
     def _append(self, partition: PartitionLog, batch: memoryview) -> Appended:
-        """gRPC's bytes are read-only, and a batch is stamped: a large one in a buffer that the log may keep, others in ours."""
+        """gRPC's bytes are read-only, but a batch must be stamped. A large batch is copied to a buffer that the log may keep, a
+        small one to ours."""
         size = len(batch)
         if size >= ADOPT_BYTES_MIN:
             copy = bytearray(batch)
@@ -203,7 +207,7 @@ class Publisher:
             self._timer = asyncio.get_running_loop().call_later(self._ack_interval_s, self._on_timer)
 
     def _ack_is_due(self) -> bool:
-        # A stream that is not read for the batches that it waits with would wait for ever.
+        # An overdrawn budget stops the reading: the batches that an ack waits for would never come.
         return self._due or self._no_more or len(self._decided) >= self._ack_batches or self._budget.is_overdrawn
 
     def _on_timer(self) -> None:

@@ -1,4 +1,4 @@
-"""The gRPC door: one server, its limits, its start and end."""
+"""The gRPC server: its limits, its start and its end."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from headgate.broker.server.grpc.shared import Shared
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, capacity_pb2, externalscaler_pb2, groups_pb2, log_pb2
 
 CONCURRENT_CALLS_MAX = 10_000
-"""Calls and streams of all clients; one more is answered RESOURCE_EXHAUSTED."""
+"""Most calls and streams of all clients; further ones are answered RESOURCE_EXHAUSTED."""
 STREAMS_PER_CONNECTION_MAX = 1000
 KEEPALIVE_MS = 30_000
-"""A connection that is silent for so long is asked whether it is alive: half-open ones must not keep streams for ever."""
+"""Silence after which the server pings a connection: half-open connections must not keep streams for ever."""
 KEEPALIVE_TIMEOUT_MS = 20_000
 METADATA_BYTES_MAX = 16 << 10
 WILDCARDS = ("0.0.0.0", "::", "")
@@ -37,11 +37,11 @@ class GrpcServer:
     """Serves `headgate.v1` over an open engine.
 
     Args:
-        groups: of this broker.
-        kafka: (host, port) that Kafka clients are told; default: what the settings say.
-        http_port: the port of the HTTP door; default: what the settings say.
-        capacity: what the control plane tells; None: there are no reservations, and nothing for KEDA.
-        cluster: this broker's place in it; None: other brokers have nothing to say here.
+        groups: this broker's groups.
+        kafka: (host, port) announced to Kafka clients; default: from the settings.
+        http_port: the HTTP port; default: from the settings.
+        capacity: the control plane's view; None: no reservations, and no metric for KEDA.
+        cluster: this broker's membership of the cluster; None: calls of other brokers are not served.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
 
     def register(self, metrics: Metrics) -> None:
-        """Show what this door does under ``headgate_grpc_*``, and what it alone can find out: how far groups are behind."""
+        """Register the server's metrics ``headgate_grpc_*``, and the groups' lag, which only this server can find out."""
         counts = self._counts
         metrics.gauge("headgate_grpc_open_calls", "calls and streams under way", lambda: counts.open)
         metrics.counter("headgate_grpc_calls", "calls and streams that ended", lambda: counts.ended, ("method", "status"))
@@ -86,7 +86,7 @@ class GrpcServer:
         self._lags.register(metrics)
 
     async def start(self) -> int:
-        """Listen and serve. Returns the port. Raises FatalError(INVALID_CONFIG) where it cannot be taken."""
+        """Listen and serve. Returns the port. Raises FatalError(INVALID_CONFIG) if the port is taken."""
         settings = self._settings
         server = grpc.aio.server(
             handlers=[
@@ -97,10 +97,10 @@ class GrpcServer:
                 *self._control_handlers(),
             ],
             options=[
-                # Two brokers that share a port by accident would answer for each other.
+                # Two brokers that share a port by accident would answer each other's calls.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", settings.frame_bytes_max),
-                # What we send is limited by `fetch_bytes_max`, but for one batch that is larger.
+                # `fetch_bytes_max` bounds sent messages, except for one larger batch.
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", METADATA_BYTES_MAX),
                 ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
@@ -110,7 +110,7 @@ class GrpcServer:
                 ("grpc.keepalive_time_ms", KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
-                # Clients may ask us as often as we ask them.
+                # Clients may ping the server as often as the server pings them.
                 ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 3),
             ],
             maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
@@ -159,7 +159,8 @@ class GrpcServer:
         ]
 
     async def close(self, grace_s: float) -> None:
-        """No new calls; streams ack what they have and end; what is left after `grace_s` is cut off. Do it before the engine's."""
+        """Accept no new calls. Streams ack their batches and end; calls left after `grace_s` are cut off. Call it before the
+        engine's end."""
         if self._server is not None:
             self._shared.stop()
             await self._server.stop(grace_s)

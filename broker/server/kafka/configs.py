@@ -1,4 +1,4 @@
-"""Settings of topics and of the broker as Kafka's config APIs show and change them."""
+"""Settings of topics and of the broker, in the form in which Kafka's config APIs show and change them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOPIC, BROKER = 2, 4
 
 
 class Source(IntEnum):
-    """Where a value comes from."""
+    """Source of a value."""
 
     TOPIC = 1
     BROKER = 4
@@ -28,7 +28,7 @@ class Source(IntEnum):
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to a key."""
+    """Operation of IncrementalAlterConfigs on a key."""
 
     SET = 0
     DELETE = 1
@@ -38,7 +38,8 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One key with its value. `synonyms` are the values that it has or would have, as (name, value, source), the first one wins."""
+    """One key with its value. `synonyms` are its current value and its defaults, as (name, value, source); the first one is in
+    effect."""
 
     name: str
     value: str
@@ -56,7 +57,7 @@ def _text(value: object) -> str:
 # -- topics
 
 _SETTING_OF_KEY = {"max.message.bytes": "message_bytes_max"}
-"""Topic keys whose default the broker's settings have."""
+"""Topic keys with a default among the broker's settings."""
 
 
 def _topic_default(key: ConfigKey, settings: Settings) -> tuple[str, Source]:
@@ -102,7 +103,7 @@ def altered(topic: Topic, changes: Mapping[str, tuple[Operation, str]], settings
     """A topic's overrides after IncrementalAlterConfigs.
 
     Raises:
-        InvalidError: INVALID_CONFIG where a key is unknown or is no list and would be changed as one.
+        InvalidError: INVALID_CONFIG if a key is unknown, or if a list operation changes a key that is not a list.
     """
     config = dict(topic.config)
     for name, (operation, value) in changes.items():
@@ -147,7 +148,7 @@ _KINDS = {"count": Kind.LONG, "size": Kind.LONG, "duration": Kind.LONG, "flag": 
 
 
 def broker_entries(context: Context) -> list[Entry]:
-    """The broker's settings: under Kafka's names where it has one for them, and all under Headgate's own. None can be changed."""
+    """The broker's settings: under Kafka's names if Kafka has them, and all under Headgate's own names. None can be changed."""
     settings = context.settings
     known: dict[str, tuple[object, object, Kind, str]] = {}  # name: value, default, kind, documentation
     for field in fields(settings):

@@ -1,9 +1,9 @@
-"""Where a partition is led now, said beside NOT_LEADER_OR_FOLLOWER in Produce (10+) and Fetch (12+; addresses 16+): KIP-951.
+"""The current lead of a partition, added to NOT_LEADER_OR_FOLLOWER in Produce (10+) and Fetch (12+; addresses 16+): KIP-951.
 
-Fetch says it beside FENCED_LEADER_EPOCH too, as Kafka does: the client's lead is the right one, its epoch is old.
+Fetch adds it to FENCED_LEADER_EPOCH too, as Kafka does: the client has the right lead, but an old epoch.
 
-A client that understands it goes on without asking for metadata. Off the hot path: an answer that has the error is decoded, filled
-in and encoded again.
+A client that supports it continues without a metadata request. Off the hot path: an answer with the error is decoded, completed
+and encoded again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 ADDRESSES_VERSION_MIN = 16
 HEAD_BYTES = 9
-"""Length, correlation id, no tagged fields: what stands before the body of a flexible response."""
+"""Length, correlation id, no tagged fields: the bytes in front of the body of a flexible response."""
 PRODUCE_IDS_VERSION_MIN = FETCH_IDS_VERSION_MIN = 13
 
 
 def hint_produce(engine: Engine, response: bytes, version: int) -> Steps[bytes]:
-    """A Produce response, with its length prefix, with the leads filled in where this broker is not one."""
+    """A Produce response with its length prefix, and with the current leads of partitions that this broker does not lead."""
     message, _ = yield from produce.ProduceResponse.decoding(response, HEAD_BYTES, version)
     leads: dict[int, Incarnation] = {}
     for topic in message.responses:
@@ -51,8 +51,8 @@ def hint_produce(engine: Engine, response: bytes, version: int) -> Steps[bytes]:
 
 
 def is_on_its_way(engine: Engine, response: bytes, version: int) -> Steps[bool]:
-    """Whether a Produce response, with its length prefix, has no other error than NOT_LEADER_OR_FOLLOWER, for partitions of which
-    this broker may be the lead in a moment, or may know who is."""
+    """Whether all errors of a Produce response (with its length prefix) are NOT_LEADER_OR_FOLLOWER, for partitions that this
+    broker may lead in a moment, or for which it may soon know the lead."""
     message, _ = yield from produce.ProduceResponse.decoding(
         response, HEAD_BYTES if version >= FLEXIBLE else HEAD_BYTES - 1, version
     )
@@ -69,7 +69,8 @@ def is_on_its_way(engine: Engine, response: bytes, version: int) -> Steps[bool]:
 
 
 def hint_fetch(engine: Engine, buffers: list[Buffer], version: int) -> Steps[list[Buffer]]:
-    """A Fetch response, as buffers with the length prefix in front, with the leads filled in where this broker is not one."""
+    """A Fetch response, as buffers with the length prefix in front, and with the current leads of partitions that this broker
+    does not lead."""
     response = b"".join(buffers)
     message, _ = yield from fetch.FetchResponse.decoding(response, HEAD_BYTES, version)
     leads: dict[int, Incarnation] = {}
@@ -98,6 +99,6 @@ def _id(engine: Engine, name: str) -> uuid.UUID:
 
 
 def _framed(response: bytearray) -> bytes:
-    """A response whose length prefix is that of another one, with its own."""
+    """A response with its own length prefix; it still carries the prefix of the response that it was made from."""
     response[:4] = (len(response) - 4).to_bytes(4, "big")
     return bytes(response)

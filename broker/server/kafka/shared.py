@@ -1,4 +1,4 @@
-"""What several handlers of Kafka APIs need."""
+"""Functions and constants that several handlers of Kafka APIs share."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from headgate.broker.server.kafka.context import Context
 
 NO_OPERATIONS = -(2**31)
-"""Authorized operations where the client did not ask for them."""
+"""Authorized operations if the client did not ask for them."""
 TOPIC_OPERATIONS = 0b1101_1111_1000
-"""Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, AlterConfigs: what Kafka answers where nothing is forbidden."""
+"""Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, AlterConfigs: Kafka's answer without an authorizer."""
 GROUP_OPERATIONS = 0b1_0100_1000
 """Read, Delete, Describe."""
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
@@ -32,21 +32,21 @@ ID_UNKNOWN = -1
 """Kafka's "none" for offsets, timestamps, epochs, producers."""
 
 ROWS_MAX = 250
-"""Positions that a group takes in one turn of the loop: they cost it about two milliseconds."""
+"""Positions that a group handles in one turn of the loop; they take it about two milliseconds."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Row = TypeVar("_Row")
 
 
 def broker_address(broker: Incarnation, context: Context) -> tuple[str, int]:
-    """(host, port) of a broker's Kafka port. This one's is what its listener tells."""
+    """(host, port) of a broker's Kafka port. For this broker it is the address that its listener announces."""
     if broker.id == context.engine.incarnation_id or not broker.host:
         return context.host, context.port
     return broker.host, broker.kafka_port
 
 
 def lead_of(topic: Topic, number: int, context: Context) -> tuple[ErrorCode, int, int]:
-    """Who leads a partition: error code, broker id, leader epoch. There may be nobody for a moment: clients then ask again."""
+    """The lead of a partition: error code, broker id, leader epoch. For a moment there may be no lead: clients then ask again."""
     lead = context.engine.lead(topic.id, number)
     if lead is None:
         return ErrorCode.LEADER_NOT_AVAILABLE, ID_UNKNOWN, ID_UNKNOWN
@@ -54,7 +54,7 @@ def lead_of(topic: Topic, number: int, context: Context) -> tuple[ErrorCode, int
 
 
 async def repeated(context: Context, keys: Iterable[_Key]) -> set[_Key]:
-    """The keys that come more than once."""
+    """The keys that occur more than once."""
     seen: set[_Key] = set()
     twice: set[_Key] = set()
     async for key in context.turn.each(keys):
@@ -63,10 +63,10 @@ async def repeated(context: Context, keys: Iterable[_Key]) -> set[_Key]:
 
 
 async def in_portions(context: Context, rows: list[_Row], act: Callable[[list[_Row]], Awaitable[RowsReply]]) -> RowsReply:
-    """Have a group act on many rows, ROWS_MAX at a time, and wait for all. The reply is that of one act on all rows.
+    """Have a group act on many rows, ROWS_MAX at a time, and wait for all. The reply is equal to that of one act on all rows.
 
-    A group takes a portion in one turn of the loop. The portions are written one after another and become durable together. Where a
-    portion is refused, those before it may be done: the client is told of the error, and sends all of them again.
+    A group handles a portion in one turn of the loop. The portions are written one after another and become durable together. If
+    a portion is refused, earlier portions may be done: the client gets the error, and sends all of them again.
     """
     acts: list[asyncio.Task[RowsReply]] = []
     try:
@@ -74,7 +74,7 @@ async def in_portions(context: Context, rows: list[_Row], act: Callable[[list[_R
             return await act(rows)
         async for at in context.turn.each(range(0, len(rows), ROWS_MAX)):
             acts.append(asyncio.ensure_future(act(rows[at : at + ROWS_MAX])))
-            await asyncio.sleep(0)  # the group takes it
+            await asyncio.sleep(0)  # the group adds it to the log
         replies = [await one for one in acts]
     except HeadgateError as error:
         return RowsReply(error=error.reason)
@@ -87,7 +87,7 @@ async def in_portions(context: Context, rows: list[_Row], act: Callable[[list[_R
 
 
 def unknown_topic_code(name: str) -> ErrorCode:
-    """Why a topic of that name is not there: it is not, or it cannot be."""
+    """The error for a topic that does not exist: unknown, or an invalid name."""
     try:
         validate_topic_name(name)
     except InvalidError as error:
@@ -96,7 +96,8 @@ def unknown_topic_code(name: str) -> ErrorCode:
 
 
 async def find_doubt(context: Context) -> HeadgateError | None:
-    """Why another broker may lead this one's partitions by now, or None: to be asked before an end of a partition is told."""
+    """The error if another broker may lead this broker's partitions by now, or None. Check it before an answer reports an end of
+    a partition."""
     try:
         await context.engine.confirm()
     except HeadgateError as error:
@@ -105,7 +106,8 @@ async def find_doubt(context: Context) -> HeadgateError | None:
 
 
 async def find_group_doubt(context: Context) -> HeadgateError | None:
-    """Why another broker may hold this one's groups by now, or None: to be asked before anything of a group is told."""
+    """The error if another broker may hold this broker's groups by now, or None. Check it before an answer reports the state of
+    a group."""
     try:
         await context.groups.confirm()
     except HeadgateError as error:
@@ -114,10 +116,10 @@ async def find_group_doubt(context: Context) -> HeadgateError | None:
 
 
 def check_leader_epoch(log: PartitionLog, current_leader_epoch: int) -> None:
-    """Compare the epoch that the client believes in (-1: it does not say) with the partition's (KIP-320).
+    """Compare the client's leader epoch (-1: it sent none) with the partition's (KIP-320).
 
     Raises:
-        InvalidError: FENCED_LEADER_EPOCH where the client's is older, UNKNOWN_LEADER_EPOCH where it is newer.
+        InvalidError: FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer.
     """
     if current_leader_epoch in (ID_UNKNOWN, log.leader_epoch):
         return
@@ -130,17 +132,17 @@ def check_leader_epoch(log: PartitionLog, current_leader_epoch: int) -> None:
 
 
 def epoch_at(log: PartitionLog, offset: int) -> int:
-    """The leader epoch in which the record at `offset` was, or would next be, written; -1 where it is not known."""
+    """The leader epoch in which the record at `offset` was written, or would be written next; -1 if it is unknown."""
     row = bisect_right(log.epochs, offset, key=lambda epoch: epoch[1]) - 1
     return log.epochs[row][0] if row >= 0 else ID_UNKNOWN
 
 
 def check_assignment(brokers: Collection[int], replicas: list[int]) -> None:
-    """Check one partition's replicas as a client assigned them. Raises InvalidError(INVALID_REPLICA_ASSIGNMENT).
+    """Check the replicas that a client assigned to one partition. Raises InvalidError(INVALID_REPLICA_ASSIGNMENT).
 
     Args:
-        brokers: ids of the brokers there are.
-        replicas: broker ids; the first would lead.
+        brokers: ids of the existing brokers.
+        replicas: broker ids; the first one would lead.
     """
     if not replicas:
         raise InvalidError(Reason.INVALID_REPLICA_ASSIGNMENT, "manual assignment has a partition without replicas")
