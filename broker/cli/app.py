@@ -988,7 +988,7 @@ def _duration_ms(option: str, text: str, high_ms: int) -> int:
 
 
 def _separator(text: str | None) -> bytes | None:
-    """The separator between key and value: the given text, with ``\t`` for a tab."""
+    r"""The separator between key and value: the given text, with ``\t`` for a tab."""
     return None if text is None else os.fsencode(text.replace("\\t", "\t"))
 
 

@@ -1,4 +1,4 @@
-"""One Publish stream: batches in, cumulative acks out.
+r"""One Publish stream: batches in, cumulative acks out.
 
 A batch goes through::
 
