@@ -19,7 +19,7 @@ from headgate.broker.engine import keys
 from headgate.broker.engine.history import HistoryReader
 from headgate.broker.engine.mend import rebuild_index
 from headgate.broker.engine.partition import ChunkRef, PartitionLog
-from headgate.broker.log.batch import HEADER_BYTES, parse_header
+from headgate.broker.log.batch import HEADER_BYTES, crc_matches, parse_header
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
@@ -130,11 +130,14 @@ class Reader:
         self._mending = asyncio.Lock()
         """Lets only one call rebuild an index. A chunk may be large, and many readers may need it at the same time."""
 
-    async def read(self, log: PartitionLog, offset: int, max_bytes: int) -> list[memoryview]:
+    async def read(self, log: PartitionLog, offset: int, max_bytes: int, *, check_crc: bool = True) -> list[memoryview]:
         """Whole batches from the one that contains `offset` (or, in a gap, the next one), up to `max_bytes` or one batch.
 
         `log_start <= offset < high_watermark` must hold at the call. Returns [] only if retention deletes the records during the
         read.
+
+        Args:
+            check_crc: refuse a batch that does not match its CRC-32C. The search for unreadable batches turns this off.
         """
 
         async def read() -> list[memoryview]:
@@ -143,7 +146,7 @@ class Reader:
                 extent, begin, following = at
                 return await self.history.read(extent, begin, max_bytes, following)
             located = await self._locate(log, offset)
-            return [] if located is None else await self._read_rows(located, offset, max_bytes)
+            return [] if located is None else await self._read_rows(located, offset, max_bytes, check_crc=check_crc)
 
         return await self._told(log, offset, read)
 
@@ -260,7 +263,7 @@ class Reader:
             self._cache_bytes -= self._cache.popitem(last=False)[1][1]
         return index
 
-    async def _read_rows(self, located: Located, offset: int, max_bytes: int) -> list[memoryview]:
+    async def _read_rows(self, located: Located, offset: int, max_bytes: int, *, check_crc: bool) -> list[memoryview]:
         # Copy the rows first: the rows of an open chunk may leave memory while the store is read.
         index = located.index
         wanted = BatchIndex()
@@ -290,6 +293,9 @@ class Reader:
                 damage = "chunk is cut off" if len(batch) != sizes[row] else damage_of(batch, wanted, row)
                 if damage is None and not batches and parse_header(batch).next_offset <= offset:
                     damage = "an index lacks the batch that has an offset"
+                # The broker checks the CRC because some clients do not: librdkafka's `check.crcs` is off by default.
+                if damage is None and check_crc and not crc_matches(batch):
+                    damage = "a batch is not what was written"
                 if damage is not None:
                     if batches:
                         return batches  # the next read begins at this batch, and tells

@@ -75,7 +75,7 @@ async def find_unreadable(reader: Reader, partition: PartitionLog, first_offset:
         if file is not None:
             offset = file[0].end_offset
             continue
-        read = await reader.read(partition, offset, READ_BYTES)
+        read = await reader.read(partition, offset, READ_BYTES, check_crc=False)
         if not read:
             offset = end_offset
         for batch in read:
@@ -113,7 +113,8 @@ async def whole_batches(reader: Reader, partition: PartitionLog, first_offset: i
     for low, high in partition.cuts:
         if low <= first_offset and last_offset < high:
             return low, high
-    found = [parse_header(read[0]) for at in (first_offset, last_offset) if (read := await reader.read(partition, at, 1))]
+    reads = [await reader.read(partition, at, 1, check_crc=False) for at in (first_offset, last_offset)]
+    found = [parse_header(read[0]) for read in reads if read]
     if not found or found[0].base_offset > last_offset:
         raise InvalidError(
             Reason.INVALID_REQUEST,

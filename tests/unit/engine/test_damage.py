@@ -11,10 +11,12 @@ import pytest
 
 from headgate.broker.cluster.manifest import Chunk, Extent
 from headgate.broker.engine import keys
+from headgate.broker.log.batch import crc_matches, parse_header
 from headgate.broker.log.index import BatchIndex
+from headgate.broker.runtime.errors import CorruptError, Reason
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_fold import FANOUT, fill, forget_memory
-from tests.unit.engine.world import Incarnation, Machine
+from tests.unit.engine.world import Incarnation, Machine, read_all
 
 COLUMNS = ("offsets", "timestamps", "positions", "sizes")
 
@@ -117,3 +119,31 @@ async def test_a_reader_makes_an_index_with_wrong_rows_again(make_machine: MakeM
     forget_memory(broker)
     await machine.check(broker, exact=True)
     assert await broker.faults.get(key) == right
+
+
+async def test_a_damaged_batch_is_not_served_and_can_be_skipped(
+    make_machine: MakeMachine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Batches before it and behind it, and other partitions, are served."""
+    machine = make_machine("local")
+    broker = await filled(machine)
+    chunk, extent = chunk_with_rows(broker)
+    await damage_batch(broker, chunk, extent, 1)
+    forget_memory(broker)
+    log = broker.log("t", 0)
+    offset = extent.base_offset
+    (first,) = await broker.engine.read(log, offset, 1 << 20)
+    offset = parse_header(first).next_offset
+    for _ in range(3):
+        with pytest.raises(CorruptError, match=f"not what was written.*offset=`{offset}`") as caught:
+            await broker.engine.read(log, offset, 1 << 20)
+        assert caught.value.reason is Reason.CORRUPT_STORE
+    (told,) = [record for record in caplog.records if record.message == "records_unreadable"]
+    assert told.levelname == "ERROR"
+    assert [len(await read_all(broker, "t", other)) for other in (1, 2)] == [len(machine.acked["t", other]) for other in (1, 2)]
+    checked = await broker.engine.find_unreadable(log, 0, log.high_watermark - 1)
+    (bad,) = checked.found
+    assert bad.base_offset == offset
+    await broker.engine.skip_records(log, bad.base_offset, bad.end_offset - 1)
+    rest = await broker.engine.read(log, bad.end_offset, 1 << 20)
+    assert parse_header(rest[0]).base_offset == bad.end_offset and all(crc_matches(batch) for batch in rest)
