@@ -85,6 +85,8 @@ SNAPSHOT_ROWS_MIN = 2_000
 """Fewest rows of a partition for which a snapshot is worth its cost. 50 partitions of this length replay in about a second."""
 LOADS_MAX = 16
 """Partitions that are read at the same time. From S3, each read takes some tens of milliseconds."""
+DAMAGED_RETRY_S = 10.0
+"""Pause before a partition of groups is loaded again whose records cannot be read. An operator may restore them."""
 LOAD_RETRY_S = 0.5
 """Pause, in seconds, before groups are loaded again after the store did not answer."""
 CUT_INTERVAL_S = 10.0
@@ -123,13 +125,15 @@ class PatientClock:
 class _Slot:
     """A shard and its partition, for as long as this broker leads the partition."""
 
-    __slots__ = ("loaded", "loading", "log", "shard", "snapshot_rows", "snapshotting")
+    __slots__ = ("loaded", "loading", "log", "settled", "shard", "snapshot_rows", "snapshotting")
 
     def __init__(self, shard: Shard, partition: PartitionLog) -> None:
         self.shard = shard
         self.log = partition
         self.loaded = False
         self.loading: asyncio.Task[None] | None = None
+        self.settled = asyncio.Event()
+        """Set once loading has succeeded, has ended, or waits for an operator."""
         self.snapshotting: asyncio.Task[None] | None = None
         self.snapshot_rows = SNAPSHOT_ROWS_MIN
         """Number of rows in the log from which the coordinator considers a snapshot."""
@@ -232,9 +236,9 @@ class Coordinator:
             for partition in list(self._engine.all_logs()):
                 if partition.topic.name == TOPIC and partition.number not in self._slots:
                     self._gain(partition)
-            loading = [slot.loading for slot in self._slots.values() if slot.loading is not None]
-            if loading:
-                await asyncio.wait(loading)
+            for slot in list(self._slots.values()):
+                if slot.loading is not None:
+                    await slot.settled.wait()
         self._loaded = True
         self._clean_at_s = self._loop.time() + self._settings.offsets_retention_check_interval_ms / 1000
         self._wake()
@@ -259,6 +263,13 @@ class Coordinator:
 
     async def _load_slot(self, slot: _Slot) -> None:
         """Replay a partition until that succeeds or until this broker loses the lead."""
+        try:
+            await self._load_until_done(slot)
+        finally:
+            slot.settled.set()
+
+    async def _load_until_done(self, slot: _Slot) -> None:
+        reported = ""
         while slot.log.closed is None:
             slot.shard = Shard(self._config, self._budget)
             try:
@@ -267,6 +278,15 @@ class Coordinator:
                 log.warning("groups_load_waits", partition=slot.log.number, error=error.message)
                 slot.shard.unload(Reason.NOT_COORDINATOR)
                 await asyncio.sleep(LOAD_RETRY_S)
+                continue
+            except (CorruptError, InvalidError) as error:
+                # The groups of this partition wait for an operator. Without the damaged records they would lose positions.
+                if error.message != reported:
+                    reported = error.message
+                    log.error("groups_damaged", topic=TOPIC, partition=slot.log.number, error=error.message)
+                slot.shard.unload(Reason.NOT_COORDINATOR)
+                slot.settled.set()
+                await asyncio.sleep(DAMAGED_RETRY_S)
                 continue
             slot.loading = None
             self._begin(slot)

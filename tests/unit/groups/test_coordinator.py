@@ -24,6 +24,7 @@ from headgate.broker.runtime.clock import ManualClock, SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.store.memory import MemoryStore
+from tests.unit.engine.world import eventually
 
 DAY_MS = 86_400_000
 
@@ -227,6 +228,33 @@ async def test_loading_is_tried_again_when_the_store_does_not_answer(broker: Bro
         await broker.groups.loaded()
     assert [value.offset for _, _, value in broker.groups.positions("g")] == [1]
     assert next(failures, None) is None and not broker.failures
+
+
+async def test_groups_whose_records_are_damaged_wait_and_no_others(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "DAMAGED_RETRY_S", 0.05)
+    for group in ("a", "b"):
+        await broker.commit(group, 7)
+    assert shard_of("a", 3) != shard_of("b", 3)
+    await broker.stop()
+    # A batch of group records holds its group's id: flip a bit of it.
+    for row in await broker.store.list("wal/"):
+        data = await broker.store.get(row.key)
+        at = data.find(b"\0\x01a\0\x01t")
+        if at >= 0:
+            damaged, right = row.key, data
+            await broker.store.put(row.key, data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+    await broker.start()
+    assert [value.offset for _, _, value in broker.groups.positions("b")] == [7]
+    with pytest.raises(RetryError) as caught:
+        broker.groups.positions("a")
+    assert caught.value.reason is Reason.COORDINATOR_LOADING
+    (told,) = [record for record in caplog.records if record.message == "groups_damaged"]
+    assert told.levelname == "ERROR"
+    await broker.store.put(damaged, right)
+    await eventually(lambda: all(slot.loaded for slot in broker.groups._slots.values()))
+    assert [value.offset for _, _, value in broker.groups.positions("a")] == [7]
 
 
 async def test_groups_are_loaded_while_the_settings_of_their_topic_cannot_be_changed(
