@@ -1,1 +1,1 @@
-"""Pure decisions about the cluster: what topics there are, who leads, when to split. No I/O, no clock."""
+"""Pure decisions about the cluster: which topics exist, which broker leads, when to split. No I/O, no clock."""

@@ -1,1 +1,1 @@
-"""The control plane's drivers: who leads the cluster, who is a member, and what the leader does about it."""
+"""The control plane's drivers: the cluster's leader, its members, and the leader's actions."""

@@ -1,7 +1,8 @@
-"""How many brokers there are to be: the leader's count of it, and the way there from every broker's doors.
+"""The desired number of brokers: the leader's count, and access to it from every broker's gRPC services.
 
-`TermCapacity` lives as long as one leader leads. Reservations are in the manifest; when they end is only in the leader's memory, on
-its monotonic clock (`cluster/capacity.py`). `ClusterCapacity` is what a broker's gRPC services stand over, whoever leads.
+`TermCapacity` lives as long as one leader leads. Reservations are in the manifest. Their ends are only in the leader's memory,
+on its monotonic clock (`cluster/capacity.py`). A broker's gRPC services use `ClusterCapacity`, on the leader and on all other
+brokers.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ class Owner(Protocol):
     def loads(self) -> list[BrokerLoad]: ...
 
     def awaits_members(self) -> bool:
-        """Whether there are brokers of which it is not known yet if they come or are lost."""
+        """True if some brokers have neither connected nor been found lost yet."""
 
     def commit_made(self, make: Callable[[Manifest], Sequence[Edit]]) -> Awaitable[None]:
-        """As `LocalCatalog.commit_made`."""
+        """Commit edits that are made from the current manifest; see `LocalCatalog.commit_made`."""
 
     def spawn_order(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
 
 class TermCapacity:
-    """See the module's text.
+    """The desired number of brokers, during one term.
 
     Args:
-        brokers_min: what there is always to be.
+        brokers_min: number of brokers that the cluster always wants.
         brokers_max: the largest number that a reservation or the load may ask for.
     """
 
@@ -72,23 +73,24 @@ class TermCapacity:
         self._brokers_max = brokers_max
         self._deadlines = Deadlines()
         self._demand: LoadDemand | None = None
-        """None while the leader is too new to know how many brokers there are: what it said then would make fleets stop some."""
+        """None while the leader is too new to know how many brokers there are. A number from that time would make fleets stop
+        brokers."""
         self._measured_s = 0.0
         self._known: tuple[int, int] | None = None
-        """What was told last: desired, live."""
+        """The last reported numbers: (desired, live)."""
         self._stale = True
-        """Something has happened since."""
+        """True if the numbers may have changed since the last report."""
         self._releasing: asyncio.Task[None] | None = None
 
-    # -- the leader tells
+    # -- called by the leader
 
     def follow(self) -> None:
-        """The manifest is there, or has changed."""
+        """Called when the manifest was loaded or has changed."""
         self._stale = True
         self._deadlines.observe(self._owner.manifest.reservations, self._now_ms())
 
     def tick(self, now_s: float) -> None:
-        """Let time pass; several times a second."""
+        """Update the numbers to the present time. Called several times a second."""
         now_ms = int(now_s * 1000)
         loads = self._owner.loads()
         if self._demand is None:
@@ -121,7 +123,7 @@ class TermCapacity:
         over = {key: self._owner.manifest.reservations.get(key) for key in self._deadlines.expired(now_ms)}
 
         def make(now: Manifest) -> list[Edit]:
-            # One that was renewed while this commit waited for its turn is not over.
+            # Leave out a reservation that was renewed while this commit waited for its turn.
             return [ReleaseReservation(key) for key, one in over.items() if one is not None and now.reservations.get(key) == one]
 
         await self._owner.commit_made(make)
@@ -130,14 +132,14 @@ class TermCapacity:
     def _released(self, task: asyncio.Task[None]) -> None:
         self._releasing = None
 
-    # -- services ask
+    # -- called by services
 
     async def open(self, reservation: Reservation) -> OpenReservation:
-        """Durable when this returns. Raises InvalidError, RetryError."""
+        """Open a reservation. It is durable when this returns. Raises InvalidError, RetryError."""
         return await self._put(lambda now: opened(reservation, now.reservations, self._brokers_max))
 
     async def renew(self, reservation_id: str, ttl_ms: int | None) -> OpenReservation:
-        """Raises InvalidError(NOT_FOUND), RetryError."""
+        """Renew a reservation. `ttl_ms` None: with the same time-to-live. Raises InvalidError(NOT_FOUND), RetryError."""
         return await self._put(lambda now: renewed(reservation_id, ttl_ms, now.reservations))
 
     async def _put(self, change: Callable[[Manifest], Reservation]) -> OpenReservation:
@@ -152,7 +154,7 @@ class TermCapacity:
         return OpenReservation(reservation=made[-1], left_ms=made[-1].ttl_ms)
 
     async def release(self, reservation_id: str) -> bool:
-        """Returns whether it was open. Raises RetryError."""
+        """Release a reservation. Returns True if it was open. Raises RetryError."""
         was_open = False
 
         def make(now: Manifest) -> list[Edit]:
@@ -172,11 +174,11 @@ class TermCapacity:
             raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more") from error
 
     def reservations(self) -> list[OpenReservation]:
-        """By id."""
+        """The open reservations, by id."""
         return self._deadlines.open(self._now_ms())
 
     def desired(self) -> Desired:
-        """Raises RetryError(NOT_READY) where the leader is too new to know."""
+        """The desired number of brokers. Raises RetryError(NOT_READY) if the leader is too new to know it."""
         if self._demand is None:
             raise RetryError(Reason.NOT_READY, "the leader is new: it does not know yet which brokers there are")
         return desired_brokers(self._brokers_min, self.reservations(), self._demand, self._brokers_max)
@@ -189,14 +191,14 @@ class TermCapacity:
 
 
 class ClusterCapacity:
-    """`CapacityView` of the gRPC services, for one broker."""
+    """The `CapacityView` of the gRPC services, for one broker."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._callbacks: list[Callable[[], None]] = []
 
     def changed(self) -> None:
-        """The numbers, or who leads, may have changed."""
+        """Called when the numbers or the leader may have changed."""
         for callback in list(self._callbacks):
             callback()
 
@@ -235,5 +237,5 @@ class ClusterCapacity:
 
 
 def _live(loads: Sequence[BrokerLoad]) -> int:
-    """Those that stay."""
+    """The number of brokers that are not draining."""
     return sum(not load.draining for load in loads)

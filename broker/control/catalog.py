@@ -1,8 +1,8 @@
-"""The manifest on a broker of a cluster: its copy stays, while who writes it changes.
+"""The manifest on a broker of a cluster. The broker's copy stays the same object while the writer of the manifest changes.
 
-`ClusterCatalog` is what the engine holds. Behind it stands a `Backend`: the journal itself where this broker leads, else a call to
-the leader. Each commit carries a number of this incarnation, so that one whose answer was lost is sent again, to whoever leads by
-then, and is done once.
+The engine holds a `ClusterCatalog`. It uses a `Backend`: the journal itself if this broker leads, else a call to the leader.
+Each commit carries a number of this incarnation. If the answer to a commit is lost, the catalog sends the commit again to the
+current leader, and the number makes sure that it takes effect only once.
 """
 
 from __future__ import annotations
@@ -17,30 +17,32 @@ from headgate.broker.runtime.errors import HeadgateError, Reason, RetryError
 from headgate.broker.runtime.tasks import outlast
 
 COMMIT_TIMEOUT_S = 15.0
-"""How long a commit looks for a leader that takes it, its wait for those before it included: all of them give up together."""
+"""Longest time, in seconds, in which a commit looks for a leader. It includes the wait for earlier commits, so all of them give
+up together."""
 RETRY_S = 0.05
 
 
 class Backend(Protocol):
-    """A way to the journal. It ends when another broker leads."""
+    """A connection to the journal. It ends when another broker leads."""
 
     async def commit(self, edits: Sequence[Edit]) -> None:
-        """Returns once the edits are durable and this broker's copy has them.
+        """Commit edits. Returns once the edits are durable and this broker's copy has them.
 
-        Raises DeposedError or RetryError where the way has ended: the edits may be in. Else as `Catalog.commit`.
+        Raises DeposedError or RetryError if the connection has ended: the edits may be in effect. Other errors as
+        `Catalog.commit`.
         """
 
     async def settle(self) -> None:
-        """As `Catalog.settle`."""
+        """Wait for the running commits; see `Catalog.settle`."""
 
 
 class ClusterCatalog:
-    """See the module's text."""
+    """The catalog of a broker in a cluster: sends commits to the current leader."""
 
     def __init__(self, incarnation_id: str) -> None:
         self.manifest = Manifest()
         self.version = 0
-        """Of `manifest`; always set together with it: from it a leader counts what is missing."""
+        """Version of `manifest`. Both are always set together, because a leader sends the edits after this version."""
         self._incarnation_id = incarnation_id
         self._backend: Backend | None = None
         self._over: HeadgateError | None = None
@@ -49,7 +51,7 @@ class ClusterCatalog:
         self._number = 0
 
     def use(self, backend: Backend | None) -> None:
-        """From now on commits go this way; None: nobody is known to lead, so they wait."""
+        """Send commits to this backend from now on. None: no leader is known, so commits wait."""
         self._backend = backend
         if backend is not None:
             self._changed.set()
@@ -57,12 +59,12 @@ class ClusterCatalog:
             self._changed.clear()
 
     def leave(self, backend: Backend) -> None:
-        """This way has ended."""
+        """Stop the use of a backend that has ended."""
         if self._backend is backend:
             self.use(None)
 
     def end(self, error: HeadgateError) -> None:
-        """This broker is over: whoever waits for a leader, or will, is told so at once."""
+        """This broker has ended: fail all commits that wait for a leader, and all later ones."""
         self._over = error
         self._changed.set()
 

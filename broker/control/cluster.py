@@ -1,12 +1,12 @@
-"""One broker's place in the cluster: it looks for the leader in the lease, follows it, or leads.
+"""One broker's place in the cluster: it looks for the leader in the lease, follows the leader, or leads.
 
 Theory of operation::
 
-    looking    reads the lease; takes it where it may (`cluster/lease.py`), else tries to join its holder
-    following  a stream to the leader; whatever ends it, the broker looks again, and serves meanwhile what it leads
-    leading    `Leader`; whatever ends the term, the broker looks again
+    looking    reads the lease; takes it if it may (`cluster/lease.py`), else tries to join its holder
+    following  has a stream to the leader; when the stream ends, the broker looks again, and serves its partitions meanwhile
+    leading    runs `Leader`; when the term ends, the broker looks again
 
-A broker that is told that it is over, by a leader or by the fence of its log, ends.
+A broker ends when a leader, or the fence of its own log, tells it that it was replaced.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ if TYPE_CHECKING:
 log = get_logger("cluster")
 
 LOOK_S = 0.1
-"""Pause between two looks at the lease."""
+"""Pause, in seconds, between two reads of the lease."""
 PROBE_S = 0.5
 REREAD_S = 0.3
-"""A leader that does not answer may have been replaced: pause between two looks."""
+"""Pause, in seconds, between two reads of the lease while the leader does not answer. The leader may have been replaced."""
 DRAIN_LOOK_S = 0.05
 YIELD_AGAIN_S = 60.0
-"""Where nobody else took the lead, all others are lost after all: for so long the lead is kept."""
+"""Seconds for which this broker does not give the lease back again. If no other broker took the lead after the first time, all
+others are really lost."""
 
 
 class Cluster:
-    """See the module's text.
+    """One broker's membership in the cluster.
 
     Args:
-        mine: this broker; its epoch is given when it is opened.
-        fail: told of what ends this broker.
+        mine: this broker. Its epoch is assigned when its incarnation is opened.
+        fail: called with an error that ends this broker.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class Cluster:
     ) -> None:
         self.engine = engine
         self.leader: Leader | None = None
-        """While this broker leads."""
+        """Set while this broker leads."""
         self.membership: Membership | None = None
-        """While it follows."""
+        """Set while this broker follows a leader."""
         self.connections: Callable[[], int] = lambda: 0
         self.capacity = ClusterCapacity(self)
-        """How many brokers there are to be, as any broker tells it."""
+        """The desired number of brokers, from the cluster's leader."""
         self._mine = mine
         self._address = f"{mine.host}:{mine.grpc_port}"
         self._ttl_ms = lease_ttl_ms
@@ -80,17 +81,17 @@ class Cluster:
         self._fail = fail
         self._catalog = ClusterCatalog(mine.id)
         self.attention = Attention(engine.clock.monotonic())
-        """Of this process: how late it runs."""
+        """Measures how late this process runs."""
         self.replaced: dict[Evidence, int] = dict.fromkeys(Evidence, 0)
-        """Brokers that this one replaced while it led, by evidence."""
+        """Number of brokers that this broker replaced while it led, by evidence."""
         self._register = LeaseRegister(engine.store, engine.clock)
         self._contender = Contender(self._address)
         self._stands_back_until_s = -YIELD_AGAIN_S
-        """So long the lead is left to others."""
+        """The monotonic time, in seconds, until which this broker leaves the lead to others."""
         self._not_joined = ""
-        """Why this broker did not get into the cluster when it tried last."""
+        """The error of the last attempt to join the cluster."""
         self._draining = asyncio.Event()
-        """This broker is to lose its segments and get no others, whoever leads."""
+        """Set when this broker must lose its segments and get no new ones, also under later leaders."""
         self._serving = False
         self._started = asyncio.Event()
         self._term_ended = asyncio.Event()
@@ -104,11 +105,11 @@ class Cluster:
         return "leading" if self.leader is not None else "following" if self.membership is not None else "looking"
 
     def late_s(self) -> float:
-        """How late this process's timers were lately."""
+        """The largest recent lateness of this process's timers, in seconds."""
         return self.attention.late_s(self.engine.clock.monotonic())
 
     async def start(self) -> None:
-        """Become part of the cluster; the engine is open afterwards. Raises what makes that impossible."""
+        """Join the cluster. Afterwards the engine is open. Raises the error that prevents it."""
         await self.engine.identify()
         self.attention = Attention(self.engine.clock.monotonic())
         self._attending = asyncio.create_task(attend(self.attention, self.engine.clock), name="attend")
@@ -125,7 +126,7 @@ class Cluster:
             self._task.result()
 
     async def serving(self) -> None:
-        """This broker's gRPC door is open."""
+        """Called when this broker's gRPC port is open."""
         self._serving = True
         if self.leader is not None:
             await self.leader.serving()
@@ -133,7 +134,7 @@ class Cluster:
             self.membership.opened()
 
     def leader_address(self) -> str | None:
-        """``host:port`` of the leader's gRPC door; None where this broker leads. Raises RetryError where nobody is known to."""
+        """``host:port`` of the leader's gRPC port; None if this broker leads. Raises RetryError if no leader is known."""
         if self.leader is not None:
             return None
         if self.membership is not None:
@@ -141,7 +142,7 @@ class Cluster:
         raise RetryError(Reason.NOT_LEADER, "no broker is known to lead the cluster at the moment")
 
     async def drain(self, timeout_s: float) -> None:
-        """Hand over everything that this broker leads, if another broker takes it in time."""
+        """Hand over all partitions that this broker leads, if another broker takes them within `timeout_s` seconds."""
         deadline = self.engine.clock.monotonic() + timeout_s
         while self.engine.leads.segments() and len(self.engine.brokers()) > 1 and self.engine.failed is None:
             self._draining.set()
@@ -153,18 +154,18 @@ class Cluster:
             await asyncio.sleep(DRAIN_LOOK_S)
 
     def abandon(self, error: HeadgateError) -> None:
-        """This broker cannot go on: nothing that it still wants to be committed waits for a leader."""
+        """This broker cannot continue: its pending commits do not wait for a leader any more."""
         self._catalog.end(error)
 
     async def close(self) -> None:
-        """Leave. The engine is closed: where it could, its incarnation is sealed."""
+        """Leave the cluster. The engine must be closed: it sealed its incarnation if it could."""
         task, self._task = self._task, None
         for beside in (self._attending, self._replicating):
             if beside is not None:
                 beside.cancel()
                 await asyncio.wait((beside,))
         if self.leader is not None:
-            # Before the streams end: the members then find a lease that they may take at once.
+            # Give the lease back before the streams end. Then the members find a lease that they may take at once.
             try:
                 await self.leader.give_up()
             except HeadgateError as error:
@@ -183,7 +184,7 @@ class Cluster:
                 await asyncio.sleep(LOOK_S)
                 continue
             if lease is not None and lease.holder == self._mine.id:
-                lease = None  # an attempt of ours whose answer was lost, or a term that is over
+                lease = None  # written by an attempt of this broker whose answer was lost, or by a term that has ended
             if (lease is None or not lease.holder) and self.engine.clock.monotonic() < self._stands_back_until_s:
                 await asyncio.sleep(LOOK_S)
                 continue
@@ -194,7 +195,7 @@ class Cluster:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> tuple[int, Lease | None]:
-        """The newest lease, and its version. Raises RetryError."""
+        """The newest lease and its version. Raises RetryError."""
         began_s = self.engine.clock.monotonic()
         try:
             found = await self._register.read()
@@ -275,7 +276,7 @@ class Cluster:
             leader.stop()
             return
         except HeadgateError:
-            # This broker is over; the lease is for those that are not.
+            # This broker was replaced, so another broker must take the lease.
             leader.stop()
             with suppress(RetryError):
                 await leader.give_up()
@@ -308,7 +309,7 @@ class Cluster:
         )
         try:
             await self._join(membership, lease)
-            # Somebody else leads, as it was to be: when this broker leads again, it may find itself cut off again.
+            # Another broker leads, as intended. When this broker leads again, it may give the lease back again.
             self._stands_back_until_s = -YIELD_AGAIN_S
             self._not_joined = ""
             self.membership = membership
@@ -321,7 +322,7 @@ class Cluster:
             await membership.run()
         except RetryError as error:
             if self.membership is not None:
-                # A leader that says itself that it goes is nothing to worry about.
+                # A leader that announces its end is no reason for a warning.
                 (log.info if error.reason is Reason.NOT_LEADER else log.warning)("leader_lost", error=error.message)
             elif error.message != self._not_joined:
                 self._not_joined = error.message
@@ -333,10 +334,11 @@ class Cluster:
             await membership.close()
 
     async def _join(self, membership: Membership, lease: Lease) -> None:
-        """Join the holder of a lease, as long as it keeps it: on a slow store it needs its time. Raises as `Membership.join`."""
+        """Join the holder of a lease, for as long as it keeps the lease. On a slow store it needs time. Raises as
+        `Membership.join`."""
         tasks = (asyncio.create_task(membership.join(), name="join"), asyncio.create_task(self._watch(lease), name="watch-lease"))
         try:
-            # Whoever has joined speaks at once: nothing is waited for then.
+            # Return as soon as the join is complete: the leader expects reports from a member at once.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             joining, watching = tasks
             if joining.done():
@@ -349,10 +351,10 @@ class Cluster:
             await asyncio.wait(tasks)
 
     async def _watch(self, lease: Lease) -> None:
-        """Returns when its holder has lost the lease, or lets it run out."""
+        """Return when the holder has lost the lease, or has let it run out."""
         while True:
             await asyncio.sleep(REREAD_S)
-            with suppress(RetryError):  # the leader may see a store that is not to be seen from here
+            with suppress(RetryError):  # the leader may reach a store that this broker cannot reach
                 version, now = await self._look()
                 if now is None or now.holder != lease.holder:
                     return
@@ -372,7 +374,7 @@ class Cluster:
     def _replicate_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is None or isinstance(error, HeadgateError):
-            return  # the log cannot go on, which the engine knows
+            return  # the log cannot continue; the engine knows that
         self._fail(known(error, "replication"))
 
     def _run_ended(self, task: asyncio.Task[None]) -> None:
@@ -380,11 +382,11 @@ class Cluster:
         if error is None or not self._started.is_set():
             return
         failure = known(error, "control plane")
-        # Also one that is ending already must not wait for an answer that cannot come.
+        # A broker that is already closing must not wait for an answer either, because no answer can come.
         self.abandon(failure)
         self._fail(failure)
 
 
 async def _import(name: str) -> Any:
-    """Import in a thread: the loop goes on."""
+    """Import a module in a thread, so that the loop continues."""
     return await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, name)

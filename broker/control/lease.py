@@ -1,4 +1,4 @@
-"""The lease in the store: reading it, and writing its next version."""
+"""The lease in the store: reads it, and writes its next version."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ log = get_logger("lease")
 
 LISTING_KEYS = 1000
 STORE_TIME_MS = 1000
-"""S3 tells times of objects in whole seconds."""
+"""S3 reports times of objects in whole seconds, so they may be this many ms too early."""
 
 
 class LeaseRegister:
-    """One process's view of ``cluster/lease/<version>``. Old versions are deleted by whoever writes a new one."""
+    """One process's view of ``cluster/lease/<version>``. The broker that writes a new version deletes the old ones."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._unreadable = 0
-        """The version of which that was said last."""
+        """The last version that was logged as unreadable."""
         self.ahead_ms: int | None = None
-        """Milliseconds that this broker's clock was ahead of the store's at the last write; None: the store has no own clock."""
+        """Milliseconds by which this broker's clock was ahead of the store's at the last write. None: the store has no clock of
+        its own."""
 
     async def read(self) -> tuple[int, Lease | None]:
-        """The newest version and its number; (0, None) before the first. Raises RetryError.
+        """The number of the newest version, and that version. (0, None) before the first one. Raises RetryError.
 
-        A lease is no history: one that is damaged is `UNREADABLE`, and the next version mends it.
+        A lease is only the current state, so a damaged version counts as `UNREADABLE`, and the next version repairs it.
         """
         versions = list(await self._rows())
         if not versions:
@@ -49,22 +50,22 @@ class LeaseRegister:
             return versions[-1], UNREADABLE
 
     async def write(self, version: int, lease: Lease) -> bool:
-        """Write `version`; True if that succeeded and nobody has written a newer one.
+        """Write `version`. Returns True if that succeeded and no broker has written a newer one.
 
-        Raises RetryError: not known; `read` tells.
+        Raises RetryError: the result is unknown; `read` shows it.
         """
         began_ms = self._clock.now_ms()
         if not await self._store.put_if_absent(_key(version), lease.encode()):
             return False
-        # Whoever slept for long may have created a version again that was deleted as an old one.
+        # A broker that slept for long may have created a version again that was deleted as an old one.
         rows = await self._rows()
         versions = list(rows)
         if versions[-1] != version:
             await self._store.delete(_key(version))
             return False
-        if self._store.appender is None:  # a directory has the clock of this machine
+        if self._store.appender is None:  # a store in a directory has the clock of this machine
             stored_ms, ended_ms = rows[version].modified_ms, self._clock.now_ms()
-            # Anything between the beginning and the end of the write is no difference.
+            # A time between the beginning and the end of the write shows no difference of the clocks.
             self.ahead_ms = max(began_ms - STORE_TIME_MS - stored_ms, 0) or min(ended_ms - stored_ms, 0)
         for old in versions[:-1]:
             await self._store.delete(_key(old))
@@ -73,7 +74,7 @@ class LeaseRegister:
     async def _rows(self) -> dict[int, ObjectInfo]:
         """The versions, oldest first, and their objects."""
         found = [(number_of(keys.LEASE, row.key), row) for row in await self._store.list(keys.LEASE, "", LISTING_KEYS)]
-        # What somebody else has put there is no version: brokers neither end for it nor touch it.
+        # Objects with other names are not versions. Brokers ignore them.
         return {version: row for version, row in found if version is not None}
 
 

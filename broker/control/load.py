@@ -1,4 +1,4 @@
-"""What a broker reports about itself, and what the leader makes of it."""
+"""A broker's report about its load, and the leader's conversion of it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 WINDOW_S_MIN = 0.1
-"""Rates of a shorter time say nothing."""
+"""Shortest time, in seconds, over which rates are computed. Over a shorter time they mean nothing."""
 
 
 class LoadMeter:
-    """Counts what happened between two reports; before the first one, since it was made."""
+    """Counts the traffic between two reports; before the first report, since it was made."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -29,7 +29,8 @@ class LoadMeter:
         self.draining = False
 
     def report(self, version: int, connections: int) -> control_pb2.LoadReport:
-        """What happened since the last report. Asked again at once it tells the same traffic, of which the leader makes rates."""
+        """The traffic since the last report. A call directly after another one returns the same traffic. The leader computes
+        rates from it."""
         if self._engine.clock.monotonic() - self._at_s >= WINDOW_S_MIN:
             self._last = self._measure()
         trouble = self._engine.failed or self._engine.stalled
@@ -70,7 +71,7 @@ def _counts(log: PartitionLog) -> tuple[int, int, int]:
 
 
 def broker_load(incarnation: Incarnation, report: control_pb2.LoadReport) -> BrokerLoad:
-    """A report as rates, for the planner."""
+    """Convert a report to rates, for the planner."""
     window_s = max(report.window_ms, 1) / 1000
     return BrokerLoad(
         incarnation_id=incarnation.id,
@@ -99,7 +100,7 @@ def broker_load(incarnation: Incarnation, report: control_pb2.LoadReport) -> Bro
 
 
 def memory_bytes() -> int:
-    """Resident memory of this process; 0 where the system does not tell."""
+    """Resident memory of this process in bytes; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * PAGE_BYTES

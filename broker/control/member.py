@@ -1,4 +1,4 @@
-"""A broker's membership: its stream to the leader, and the way on which its commits go."""
+"""A broker's membership: its stream to the leader, and the backend for its commits."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ log = get_logger("member")
 
 METHODS = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 REPORTS_MAX = 64
-"""Reports that are remembered until the leader answers them: half a minute's. A leader of an older release answers none."""
+"""Reports that are remembered until the leader answers them: those of half a minute. A leader of an older release answers none."""
 JOIN_TIMEOUT_S = 15.0
-"""The leader commits before it welcomes anybody, which takes as long as the store takes."""
+"""Time, in seconds, for the answer to a join. The leader commits before it answers, which takes as long as the store takes."""
 CONNECT_TIMEOUT_S = 5.0
-"""Then the connection is made anew: one that a cut network swallowed is never answered."""
+"""Time, in seconds, for a connection. Then a new one is made, because a connection that a cut network swallowed is never
+answered."""
 COMMIT_TIMEOUT_S = 12.0
-"""Longer than the leader itself tries."""
+"""Time, in seconds, for the answer to a commit. Longer than the leader itself tries."""
 
 
 class Membership:
-    """One stream. `join`, then `run` until it ends.
+    """One stream to the leader. Call `join`, then `run` until it ends.
 
     Args:
         address: the leader's, ``host:port``.
-        silence_ms: after so long without a word the leader is lost, on a quiet machine.
+        silence_ms: silence of the leader, in ms, after which it is lost, on a quiet machine.
         attention: of this process.
-        draining: set, by whomever, when this broker is to lose its segments and get no others: it reports so at once.
-        connections: how many clients are connected now.
-        serves: whether this broker's gRPC door is open.
+        draining: set when this broker must lose its segments and get no new ones. Then it reports that at once.
+        connections: returns the number of connected clients.
+        serves: returns True if this broker's gRPC port is open.
     """
 
     def __init__(
@@ -81,13 +82,15 @@ class Membership:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reports = itertools.count(1)
         self._reported: deque[tuple[int, float]] = deque(maxlen=REPORTS_MAX)
-        """Reports that the leader has not answered: number, and the monotonic time before it was sent."""
+        """Reports that the leader has not answered: (number, monotonic time in seconds before it was sent)."""
 
     async def join(self) -> None:
-        """Become a member. Afterwards the catalog has the leader's manifest, or what it had and the rest follows; commits go to it.
+        """Become a member. Afterwards the catalog has the leader's manifest, or its old copy and the missing edits follow.
+        Commits go to the leader.
 
         Raises:
-            RetryError: nobody leads there, or it does not answer. FencedError: this broker is over. InvalidError: it is refused.
+            RetryError: no leader is there, or it does not answer. FencedError: this broker was replaced. InvalidError: the
+                leader refuses this broker.
         """
         self._stream = Stream(self._channel, METHODS["Join"].path, self.address)
         hello = control_pb2.Hello(
@@ -107,7 +110,8 @@ class Membership:
         self._catalog.use(self)
 
     def _take_time(self, leader_ms: int) -> None:
-        """Compare this broker's clock with the leader's. A broker that is starting takes the leader's time where they differ."""
+        """Compare this broker's clock with the leader's. A broker that is starting takes the leader's time if the difference is
+        too large."""
         clock = self._engine.clock
         if not leader_ms:
             return
@@ -117,11 +121,11 @@ class Membership:
 
     @property
     def version(self) -> int:
-        """Of this broker's copy of the manifest."""
+        """The version of this broker's copy of the manifest."""
         return self._catalog.version
 
     async def run(self) -> None:
-        """Follow the leader. Returns never; raises what ended the stream, as `join`."""
+        """Follow the leader. Never returns. Raises the error that ended the stream, as `join`."""
         clock = self._engine.clock
         now_s = clock.monotonic()
         self._leader.at_s = self._attention.at(now_s)
@@ -153,7 +157,7 @@ class Membership:
             await asyncio.wait((reporting,))
 
     async def close(self) -> None:
-        """End the stream; commits that wait fail."""
+        """End the stream. Waiting commits fail."""
         self._ended = True
         self._moved.set()
         for task in self._tasks:
@@ -181,9 +185,10 @@ class Membership:
         moved.set()
 
     def _promised(self, promise: control_pb2.Promise) -> None:
-        """The leader has heard a report, and those before it.
+        """Called when the leader has answered a report, and thereby all earlier ones.
 
-        A broker whose door is closed is taken for dead, promise or not: so one whose door is not open yet relies on none.
+        The leader takes a broker with a closed port for dead, also during a promise. So a broker whose port is not open yet
+        relies on none.
         """
         while self._reported and self._reported[0][0] <= promise.number:
             number, asked_s = self._reported.popleft()
@@ -191,13 +196,13 @@ class Membership:
                 self._engine.proof.extend(asked_s, promise.span_ms)
 
     async def _report(self) -> None:
-        """Tell the leader what happens here, and end the stream where the leader is silent for too long."""
+        """Send reports to the leader. End the stream if the leader is silent for too long."""
         while not self._leader_is_lost():
             is_draining = self._draining.is_set()
             try:
                 await self._tell()
             except RetryError:
-                return  # who reads the stream is told why
+                return  # the reader of the stream gets the reason
             try:
                 async with asyncio.timeout(MEMBER_REPORT_S):
                     await (asyncio.sleep(MEMBER_REPORT_S) if is_draining else self._draining.wait())
@@ -205,7 +210,7 @@ class Membership:
                 pass
 
     async def _tell(self) -> None:
-        """Send a report. Raises RetryError where the stream is over."""
+        """Send a report. Raises RetryError if the stream has ended."""
         self._meter.draining = self._draining.is_set()
         self._engine.clock.check()
         report = self._meter.report(self.version, self._connections())
@@ -221,11 +226,11 @@ class Membership:
             await self._tell()
 
     def opened(self) -> None:
-        """This broker's gRPC door is open: the leader is told at once."""
+        """Called when this broker's gRPC port is open. Reports that to the leader at once."""
         self._spawn(self._tell_door())
 
     def _leader_is_lost(self) -> bool:
-        """Whether the leader was silent for too long, in which case the stream is ended."""
+        """True if the leader was silent for too long. Then this ends the stream."""
         assert self._stream is not None
         now_s = self._engine.clock.monotonic()
         silent_s = self._leader.silent_s(self._attention.at(now_s))
@@ -252,7 +257,7 @@ class Membership:
         await self._answer(result)
 
     def _hold(self, order: control_pb2.HoldOrder) -> None:
-        """At once, and in turn with the edits: what is held may be in the very next one."""
+        """Reserve offsets at once, in order with the edits: the next edit may already contain these offsets."""
         topic_id = uuid.UUID(bytes=order.topic_id)
         if order.drop:
             self._engine.drop_holds(topic_id, order.gate_id)
@@ -280,7 +285,7 @@ class Membership:
     # -- commits
 
     async def commit(self, edits: Sequence[Edit]) -> None:
-        """As `Backend`."""
+        """Commit edits through the leader; see `Backend.commit`."""
         number = next(edit.number for edit in reversed(edits) if hasattr(edit, "number"))
         request = control_pb2.CommitRequest(incarnation_id=self._mine.id, number=number, edits=encode_edits(list(edits)))
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(METHODS["Commit"].path)
@@ -299,4 +304,4 @@ class Membership:
             await self._moved.wait()
 
     async def settle(self) -> None:
-        """Nothing is ever in doubt here: a commit returns when this broker's copy has it, or is sent again."""
+        """Do nothing. No commit is ever undecided here: it returns when this broker's copy has it, or it is sent again."""

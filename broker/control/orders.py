@@ -1,7 +1,7 @@
-"""Orders under way: segments are sealed by their leads, and the commit that has the last seal opens the successors.
+"""Running orders: leads seal the segments of an order, and the commit with the last seal opens the successors.
 
-If the leader dies half-way, some segments are sealed and have no successor: the next leader finds the gap and fills it. If a lead
-dies half-way, its failover seals the segment, which does as well.
+If the leader dies half-way, some segments are sealed and have no successor. The next leader finds the gap and fills it. If a
+lead dies half-way, its failover seals the segment, with the same result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headgate.broker.runtime.logging import get_logger
 log = get_logger("orders")
 
 DECISIONS_MAX = 200
-"""What is remembered of the past, for people."""
+"""Past decisions that are remembered, for the operator."""
 
 
 class Owner(Protocol):
@@ -42,15 +42,15 @@ class Owner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Decision:
-    """An order and what became of it. `at_s` and `pause_s` are of the monotonic clock."""
+    """An order and its result. `at_s` and `pause_s` are seconds of the monotonic clock."""
 
     order: Order
     at_s: float
     segments: dict[int, SegmentInfo]
-    """Those to seal, as they were."""
+    """The segments to seal, as they were at the beginning."""
     open_seals: set[int]
     topics: tuple[str, ...]
-    """Names of the segments' topics, as they were."""
+    """Names of the segments' topics at the beginning."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
     error: HeadgateError | None = None
     pause_s: float = 0.0
@@ -67,14 +67,14 @@ class OrderBook:
         self._owner = owner
         self._current: list[Decision] = []
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_MAX)
-        """The newest last."""
+        """Past and running decisions; the newest is last."""
 
     def is_busy(self, segment_id: int) -> bool:
-        """Whether a segment is being sealed."""
+        """True if a segment is being sealed."""
         return any(segment_id in decision.segments for decision in self._current)
 
     def begin(self, order: Order) -> Decision:
-        """Execute an order. Raises InvalidError where it does not fit the manifest."""
+        """Carry out an order. Raises InvalidError if it does not fit the manifest."""
         manifest = self._owner.manifest
         missing = [key for key in order.seal if key not in manifest.segments or self.is_busy(key)]
         if missing or not order.seal:
@@ -88,7 +88,7 @@ class OrderBook:
         return decision
 
     def note(self, order: Order, *, topic_ids: Iterable[uuid.UUID], began_s: float, error: HeadgateError | None = None) -> None:
-        """Remember, for people, what was decided and done elsewhere: a failover."""
+        """Remember, for the operator, a decision that was made and carried out elsewhere: a failover."""
         known = self._owner.manifest.topics_by_id
         topics = tuple(sorted({known[topic_id].name for topic_id in topic_ids if topic_id in known}))
         pause_s = self._owner.clock.monotonic() - began_s
@@ -97,7 +97,7 @@ class OrderBook:
         self.decisions.append(decision)
 
     async def wait(self, decision: Decision) -> None:
-        """Wait until it is done. Raises its error."""
+        """Wait until a decision is carried out. Raises its error."""
         await decision.done.wait()
         if decision.error is not None:
             raise decision.error
@@ -107,7 +107,7 @@ class OrderBook:
         for key, segment in decision.segments.items():
             by_lead.setdefault(segment.incarnation_id, []).append(key)
         try:
-            # Where a lead is lost meanwhile, its failover seals the segment, and `applied` sees that.
+            # If a lead is lost meanwhile, its failover seals the segment, and `applied` sees that.
             await asyncio.gather(*(self._owner.resign(lead, keys) for lead, keys in by_lead.items()))
             if decision.open_seals and decision.under_way:
                 raise RetryError(Reason.NOT_LEADER, f"a lead did not seal its segments. segments=`{sorted(decision.open_seals)}`")
@@ -118,10 +118,10 @@ class OrderBook:
                 self._owner.order_failed()
 
     def successors(self, seals: set[int], alive: set[str]) -> tuple[list[Successor], set[tuple[uuid.UUID, int]]]:
-        """What orders want to be opened in a commit that seals `seals`, and partitions that still wait for other seals.
+        """The segments that orders open in a commit that seals `seals`, and the partitions that still wait for other seals.
 
         Args:
-            alive: incarnations that can lead. Where a target is gone, its partitions are left to placement.
+            alive: incarnations that can lead. If a target is gone, the placement decides about its partitions.
         """
         successors: list[Successor] = []
         held: set[tuple[uuid.UUID, int]] = set()
@@ -134,7 +134,7 @@ class OrderBook:
         return successors, held
 
     def applied(self, edits: Sequence[Edit]) -> None:
-        """The manifest has just taken these edits in."""
+        """Called with edits that the manifest has just applied."""
         if not self._current:
             return
         for edit in edits:

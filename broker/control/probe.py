@@ -1,4 +1,4 @@
-"""Asking the address of another broker whether a process listens there; and measuring how late this process runs."""
+"""Probes the address of another broker, and measures how late this process runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from headgate.broker.cluster.liveness import TICK_S, Answer, Attention
 from headgate.broker.runtime.clock import Clock
 
 LATE_PARTS = 2.0
-"""An unsuccessful question that took this many times its time limit says nothing: this process was late itself."""
+"""If an unsuccessful probe took this many times its time limit, it says nothing: this process was late itself."""
 
 _UNREACHED = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT})
 
 
 async def ask(host: str, port: int, timeout_s: float, clock: Clock) -> Answer:
-    """Connect to an address, and hang up."""
+    """Connect to an address, and close the connection."""
     if not host or not port:
         return Answer.UNKNOWN
     began_s = clock.monotonic()
@@ -27,14 +27,14 @@ async def ask(host: str, port: int, timeout_s: float, clock: Clock) -> Answer:
     except TimeoutError:
         return Answer.UNREACHED if clock.monotonic() - began_s < LATE_PARTS * timeout_s else Answer.UNKNOWN
     except OSError as error:
-        # Other errors are this process's own: no descriptors, no name server.
+        # Other errors come from this process or machine: no free descriptors, no name server.
         return Answer.UNREACHED if error.errno in _UNREACHED else Answer.UNKNOWN
     writer.close()
     return Answer.ACCEPTED
 
 
 async def attend(attention: Attention, clock: Clock) -> None:
-    """Tell `attention` of every wake-up. Returns never."""
+    """Report every wake-up to `attention`. Never returns."""
     while True:
         await asyncio.sleep(TICK_S)
         attention.woke(clock.monotonic())

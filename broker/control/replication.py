@@ -1,4 +1,4 @@
-"""What `engine/replicas.py` needs of a network: a lead's stream to its follower, and the question to a lost lead's follower."""
+"""The network part of `engine/replicas.py`: a lead's stream to its follower, and the request to a lost lead's follower."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ log = get_logger("replication")
 
 METHODS = methods(control_pb2.DESCRIPTOR.services_by_name["Control"])
 MESSAGE_BYTES_MAX = 1 << 20
-"""Copies in one message, but for a single larger batch."""
+"""Bytes of copies in one message; only a single larger batch may exceed it."""
 IDLE_S = 0.5
-"""Where there is nothing to send the follower hears this often what is durable, and that the lead is there."""
+"""Seconds between two messages to the follower if there are no copies. They tell it how much is durable, and that the lead is
+alive."""
 SILENCE_S = 2.0
 """Silence after which a follower is replaced, on a quiet machine. `liveness.stretched` makes it longer on a starved one."""
 AVOID_S = 10.0
-"""So long a broker with which it did not work is not asked again."""
+"""Seconds for which a broker is not chosen again after a failure."""
 LOOK_S = 0.5
 """Pause between two looks for a follower where there is none, and between two looks at how long the follower has been silent."""
 PROBE_S = 0.5
 ASK_S = 5.0
-"""How long a follower that gives its copies away may be silent."""
+"""Seconds for which a follower may be silent while it gives its copies away."""
 PATIENCE_S = 20.0
-"""How long a follower is asked of which nobody knows whether it is alive. Lead and follower are lost both then: two failures."""
+"""Seconds for which a follower is asked while it is unknown whether it is alive. After that, lead and follower are both lost:
+two failures."""
 
 
 class Replication:
@@ -49,7 +51,7 @@ class Replication:
         self._avoided: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Returns never. Raises what ends this broker."""
+        """Never returns. Raises an error that ends this broker."""
         while True:
             peer = self._choose()
             if peer is None:
@@ -58,7 +60,7 @@ class Replication:
             try:
                 await self._stream(peer)
             except (RetryError, FencedError, InvalidError) as error:
-                # Also where the other one says that this broker is over: whether it is, its own log knows.
+                # This includes an answer that this broker was replaced: only its own log shows whether that is true.
                 log.warning("follower_lost", follower=peer.broker_id, error=error.message)
                 self._avoided[peer.id] = self._engine.clock.monotonic() + AVOID_S
             finally:
@@ -73,7 +75,7 @@ class Replication:
         return min(others, key=lambda one: (one.broker_id < engine.broker_id, one.broker_id), default=None)
 
     async def _stream(self, peer: Incarnation) -> None:
-        """One stream, until it ends. Returns where it was ended here; else raises RetryError, FencedError, InvalidError."""
+        """Run one stream until it ends. Returns if this broker ended it; else raises RetryError, FencedError, InvalidError."""
         number = self._engine.replicator.begin()
         address = _address(peer)
         channel = connect(address)
@@ -107,13 +109,13 @@ class Replication:
         try:
             await engine.set_follower(follower)
         except HeadgateError:
-            engine.replicator.end()  # nobody's word counts on this stream, and nothing else would end it
+            engine.replicator.end()  # confirmations do not count on this stream, and no other code would end it
             raise
         engine.replicator.count(number)
         log.info("follower_found", follower=peer.broker_id, stream=number)
 
     async def _send(self, stream: Stream, peer: Incarnation) -> None:
-        """Returns when the stream is ended here."""
+        """Send copies. Returns when this broker has ended the stream."""
         engine = self._engine
         while engine.replicator.is_open:
             copies = await engine.replicator.batches(MESSAGE_BYTES_MAX, IDLE_S)
@@ -144,17 +146,18 @@ class Replication:
 
 
 class Surrenders:
-    """Asks the followers of lost leads for what they hold."""
+    """Asks the followers of lost leads for their copies."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._asked_s: dict[str, float] = {}
-        """Since when followers that do not answer are asked, by lead."""
+        """For each lead whose follower does not answer, the monotonic time in seconds of the first request."""
 
     async def ask(self, lead: Incarnation, follower: Follower) -> list[Copy]:
-        """What the follower of a lost lead holds, which takes nothing more from it; [] where it is lost as well, with its copies.
+        """The copies of a lost lead's follower, which takes no further ones from the lead. [] if the follower is lost too, with
+        its copies.
 
-        Raises RetryError: it may be alive and does not answer: ask again.
+        Raises RetryError: the follower may be alive and does not answer. The caller must ask again.
         """
         if follower.incarnation_id == self._engine.incarnation_id:
             return self._engine.replicas.surrender(lead.id, follower.stream)
@@ -163,7 +166,7 @@ class Surrenders:
         except (RetryError, InvalidError) as error:
             now_s = self._engine.clock.monotonic()
             waited_s = now_s - self._asked_s.setdefault(lead.id, now_s)
-            # Another run of the process says so itself.
+            # If another run of the process answers, it says so itself.
             is_gone = isinstance(error, InvalidError) or await self._refuses(follower)
             if not is_gone and waited_s < PATIENCE_S:
                 raise RetryError(
@@ -188,7 +191,7 @@ class Surrenders:
         copies: list[Copy] = []
         try:
             await stream.write(request.SerializeToString(), ASK_S)
-            # An empty message is the last one.
+            # An empty message ends the answer.
             while more := control_pb2.SurrenderResponse.FromString(await stream.read(ASK_S)).copies:
                 copies += map(copy_of, more)
         finally:
@@ -198,7 +201,7 @@ class Surrenders:
 
 
 def surrender_messages(copies: list[Copy]) -> list[control_pb2.SurrenderResponse]:
-    """What answers `Surrender`, in order: an empty message is the last one."""
+    """The answer to `Surrender`, in order. An empty message ends it."""
     messages: list[control_pb2.SurrenderResponse] = []
     size = MESSAGE_BYTES_MAX
     for copy in copies:
@@ -211,7 +214,7 @@ def surrender_messages(copies: list[Copy]) -> list[control_pb2.SurrenderResponse
 
 
 def copy_of(message: control_pb2.Copy) -> Copy:
-    """A copy as it came."""
+    """Decode a copy."""
     return Copy(message.number, message.stream_key, message.batch, message.appended_ms)
 
 

@@ -1,4 +1,4 @@
-"""Streams to other brokers: raw messages out and in, and one way of saying that it is over where grpc has many."""
+"""Streams to other brokers: raw messages in both directions, and one kind of error for all of grpc's ways to end a stream."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ OPTIONS = [
 
 
 def connect(address: str) -> grpc.aio.Channel:
-    """The way to another broker. It is opened by the first call."""
+    """A channel to another broker. The first call opens the connection."""
     return grpc.aio.insecure_channel(address, options=OPTIONS)
 
 
 class Stream:
-    """One bidirectional call. Every way in which it ends raises RetryError, or what the other side raised.
+    """One bidirectional call. Whenever it ends, its methods raise RetryError, or the error of the other side.
 
     Args:
-        address: of the other side, for people.
-        path: as `wire.grpc.methods` has it.
+        address: of the other side, for messages.
+        path: the method's path, from `wire.grpc.methods`.
     """
 
     def __init__(self, channel: grpc.aio.Channel, path: str, address: str) -> None:
@@ -41,7 +41,7 @@ class Stream:
         self._given_up = ""
 
     async def write(self, message: bytes, timeout_s: float | None = None) -> None:
-        """Send a message; returns when the transport took it. The first one waits for the connection, which may never come."""
+        """Send a message. Returns when the transport took it. The first call waits for the connection, which may never come."""
         async with self._sending:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -71,7 +71,8 @@ class Stream:
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self._address) from error
         except asyncio.CancelledError as error:
-            # grpc says so also where the stream, not this task, was cancelled: that must not end the control plane in silence.
+            # grpc raises this also if the stream was cancelled, and not this task. That must not end the control plane without a
+            # message.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
@@ -94,10 +95,10 @@ class Stream:
         raise RetryError(Reason.NOT_LEADER, f"the other broker ended the stream. address=`{self._address}`")
 
     def give_up(self, why: str) -> None:
-        """End it: `read` raises RetryError(TIMED_OUT) with this text."""
+        """End the stream. `read` raises RetryError(TIMED_OUT) with this text."""
         self._given_up = why
         self._call.cancel()
 
     def cancel(self) -> None:
-        """End it."""
+        """End the stream."""
         self._call.cancel()

@@ -1,4 +1,4 @@
-"""Between what travels in the Control service and what the control plane works with."""
+"""Conversions between messages of the Control service and the control plane's types."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _GOOD_STATUS = frozenset(
         grpc.StatusCode.PERMISSION_DENIED,
     }
 )
-"""Of answers that will be the same again."""
+"""Statuses of errors that a repeated call would get again."""
 
 
 def error_of(error: grpc.aio.AioRpcError, address: str) -> HeadgateError:
-    """What a failed call to another broker means."""
+    """The error for a failed call to another broker."""
     text = error.details() or error.code().name.lower()
     for key, value in error.trailing_metadata() or ():
         if key == REASON_KEY:
@@ -49,7 +49,7 @@ def member_message(incarnation: Incarnation) -> control_pb2.BrokerMember:
 
 
 def incarnation_of(hello: control_pb2.Hello, opened_ms: int) -> Incarnation:
-    """As it is to be opened; its epoch is given by the commit."""
+    """The incarnation to open for a broker. The commit assigns its epoch."""
     member = hello.member
     return Incarnation(
         id=hello.incarnation_id,

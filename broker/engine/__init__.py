@@ -1,1 +1,1 @@
-"""The data plane of one broker: write path, read path, recovery, checkpoints, retention. `engine.py` is its face."""
+"""The data plane of one broker: write path, read path, recovery, checkpoints, retention. `engine.py` is its interface."""
