@@ -1,4 +1,4 @@
-"""Which edits the leader takes, from itself and from other brokers, and what it says to an incarnation that is over. No I/O."""
+"""The leader's rules for edits, of its own and of other brokers, and its answer to an incarnation that was replaced. No I/O."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from headgate.broker.cluster.manifest import (
 from headgate.broker.runtime.errors import FencedError, InvalidError, Reason, RetryError
 
 CUTS_MAX = 1000
-"""Ranges that readers of one partition step over: every read that begins below the last of them looks at all."""
+"""Largest number of ranges of one partition that readers pass. Every read that begins below the last range checks all of them."""
 
 
 def taken_over(manifest: Manifest, incarnation_id: str, broker_id: int) -> FencedError:
-    """Why an incarnation that still runs is over."""
+    """The error that tells a running incarnation why it was replaced."""
     for other in manifest.incarnations.values():
         if other.broker_id == broker_id and other.id != incarnation_id and not other.sealed:
-            # It was not started again, for it runs: two machines with one store, say, and the default settings.
+            # The broker was not restarted, because it still runs. For example, two machines use one store with the default
+            # settings.
             return FencedError(
                 Reason.FENCED,
                 "another process runs as this broker: give each broker of a store its own --broker-id. "
@@ -51,13 +52,14 @@ def taken_over(manifest: Manifest, incarnation_id: str, broker_id: int) -> Fence
 
 
 def check(manifest: Manifest, edit: Edit, by: str) -> None:
-    """Whether the leader takes an edit. What it takes has the effect that its author expects.
+    """Check that the leader accepts an edit. An accepted edit has the effect that its author expects.
 
     Args:
         by: the incarnation that asks for it.
 
     Raises:
-        FencedError: that incarnation is over, or the edit is about a segment or chunks of one that is: it must stop.
+        FencedError: that incarnation was replaced, or the edit is about a segment or chunks of a replaced incarnation: it must
+            stop.
         InvalidError: the edit does not fit the state (any more).
     """
     asking = manifest.incarnations.get(by)
@@ -95,7 +97,8 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
                 raise InvalidError(
                     Reason.INVALID_REQUEST, f"chunks are gone. incarnation=`{incarnation_id}` numbers=`{numbers[0]}..{numbers[-1]}`"
                 )
-            # Another broker may have folded its chunks meanwhile: what has the number now is not what was looked at.
+            # Another broker may have folded these chunks meanwhile. Then the chunk with this number is not the one that the author
+            # saw.
             listed = manifest.chunks[incarnation_id]
             if isinstance(edit, RemoveChunks) and any(manifest.needs(listed[number]) for number in numbers):
                 raise InvalidError(Reason.INVALID_REQUEST, f"a chunk is needed. incarnation=`{incarnation_id}` numbers=`{numbers}`")
@@ -196,10 +199,10 @@ def _check_paths(manifest: Manifest, extents: Iterable[ParquetExtent]) -> None:
 
 
 def check_together(manifest: Manifest, edits: Iterable[Edit]) -> None:
-    """Whether edits that are right one by one are so together. Raises InvalidError.
+    """Check that edits that are valid one by one are also valid together. Raises InvalidError.
 
-    An incarnation is sealed with all of its segments, also with those that were given to it a moment ago: nobody would look for a
-    lead of what stays open.
+    An incarnation must be sealed together with all of its segments, also with those that it got a moment ago. Otherwise a
+    segment would stay open, and no broker would find a new lead for it.
     """
     edits = list(edits)
     over = {edit.incarnation_id for edit in edits if isinstance(edit, SealIncarnation)}

@@ -35,7 +35,8 @@ ROOMY_SHARE = 0.5
 UP_AFTER_MS = 3_000
 DOWN_AFTER_MS = 300_000
 RESERVED_DOWN_AFTER_MS = 20_000
-"""... the same, when a leader found no more brokers than reservations hold: they serve the reservations, as far as is known."""
+"""... the same, when a leader found no more brokers than reservations hold. As far as is known, these brokers serve the
+reservations."""
 GAP_MS = 5_000
 """After this long without a measurement, no condition counts as lasting."""
 
@@ -69,7 +70,7 @@ def check_reservation(reservation: Reservation, existing: Mapping[str, Reservati
 
 
 def check_ttl(ttl_ms: int) -> None:
-    """Raises InvalidError that names the limits."""
+    """Raise InvalidError, with the limits, if a time-to-live is out of range."""
     if not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
         raise _refused(
             f"a reservation's time-to-live is from {TTL_MS_MIN // 1000} s to {TTL_MS_MAX // 86_400_000} days", ttl_ms=ttl_ms
@@ -85,7 +86,7 @@ def opened(reservation: Reservation, existing: Mapping[str, Reservation], broker
 
 
 def renewed(reservation_id: str, ttl_ms: int | None, existing: Mapping[str, Reservation]) -> Reservation:
-    """The reservation to store for a renewal; None keeps its time-to-live. Raises InvalidError for one that is over or was never
+    """The reservation to store for a renewal; None keeps its time-to-live. Raises InvalidError if it has ended or was never
     opened."""
     before = existing.get(reservation_id)
     if before is None:
@@ -174,7 +175,7 @@ class LoadDemand:
 
     @property
     def reason(self) -> str:
-        """The reason for the number, for people."""
+        """The reason for the number, for the operator."""
         used = f"{self.pressure:.2f} of a broker in use"
         if self.brokers > _brokers_for(self.pressure, ROOMY_SHARE):
             return f"{_brokers(self.brokers)} are kept until the load has been low for a while: {used}"

@@ -1,9 +1,9 @@
-"""Time that no broker saw pass, and what is old without it. No I/O.
+"""Time in which no broker ran, and the age of records without this time. No I/O.
 
-A broker that starts alone cannot tell a pause of the whole cluster from a system clock that jumped: both are a difference between
-the newest time in the store and its own clock. So the difference is noted in the manifest as a *downtime*, and downtimes do not
-count towards the age of a record or a producer. Records therefore live longer by the time for which the cluster was stopped, and
-never shorter. A pause up to `clock_difference_max_ms` counts as elapsed and is not noted.
+A broker that starts alone cannot distinguish a pause of the whole cluster from a jump of the system clock. Both are a difference
+between the newest time in the store and the broker's own clock. So the manifest notes the difference as a *downtime*, and
+downtimes do not count towards the age of a record or a producer. Records therefore live longer by the time for which the cluster
+was stopped, and never shorter. A pause up to `clock_difference_max_ms` counts as elapsed time and is not noted.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headgate.broker.cluster.manifest import AddChunks, Edit, Manifest, NoteDown
 
 
 def cutoff_ms(now_ms: int, age_ms: int, downtimes: Sequence[tuple[int, int]]) -> int:
-    """The append time before which everything is older than `age_ms`.
+    """The append time in ms before which all records are older than `age_ms`.
 
     Args:
-        now_ms: the broker's time.
-        downtimes: (since, until) of each, in the order in which they were noted.
+        now_ms: the broker's wall-clock time.
+        downtimes: (since, until) of each in ms, in the order of their noting.
     """
     cutoff = now_ms - age_ms
     for since_ms, until_ms in sorted(downtimes, key=lambda one: one[1], reverse=True):
@@ -30,10 +30,10 @@ def cutoff_ms(now_ms: int, age_ms: int, downtimes: Sequence[tuple[int, int]]) ->
 
 
 def newest_ms(manifest: Manifest, edits: Iterable[Edit] = ()) -> int:
-    """The newest time at which a broker is known to have run; 0 where there is none.
+    """The newest wall-clock time in ms at which a broker is known to have run; 0 if unknown.
 
     Args:
-        edits: what a recovery has found, which the manifest does not have yet.
+        edits: found by a recovery, and not in the manifest yet.
     """
     times = [incarnation.opened_ms for incarnation in manifest.incarnations.values()]
     times += [chunk.appended_ms for chunks in manifest.chunks.values() for chunk in chunks.values()]
@@ -42,23 +42,24 @@ def newest_ms(manifest: Manifest, edits: Iterable[Edit] = ()) -> int:
 
 
 class Beginning(NamedTuple):
-    """What a broker that starts makes of the time before."""
+    """The conclusions of a starting broker about the time before its start."""
 
     adopted_ms: int | None
-    """The time that its clock takes in the place of its own, or None."""
+    """The time in ms that its clock takes instead of its own, or None."""
     edits: list[Edit]
     """The note of the downtime, if there is one."""
 
 
 def begin(started_ms: int, noted_ms: int, difference_max_ms: int) -> Beginning:
-    """Compare the clock of a broker that starts with what the store says of the time before.
+    """Compare the clock of a starting broker with the newest time in the store.
 
-    A clock that is behind by more than the limit takes the store's newest time: append times never go back. Where the clock is
-    ahead by more than the limit, nothing tells whether that time has passed.
+    A clock that is behind by more than the limit takes the store's newest time, because append times never go back. If the clock
+    is ahead by more than the limit, the broker cannot know whether that time has really passed.
 
     Args:
-        started_ms: the clock when the broker began to count.
-        noted_ms: the newest time that the store has; 0: none.
+        started_ms: the clock at the broker's start.
+        noted_ms: the newest time in the store; 0: none.
+        difference_max_ms: the limit.
     """
     if not noted_ms or abs(started_ms - noted_ms) <= difference_max_ms:
         return Beginning(None, [])

@@ -21,10 +21,10 @@ Phase: TypeAlias = Literal["starting", "serving", "draining", "waiting"]
 PAUSE_MS_MIN = 100
 PAUSE_MS_MAX = 10_000
 STABLE_MS = 10_000
-"""A broker that served for this long starts with the shortest pause again."""
+"""Ms of service after which a broker starts with the shortest pause again."""
 SERVED_MS = 1_000
-"""A broker that served for this long, ms, was worth starting: it starts again after `1 / SERVED_PARTS` of that time at the latest.
-One that dies sooner has cost more in starts than it was of use."""
+"""Ms of service that make a start worthwhile. Such a broker starts again after `1 / SERVED_PARTS` of its service time at the
+latest. A broker that dies earlier cost more in starts than it was of use."""
 SERVED_PARTS = 2
 
 
@@ -38,7 +38,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Let the broker of this slot hand over its segments, and end."""
+    """Make the broker of this slot hand over its segments, and end."""
 
     slot: int
 
@@ -57,7 +57,7 @@ class Slot:
 
 
 class Fleet:
-    """See the module's docstring.
+    """The slots of a fleet, and the actions to start and drain them.
 
     Args:
         brokers_min: minimum, whatever is requested, until `stop`.
@@ -74,7 +74,7 @@ class Fleet:
 
     @property
     def wanted(self) -> int:
-        """Number of brokers that are to run."""
+        """The number of brokers that should run."""
         return self._wanted
 
     @property
@@ -87,17 +87,17 @@ class Fleet:
         self._wanted = min(max(brokers, self._min), self._max)
 
     def stop(self) -> None:
-        """No broker is to run any more: all hand over to one, which ends last."""
+        """Let all brokers end: all hand over to one, which ends last."""
         self._stopping = True
 
     def served(self, number: int, now_ms: int) -> None:
-        """A started broker serves now."""
+        """Called when a started broker serves."""
         slot = self.slots[number]
         if slot.phase == "starting":
             slot.phase, slot.since_ms = "serving", now_ms
 
     def ended(self, number: int, now_ms: int) -> int | None:
-        """A broker's process has ended. Returns the pause before it starts again, in ms; None: it was to leave."""
+        """Called when a broker's process has ended. Returns the pause in ms before it starts again; None if it was draining."""
         slot = self.slots[number]
         if slot.phase == "draining":
             del self.slots[number]
@@ -116,7 +116,7 @@ class Fleet:
         """The actions for now. Each action is returned once, and counts as begun."""
         staying = sorted(number for number, slot in self.slots.items() if slot.phase != "draining")
         if self._stopping:
-            # Two brokers that drain at once could only hand over to each other, and would wait for one another.
+            # Two draining brokers could only hand over to each other, and would wait for each other. So one serving broker stays.
             last = self.serving[:1]
             actions = self._drain([number for number in staying if number not in last], now_ms)
             return actions or (self._drain(last, now_ms) if len(self.slots) == 1 else [])

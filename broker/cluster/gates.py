@@ -1,17 +1,18 @@
-"""Gates: windows of offsets that are kept free for history, and the Parquet files that fill them. No I/O.
+"""Gates: windows of offsets that are reserved for history, and the Parquet files that fill them. No I/O.
 
 Theory of operation::
 
-    open      every lead of the topic has skipped the window's offsets; readers stop at it, writers continue behind it
+    open      every lead of the topic has skipped the window's offsets; readers stop at it, writers continue after it
       -> filled     the files of all partitions were committed in one edit; readers read them
-      -> released   given up, by hand or because no client renewed it; readers step over it
+      -> released   given up by hand, or because no client renewed it; readers pass it
 
-The lead of a partition chooses its window in memory, before the gate is in the manifest (`PartitionLog.hold`). The commit that
-opens the gate is refused when a partition has another lead by then, and that lead is asked. The offsets that the first lead had
-kept free stay empty for ever, and belong to no gate. From the commit on, no lead begins before the window's end, so offsets
-never go back. A window at the front of a topic needs no lead: no client can write there (`history.room`).
+The lead of a partition chooses its window in memory, before the gate is in the manifest (`PartitionLog.hold`). If a partition
+has another lead by the time of the commit that opens the gate, the commit is refused, and the new lead is asked. The offsets
+that the first lead had reserved stay empty for ever, and belong to no gate. From the commit on, no lead begins before the
+window's end, so offsets never go back. A window at the front of a topic needs no lead, because no client can write there
+(`history.room`).
 
-The same id can be opened again after its release; the older gate is then listed as `<id>~<number>`.
+The same id can be opened again after its release. The older gate is then listed as `<id>~<number>`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ TIMESTAMP_MS_MAX = 1 << 53
 Place = Literal["now", "front", "end"]
 State = Literal["open", "filled", "released"]
 FRONT_EPOCH = 0
-"""The leader epoch of records in front of everything."""
+"""The leader epoch of records in front of all others."""
 
 
 class GateWindow(msgspec.Struct, frozen=True, array_like=True):
@@ -119,7 +120,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def is_url(path: str) -> bool:
-    """True when a path is not a key in the cluster's own store."""
+    """True if a path is not a key in the cluster's own store."""
     return "://" in path
 
 
@@ -140,13 +141,13 @@ def topic_of(key: str) -> uuid.UUID | None:
 
 
 def gate_of(key: str, ids: Iterable[str]) -> str | None:
-    """The gate, of these, for which a file was written, by its name."""
+    """The gate, among these ids, for which a file was written, according to the file's name."""
     name = key.rsplit("/", 1)[-1]
     return next((gate_id for gate_id in ids if name.startswith(f"{gate_id}-")), None)
 
 
 def check_gate_id(gate_id: str) -> None:
-    """Raises InvalidError(INVALID_REQUEST) for an illegal id of a gate."""
+    """Raise InvalidError(INVALID_REQUEST) for an illegal id of a gate."""
     if _GATE_ID.fullmatch(gate_id) is None:
         raise InvalidError(
             Reason.INVALID_REQUEST,
@@ -155,7 +156,7 @@ def check_gate_id(gate_id: str) -> None:
 
 
 def check_ttl(ttl_ms: int) -> None:
-    """Raises InvalidError(INVALID_REQUEST)."""
+    """Raise InvalidError(INVALID_REQUEST) if a time-to-live is out of range."""
     if not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
         raise InvalidError(
             Reason.INVALID_REQUEST,
@@ -164,14 +165,14 @@ def check_ttl(ttl_ms: int) -> None:
 
 
 def check_words(definition: str, owner: str) -> None:
-    """Raises InvalidError(INVALID_REQUEST) when the opener's texts are too long."""
+    """Raise InvalidError(INVALID_REQUEST) if the opener's texts are too long."""
     for name, text, most in (("definition", definition, DEFINITION_CHARS_MAX), ("owner", owner, OWNER_CHARS_MAX)):
         if len(text) > most:
             raise InvalidError(Reason.INVALID_REQUEST, f"a gate's {name} is too long. characters=`{len(text)}` max=`{most}`")
 
 
 def check_rows(topic: Topic, rows: Sequence[int], partitions: int) -> None:
-    """Raises InvalidError(INVALID_REQUEST) unless there is a number for every partition."""
+    """Raise InvalidError(INVALID_REQUEST) unless there is a valid number for every partition."""
     if len(rows) != partitions:
         raise InvalidError(
             Reason.INVALID_REQUEST,
@@ -186,7 +187,8 @@ def check_rows(topic: Topic, rows: Sequence[int], partitions: int) -> None:
 
 
 def digest_of(extents: Iterable[ParquetExtent]) -> str:
-    """Digest of files, independent of their order; of their references, with offsets counted from the beginning of the window."""
+    """A digest of files, independent of their order. It covers their references, with offsets counted from the beginning of the
+    window."""
     rows = sorted((one.partition, one.base_offset, one.end_offset, one.path, one.size_bytes, one.footer_crc32c) for one in extents)
     return hashlib.sha256(repr(rows).encode()).hexdigest()[:32]
 

@@ -1,19 +1,20 @@
-"""The lease: who leads the cluster. No I/O.
+"""The lease: it names the broker that leads the cluster. No I/O.
 
-The lease is a register in the store, a version after another. Its holder writes a new one every `ttl_ms` / 2. Whoever wants to lead
-takes it by writing the next version
+The lease is a register in the store, with numbered versions. Its holder writes a new version every `ttl_ms` / 2. A broker that
+wants to lead takes the lease by writing the next version, in one of these cases:
 
-- when there is none, or the newest one was given up;
-- when its own newest version is from an earlier run at the same address: two processes cannot listen there;
-- when the holder once served, and now its address refuses connections: the process is gone;
-- when it has seen the same version for a whole `ttl_ms` of its own attention (`liveness.Attention`), and for some looks: where the
-  store takes long to answer, the holder's renewals take long too. Where the contender's own timers are late, the holder's renewals
-  are late too: the `ttl_ms` is stretched (`liveness.stretched`).
+- there is no version, or the newest one was given up;
+- the newest version is from an earlier run at the same address: two processes cannot listen there;
+- the holder once served, and now its address refuses connections: the process is gone;
+- the contender has seen the same version for a whole `ttl_ms` of its own attention (`liveness.Attention`), plus the time of some
+  looks. If the store is slow, the holder's renewals are slow too. If the contender's own timers are late, the holder's renewals
+  are late too, so the `ttl_ms` is stretched (`liveness.stretched`).
 
-Where the newest version cannot be read that is so with a time of our own: whoever holds it writes the next one soon.
+An unreadable newest version has a time-to-live of `UNREADABLE_TTL_MS`: its holder soon writes the next one.
 
-The last two are guesses. Nothing is lost where one is wrong: of two who believe that they lead only one can write the manifest's
-next version, and the other knows from then on. The wall clock is never asked: `Lease.at_ms` is for retention.
+The last two cases are guesses. A wrong guess loses nothing: if two brokers believe that they lead, only one of them can write
+the manifest's next version, and the other learns from this that it does not lead. The wall clock plays no part: `Lease.at_ms` is
+for retention.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from headgate.broker.runtime.errors import CorruptError, FatalError, Reason
 
 FORMAT_VERSION = 1
 UNREADABLE_TTL_MS = 10_000
-"""Of a version that does not tell: more than the default. If it is taken too soon, that costs a change of leaders, and no more."""
+"""Time-to-live, in ms, of an unreadable version. Longer than the default. Taking the lease too early costs only a change of
+leaders."""
 LOOKS = 2
-"""A renewal is a few operations; so many looks' time it is waited for beside the `ttl_ms`."""
+"""A contender waits longer than `ttl_ms` by this many times the duration of a look, because a renewal takes a few operations."""
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """One version. `holder` is an incarnation, "" where the lease was given up; `address` its gRPC door, ``host:port``.
+    """One version. `holder`: an incarnation, "" if the lease was given up. `address`: its gRPC address, ``host:port``.
 
-    `serving`: the door is open. `renewal` makes each version of a holder differ from all others of it. `at_ms`: the holder's time
-    when it wrote this version; 0: not said. It tells a broker that starts for how long none ran, and nothing about the lease.
+    `serving`: its gRPC port is open. `renewal` makes each version of a holder unique. `at_ms`: the holder's wall-clock time of
+    this version; 0: unknown. From it, a starting broker learns for how long no broker ran. It has no meaning for the lease
+    itself.
     """
 
     format: int = FORMAT_VERSION
@@ -51,7 +54,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Lease:
-        """Raises CorruptError. FatalError: a newer Headgate leads, and what it writes is not for us."""
+        """Decode a version. Raises CorruptError. FatalError: a newer Headgate leads, so this broker cannot read the version."""
         try:
             version = msgspec.json.decode(data, type=_Format).format
             if version > FORMAT_VERSION:
@@ -69,14 +72,14 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 UNREADABLE = Lease(holder="?", broker_id=-1, address="", ttl_ms=UNREADABLE_TTL_MS)
-"""Stands for a version that cannot be read: held by nobody whom one could follow."""
+"""Stands for a version that cannot be read. No broker can follow its holder."""
 
 
 class Contender:
-    """What one broker that does not lead knows of the lease.
+    """The knowledge of the lease on one broker that does not lead.
 
     Args:
-        address: its own, ``host:port``.
+        address: this broker's gRPC address, ``host:port``.
     """
 
     def __init__(self, address: str) -> None:
@@ -86,17 +89,17 @@ class Contender:
         self._look_s = 0.0
 
     def looked(self, took_s: float) -> None:
-        """A look at the lease took so long. The average of the last few counts."""
+        """Note the duration of a look at the lease, in seconds. Recent looks weigh most in the average."""
         self._look_s = (self._look_s + took_s) / 2
 
     def may_take(self, version: int, lease: Lease | None, now_s: float, *, refused: bool = False, late_s: float = 0.0) -> bool:
-        """Whether the version after `version` may be written now.
+        """True if the version after `version` may be written now.
 
         Args:
-            version: the newest; 0 and None for `lease` where there is none.
-            now_s: this process's attention.
+            version: the newest one. 0, and None for `lease`, if there is none.
+            now_s: this process's attention, in seconds.
             refused: the holder's address has just refused a connection.
-            late_s: how late this process's timers were lately.
+            late_s: recent lateness of this process's timers, in seconds.
         """
         if lease is None or not lease.holder or lease.address == self._address:
             return True
@@ -107,9 +110,9 @@ class Contender:
         return now_s - self._since_s >= stretched(lease.ttl_ms / 1000, late_s) + LOOKS * self._look_s
 
     def silent_s(self, now_s: float) -> float:
-        """For how long the newest version has stood, as far as this contender saw."""
+        """Seconds for which the newest version has existed, as seen by this contender."""
         return 0.0 if self._version < 0 else now_s - self._since_s
 
     def blind(self) -> None:
-        """The store did not answer: what the holder did meanwhile is not known, so the waiting begins again."""
+        """The store did not answer, so the holder's renewals are unknown: begin the wait again."""
         self._version = -1

@@ -1,14 +1,15 @@
-"""Which brokers are dead, which are cut off, and which are only starved. No I/O; time is an argument.
+"""Decides which brokers are dead, which are cut off, and which are only starved. No I/O; time is an argument.
 
-Theory of operation. A broker on a machine with too many runnable processes is silent, and so is a dead one. Three things tell them
-apart:
+Theory of operation. A broker on a machine with too many runnable processes is silent, and so is a dead broker. Three things
+distinguish them:
 
 - *The address.* The kernel of a starved or stopped process accepts connections at its listening sockets. The kernel of a dead
-  process refuses them, and a machine that is gone or cut off does not answer. The leader asks the addresses of all *suspects*
+  process refuses them, and a machine that is gone or cut off does not answer. The leader probes the addresses of all *suspects*
   (`Detector.suspects`) again and again: brokers without a stream, and brokers that are silent for half of the time-out.
-- *Lateness.* Each broker measures how late its own timers are, and tells the leader; the leader also measures how late the broker's
-  reports arrive. `Lateness` keeps the peak of the last minute. A time-out is stretched by it (`stretched`), five times at most.
-- *Attention.* Time in which the measuring process did not run itself says nothing about others. `Attention` counts a gap between
+- *Lateness.* Each broker measures how late its own timers are, and reports that to the leader. The leader also measures how late
+  the broker's reports arrive. `Lateness` keeps the peak of the last minute. It stretches a time-out (`stretched`), at most five
+  times.
+- *Attention.* Time in which the measuring process itself did not run says nothing about others. `Attention` counts a gap between
   two of its own ticks as one second at most.
 
 So a broker is lost (`Detector.lost`)
@@ -17,23 +18,23 @@ So a broker is lost (`Detector.lost`)
 its stream            its address                it is lost
 ====================  =========================  ====================================================================
 ended                 refuses                    at once
-ended                 unreached                  when its promise is over (see below)
+ended                 unreached                  when its promise has ended (see below)
 never began           refuses                    at once
 open and silent       refuses                    at once
 never began, silent   unreached                  after the time-out
 ended, silent         accepts, or not known      after the stretched time-out; one at a time with growing pauses (`Pace`)
 ====================  =========================  ====================================================================
 
-A refusal of a broker that reported that its door is not open yet counts as not known.
+A refusal counts as not known if the broker reported that its port is not open yet.
 
-A leader that has just started, and has not heard a broker yet, knows nothing of lateness: it allows the longest silence.
+A leader that has just started, and has not heard a broker yet, knows no lateness. It allows the longest silence.
 
-A report is answered with a *promise*: the broker is not lost for a whole time-out from then on, whatever is guessed; only a refusal
-proves that its process is gone, and that it relies on no promise (`engine/proof.py`). So a broker whose stream ended and whose
-address is not reached is lost when its promise is over.
+The leader answers a report with a *promise*: the broker is not lost for a whole time-out from then on, whatever the guesses are.
+The only exception is a refusal: it proves that the process is gone, so it relies on no promise (`engine/proof.py`). So if a
+broker's stream ended and its address is not reached, the broker is lost when its promise ends.
 
-On a quiet machine the stretched time-out is the time-out: a broker that hangs is replaced after `cluster_member_timeout_ms`. On a
-starved machine it is replaced after `STRETCHED_MAX` times that, of the leader's attention.
+On a quiet machine the stretched time-out equals the time-out: a broker that hangs is replaced after `cluster_member_timeout_ms`.
+On a starved machine it is replaced after up to `STRETCHED_MAX` times that, of the leader's attention.
 """
 
 from __future__ import annotations
@@ -43,40 +44,42 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 MEMBER_REPORT_S = 0.5
-"""Pause between two reports of a member to the leader."""
+"""Pause, in seconds, between two reports of a member to the leader."""
 LEADER_REPORT_S = 1.0
-"""Longest pause between two words of the leader to a member, on a quiet machine."""
+"""Longest pause, in seconds, between two messages of the leader to a member, on a quiet machine."""
 TICK_S = 0.25
-"""Pause between two wake-ups by which a process measures how late its timers are. A broker that rests is woken seldom."""
+"""Pause, in seconds, between two wake-ups by which a process measures how late its timers are. It is long, so that an idle
+broker wakes seldom."""
 LATE_S_MIN = 0.2
-"""Lateness below this does not count: garbage collection and the largest requests make a timer of a quiet machine so late."""
+"""Lateness, in seconds, below which it does not count. On a quiet machine, garbage collection and the largest requests delay a
+timer by this much."""
 STRETCH = 4.0
-"""Seconds by which a time-out grows for each second of lateness above `LATE_S_MIN`. A report passes through four processes'
-turns at most: the member's timer and writing thread, the leader's reading thread and loop, each of which may be late."""
+"""Seconds by which a time-out grows for each second of lateness above `LATE_S_MIN`. A report passes through at most four turns,
+and each may be late: the member's timer, its writing thread, the leader's reading thread, and its loop."""
 STRETCHED_MAX = 5.0
 """The longest stretched time-out, in multiples of the time-out."""
 PEAK_S = 30.0
-"""The peak of lateness is remembered for this long at least, and for twice as long at most."""
+"""Seconds for which the peak of lateness is remembered at least; twice as long at most."""
 KNOWN_S = 10.0
-"""A process that has measured its lateness for less than this does not know whether its machine is quiet."""
+"""Seconds for which a process must measure its lateness before it knows whether its machine is quiet."""
 GAP_S_MAX = 1.0
-"""A gap between two ticks counts as this much at most: for the rest of it this process did not run either."""
+"""Largest number of seconds that a gap between two ticks counts. In the rest of the gap, this process did not run either."""
 ASK_AGAIN_S = 0.2
-"""Pause between two questions to the address of one suspect."""
+"""Pause, in seconds, between two probes of one suspect's address."""
 PAUSE_S_MAX = 60.0
-"""Longest pause between two replacements for silence."""
+"""Longest pause, in seconds, between two replacements for silence."""
 CALM_PAUSES = 4.0
-"""After this many pauses without a replacement for silence, the next pause is the shortest again."""
+"""After this many pauses without a replacement for silence, the next pause is the shortest one again."""
 
 
 class Lateness:
-    """The peak of how late something was lately, in seconds."""
+    """The peak of recent lateness, in seconds."""
 
     __slots__ = ("_before_s", "_now_s", "_since_s")
 
     def __init__(self) -> None:
         self._since_s = 0.0
-        """When the current period of `PEAK_S` began, on the monotonic clock."""
+        """Start of the current period of `PEAK_S`, in seconds of the monotonic clock."""
         self._now_s = 0.0
         """Peak of the current period."""
         self._before_s = 0.0
@@ -101,19 +104,20 @@ class Lateness:
 
 
 def is_starved(late_s: float) -> bool:
-    """Whether a process of this lateness gets too little time."""
+    """True if a process with this lateness gets too little CPU time."""
     return late_s > LATE_S_MIN
 
 
 def stretched(timeout_s: float, late_s: float) -> float:
-    """A time-out for silence where timers and answers have been this late: `timeout_s` to `STRETCHED_MAX` times that."""
+    """A time-out for silence, if timers and answers have been this late: `timeout_s` to `STRETCHED_MAX` times that."""
     return min(timeout_s + STRETCH * max(late_s - LATE_S_MIN, 0.0), STRETCHED_MAX * timeout_s)
 
 
 class Attention:
-    """The time in which this process could have heard others, and how late its own timers are.
+    """The time in which this process could have heard others, and the lateness of its own timers.
 
-    A task tells it of every wake-up, `TICK_S` after the one before on a quiet machine. Silences are measured on its clock, `at`.
+    A task reports every wake-up to it, `TICK_S` after the one before on a quiet machine. Silences are measured on its clock,
+    `at`.
     """
 
     __slots__ = ("_began_s", "_counted_s", "_late", "_woke_s")
@@ -129,24 +133,24 @@ class Attention:
         self._woke_s = now_s
 
     def at(self, now_s: float) -> float:
-        """Attention so far, in seconds: the clock that silences are measured on."""
+        """Attention so far, in seconds. Silences are measured on this clock."""
         return self._counted_s + min(now_s - self._woke_s, GAP_S_MAX)
 
     def is_new(self, now_s: float) -> bool:
-        """Whether this process does not know yet how late it runs."""
+        """True if this process does not know its lateness yet."""
         return now_s - self._began_s < KNOWN_S
 
     def late_s(self, now_s: float) -> float:
-        """How late this process's timers were lately; a timer that is due now and has not fired yet counts too."""
+        """Recent lateness of this process's timers, in seconds. A timer that is due and has not fired yet counts too."""
         return max(self._late.peak_s(now_s), now_s - self._woke_s - TICK_S)
 
 
 class Heard:
-    """The other end of a stream: when it spoke last, and how late its words came.
+    """The other end of a stream: the time of its last message, and the lateness of its messages.
 
     Args:
-        interval_s: the pause between two of its words on a quiet machine.
-        at_s: attention when it spoke last; later than now where it is given time to begin.
+        interval_s: pause in seconds between two of its messages on a quiet machine.
+        at_s: attention at its last message. A value above the present gives it time to begin.
     """
 
     __slots__ = ("_interval_s", "at_s", "late")
@@ -165,7 +169,7 @@ class Heard:
 
 
 class Answer(Enum):
-    """What an address said to a connection."""
+    """The result of a probe of an address."""
 
     ACCEPTED = "accepts connections"
     REFUSED = "refuses connections"
@@ -174,7 +178,7 @@ class Answer(Enum):
 
 
 class Evidence(Enum):
-    """Why a broker is taken for lost."""
+    """The evidence that a broker is lost."""
 
     DEAD = "its process is gone"
     UNREACHED = "its machine is not reached"
@@ -183,7 +187,7 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A broker that is to be replaced. `why`: the numbers that decided it, for people."""
+    """A broker that must be replaced. `why`: the numbers that decided it, for the operator."""
 
     incarnation_id: str
     evidence: Evidence
@@ -195,19 +199,19 @@ class Pace:
     """Replacements for silence: one at a time, with pauses that double.
 
     Args:
-        pause_s_min: the shortest pause.
+        pause_s_min: the shortest pause, in seconds.
     """
 
     pause_s_min: float
     pause_s: float = 0.0
-    """After the last replacement; 0: there was none yet."""
+    """Pause after the last replacement, in seconds; 0: there was none yet."""
     last_s: float = float("-inf")
 
     def allows(self, now_s: float) -> bool:
         return now_s - self.last_s >= self.pause_s
 
     def took(self, now_s: float) -> None:
-        """One broker is replaced for its silence."""
+        """Note that a broker is replaced for its silence."""
         is_calm = now_s - self.last_s > CALM_PAUSES * max(self.pause_s, self.pause_s_min)
         self.pause_s = self.pause_s_min if is_calm else min(2 * self.pause_s, max(PAUSE_S_MAX, self.pause_s_min))
         self.last_s = now_s
@@ -219,39 +223,39 @@ class _Peer:
 
     heard: Heard
     told_late_s: float = 0.0
-    """How late its own timers are, as it reported last."""
+    """Lateness of its own timers, in seconds, from its last report."""
     is_connected: bool = False
     has_left: bool = False
-    """Its stream ended in this term, and no other has begun."""
+    """True if its stream ended in this term, and no other has begun."""
     serves: bool | None = None
-    """Whether its door is open, as it reported last; None: it did not report in this term."""
+    """True if its port is open, from its last report. None: it has not reported in this term."""
     answer: Answer | None = None
-    """Of its address since it is a suspect; None: not known yet."""
+    """The last result for its address since it became a suspect. None: not known yet."""
     asked_s: float = field(default=float("-inf"))
     promised_s: float = float("-inf")
-    """The monotonic time until which it was promised not to be lost, unless its process is gone."""
+    """The monotonic time, in seconds, until which it is promised not to be lost, unless its process is gone."""
     gone: str = ""
-    """How it is known to be over; empty: it is not."""
+    """The reason why it is certainly gone. Empty: it is not certain."""
     is_known: bool = False
-    """It has reported in this term."""
+    """True if it has reported in this term."""
     is_waited_for: bool = False
-    """Silent for longer than the time-out, and not lost yet."""
+    """True if it is silent for longer than the time-out, and not lost yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Which brokers are lost now, and which are silent for longer than the time-out and are waited for since now."""
+    """The brokers that are lost now, and those whose silence has just exceeded the time-out and for which the leader waits."""
 
     lost: tuple[Lost, ...] = ()
     waited_for: tuple[Lost, ...] = ()
 
 
 class Detector:
-    """All other brokers of one term. Ids are incarnations.
+    """Observes all other brokers during one term. Ids are incarnations.
 
     Args:
-        timeout_s: silence after which a broker is lost, on a quiet machine.
-        interval_s: pause between two reports of a broker.
+        timeout_s: seconds of silence after which a broker is lost, on a quiet machine.
+        interval_s: pause in seconds between two reports of a broker.
     """
 
     def __init__(self, attention: Attention, timeout_s: float, interval_s: float, now_s: float) -> None:
@@ -259,36 +263,36 @@ class Detector:
         self._timeout_s = timeout_s
         self._interval_s = interval_s
         self._begin_s = attention.at(now_s)
-        """Attention from which brokers that never joined are silent."""
+        """Attention at which the silence of brokers that never joined begins."""
         self._peers: dict[str, _Peer] = {}
         self._pace = Pace(timeout_s)
 
-    # -- what happens
+    # -- events
 
     def begins(self, now_s: float, patience_s: float) -> None:
-        """The term has begun: all others have this much longer than the time-out to join."""
+        """Called when the term has begun. All others have `patience_s` longer than the time-out to join."""
         self._begin_s = self._attention.at(now_s) + patience_s
 
     def silent_since(self, incarnation_id: str, silent_s: float, now_s: float) -> None:
-        """A broker is known to be silent for so long already."""
+        """Note that a broker has already been silent for this many seconds."""
         self._peer(incarnation_id).heard.at_s = self._attention.at(now_s) - silent_s
 
     def admitting(self, incarnation_id: str) -> None:
-        """A broker asked to join, and waits for this one."""
+        """Called when a broker asks to join. It waits for this leader meanwhile."""
         self._peer(incarnation_id).heard.at_s = float("inf")
 
     def admitted(self, incarnation_id: str, now_s: float) -> None:
-        """A broker may begin its stream: from now on it is waited for."""
+        """Called when a broker may begin its stream. From now on the leader waits for it."""
         self._peer(incarnation_id).heard.at_s = self._attention.at(now_s)
 
     def joined(self, incarnation_id: str, now_s: float) -> None:
-        """A broker's stream begins."""
+        """Called when a broker's stream begins."""
         peer = self._peer(incarnation_id)
         peer.is_connected, peer.has_left, peer.gone = True, False, ""
         self._lives(peer, now_s)
 
     def heard(self, incarnation_id: str, now_s: float, *, late_s: float | None = None, serves: bool | None = None) -> None:
-        """A broker's word. With a report: how late its own timers are, and whether its door is open."""
+        """Called for each message of a broker. With a report: its timers' lateness in seconds, and whether its port is open."""
         peer = self._peer(incarnation_id)
         peer.heard.spoke(self._attention.at(now_s), now_s)
         if late_s is not None:
@@ -298,7 +302,8 @@ class Detector:
         peer.answer, peer.is_waited_for, peer.is_known = None, False, True
 
     def promise(self, incarnation_id: str, now_s: float) -> float:
-        """Promise a broker that was just heard that it is not lost for so many seconds from now, unless its process is gone."""
+        """Promise a broker, after a message from it, not to declare it lost unless its process is gone. Returns the promise's
+        length in seconds."""
         peer = self._peer(incarnation_id)
         if peer.gone:
             return 0.0
@@ -306,21 +311,22 @@ class Detector:
         return self._timeout_s
 
     def is_promised(self, incarnation_id: str, now_s: float) -> bool:
-        """Whether a broker may still rely on a promise."""
+        """True if a broker may still rely on a promise."""
         return now_s < self._peer(incarnation_id).promised_s
 
     def left(self, incarnation_id: str, now_s: float) -> None:
-        """A broker's stream has ended: its process has, or it gave this one up. Its address tells."""
+        """Called when a broker's stream has ended. Either its process ended, or it left this leader; a probe of its address
+        shows which."""
         peer = self._peer(incarnation_id)
         peer.is_connected, peer.has_left = False, True
         self._lives(peer, now_s)
 
     def over(self, incarnation_id: str, why: str) -> None:
-        """A broker is known to be over: another process is in its place."""
+        """Note that a broker is certainly gone: another process has its place."""
         self._peer(incarnation_id).gone = why
 
     def asking(self, incarnation_ids: Iterable[str], now_s: float) -> list[str]:
-        """The suspects whose addresses are to be asked now. Each of them is given to `answered` afterwards."""
+        """The suspects whose addresses must be probed now. The caller passes each result to `answered`."""
         found = []
         for incarnation_id in incarnation_ids:
             peer = self._peer(incarnation_id)
@@ -330,15 +336,15 @@ class Detector:
         return found
 
     def answered(self, incarnation_id: str, answer: Answer, now_s: float) -> None:
-        """What a suspect's address said."""
+        """Called with the result of a suspect's probe."""
         peer = self._peer(incarnation_id)
         peer.asked_s = now_s
         peer.answer = answer if self._is_suspect(peer, now_s) else None
 
-    # -- what follows from it
+    # -- conclusions
 
     def judge(self, incarnation_ids: Iterable[str], now_s: float) -> Judgement:
-        """Who is lost. At most one of them is so for its silence alone, and it is taken as replaced."""
+        """The lost brokers. At most one of them is lost for its silence alone; it then counts as replaced."""
         at_s = self._attention.at(now_s)
         lost: list[Lost] = []
         silent: list[tuple[float, str]] = []
@@ -365,29 +371,29 @@ class Detector:
         return Judgement(tuple(lost), tuple(waited_for))
 
     def is_cut_off(self, now_s: float) -> bool:
-        """Whether all brokers with a stream, two or more, fell silent together: then it is this broker that is cut off."""
+        """True if all brokers with a stream, two or more, fell silent together. Then this broker is cut off."""
         at_s = self._attention.at(now_s)
         parts = [peer.heard.silent_s(at_s) / self._limit_s(peer, now_s) for peer in self._peers.values() if peer.is_connected]
         return len(parts) > 1 and max(parts) > 1 and min(parts) > 0.5
 
     def late_s(self, incarnation_id: str, now_s: float) -> float:
-        """How late a broker's timers and answers were lately."""
+        """Recent lateness of a broker's timers and messages, in seconds."""
         peer = self._peers.get(incarnation_id)
         return 0.0 if peer is None else max(peer.heard.late.peak_s(now_s), peer.told_late_s)
 
     def allowed_s(self, incarnation_id: str, now_s: float) -> float:
-        """Silence after which a broker is replaced."""
+        """Seconds of silence after which a broker is replaced."""
         return self._allowed_s(self._peer(incarnation_id), now_s)
 
     def forget(self, but: Set[str]) -> None:
-        """Drop all brokers but these."""
+        """Forget all brokers except these."""
         for incarnation_id in self._peers.keys() - but:
             del self._peers[incarnation_id]
 
     # -- rules
 
     def _certain(self, peer: _Peer, now_s: float) -> tuple[Evidence, str] | None:
-        """Evidence that no lateness explains."""
+        """Evidence that lateness cannot explain."""
         if peer.gone:
             return Evidence.DEAD, peer.gone
         if peer.answer is Answer.REFUSED and peer.serves is not False:
@@ -412,7 +418,7 @@ class Detector:
 
     def _allowed_s(self, peer: _Peer, now_s: float) -> float:
         if not peer.is_known and self._attention.is_new(now_s):
-            return STRETCHED_MAX * self._timeout_s  # neither of the two has told how late it runs
+            return STRETCHED_MAX * self._timeout_s  # neither the broker nor this process knows its lateness yet
         late_s = max(self._attention.late_s(now_s), peer.heard.late.peak_s(now_s), peer.told_late_s)
         return stretched(self._timeout_s, late_s)
 

@@ -25,11 +25,11 @@ HALF_LIVES_MS = (2_000, 8_000)
 """Half-lives of the two averages: after this long without traffic, half of an average is left."""
 DEARNESS_MAX = 4.0
 GAP_MS = 5_000
-"""After this long without a report, no condition counts as lasting."""
+"""Pause, in ms, between two reports from which no condition counts as lasting."""
 CPU_SETTLES_MS = 2_000
 """After a change of its segments, a broker's CPU average starts anew when this time has passed: earlier values do not apply."""
 FORGET_MS = 60_000
-"""A segment that is neither open nor reported is dropped after this long."""
+"""Ms after which a segment is dropped that is neither open nor reported."""
 TRACE_COST = 1.0
 """An average below this (bytes/s) is dropped."""
 
@@ -50,7 +50,7 @@ class Targets:
     split_after_ms: int = 3_000
     """... when it lasts this long."""
     uneven_share: float = 0.25
-    """Two brokers whose pressures are further apart than this are evened out ..."""
+    """If the pressures of two brokers differ by more than this, a move evens them out ..."""
     uneven_after_ms: int = 10_000
     """... when it lasts this long ..."""
     busy_share: float = 0.3
@@ -163,7 +163,7 @@ class LoadHistory:
         """All and only the brokers of the last report, by incarnation."""
         self._by_topic: dict[uuid.UUID, dict[int, SegmentHistory]] = {}
         self._unknown: dict[int, tuple[SegmentLoad, int, int]] = {}
-        """Reports of segments that are still unknown: (load, window, time)."""
+        """Reports about segments that are still unknown: (load, window in ms, time in ms)."""
         self._learned = False
         self._pruned_ms = 0
 
@@ -311,7 +311,7 @@ class LoadHistory:
                 yield history
 
     def load(self, history: SegmentHistory) -> PartitionLoad:
-        """Traffic of a whole segment, for people."""
+        """Traffic of a whole segment, for the operator."""
         loads = [average.load(self.now_ms) for average in history.averages.values()]
         return PartitionLoad(
             bytes_in_per_s=sum(load.bytes_in_per_s for load in loads),
@@ -321,5 +321,5 @@ class LoadHistory:
 
 
 def _kept(elapsed_ms: int, half_life_ms: int) -> float:
-    """The part of an average that is left after a time."""
+    """The part of an average that is left after `elapsed_ms`."""
     return float(2.0 ** (-elapsed_ms / half_life_ms))

@@ -1,6 +1,6 @@
-"""The manifest: what the cluster holds, as a state and the edits that change it. No I/O.
+"""The manifest: the contents of the cluster, as a state and the edits that change it. No I/O.
 
-The state is the fold of its edits, so what a commit costs depends on what changed, never on how long the history is. Edits and
+The state is the fold of its edits. So the cost of a commit depends on the changes, never on the length of the history. Edits and
 snapshots are JSON, for a person with `cat` in the store. `engine/catalog.py` writes them through `store/journal.py`.
 
 Theory of operation::
@@ -11,13 +11,14 @@ Theory of operation::
     chunk        AddChunks (its extents are now known without reading it) -> FoldChunks (part of a larger one)
                  -> RemoveChunks (its object may be swept)
     gate         OpenGate -> RenewGate ... -> FillGate (-> TrimGates) | ReleaseGate; see gates.py
-    file         CondemnFiles (nothing names it, and nothing may from now on) -> its object is deleted -> ForgetFiles
+    file         CondemnFiles (no gate names it, and none may from now on) -> its object is deleted -> ForgetFiles
 
-An incarnation that is open here may have chunks that are not listed yet: its unsealed tail, which only recovery may judge, and only
-after the incarnation was fenced. Once it is sealed, the list here is all there is; nobody scans it again. The same holds for the
-partitions of a segment: when it is sealed, every record that was ever acked in it is listed.
+An open incarnation may have chunks that are not listed yet: its unsealed tail. Only a recovery may decide about the tail, and
+only after the incarnation was fenced. Once the incarnation is sealed, its list is complete, and no broker scans it again. The
+same holds for the partitions of a segment: when it is sealed, all its acked records are listed.
 
-One broker, the leader, writes the journal; `admission.py` says which edits it takes, from itself and from others.
+One broker, the leader, writes the journal. `admission.py` has the rules for the edits that it accepts, from itself and from
+others.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from headgate.broker.cluster.segments import SealedSegment, SegmentInfo
 from headgate.broker.runtime.errors import CorruptError, Reason
 
 FORMAT_VERSION = 2
-"""Of the snapshots and edits. A broker refuses any other."""
+"""Format of the snapshots and edits. A broker refuses any other format."""
 CHAIN_SEGMENTS_MAX = 64
 """Sealed segments of one topic that are remembered, beside those whose successors are not open yet."""
 DOWNTIMES_MAX = 64
-"""Downtimes that are remembered, the newest: an older one counts as elapsed again."""
+"""Downtimes that are remembered, the newest ones. An older downtime counts as elapsed time again."""
 
 ROOM = "history.room"
-"""The topic setting that says how many offsets are kept free in front."""
+"""The topic setting with the number of offsets that are reserved for history in front."""
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,15 +57,15 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def room(self) -> int:
-        """The offset of the first live record: what is below it is kept free for history."""
+        """The offset of the first live record. The offsets below it are reserved for history."""
         return int(self.config.get(ROOM, "0"))
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True):
     """A run of consecutive offsets [base_offset, end_offset) of one partition in one chunk.
 
-    `position` and `length_bytes` say where its rows stand in the chunk's index; `timestamp_max_ms` is the greatest record timestamp
-    in it; `data_bytes` the size of its batches.
+    `position` and `length_bytes`: place of its rows in the chunk's index, in bytes. `timestamp_max_ms`: the greatest record
+    timestamp in it. `data_bytes`: size of its batches.
     """
 
     topic_id: uuid.UUID
@@ -79,11 +80,12 @@ class Extent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One sealed WAL object. `number` counts from 0 within the incarnation; `appended_ms` is when its last group was written.
+    """One sealed WAL object. `number` counts from 0 within the incarnation. `appended_ms`: the wall-clock time of its last
+    group.
 
-    `index_inline`: the index stands in the chunk's own object, else in one beside it. A folded chunk (`generation` > 0) replaces
-    those from `number` to `last_number`. `made_by` is part of the name of an object that was not written by the incarnation's WAL,
-    a folded chunk or a recovered index: no two attempts at it, by whomever, ever write the same object.
+    `index_inline`: the index is in the chunk's own object, else in a separate one. A folded chunk (`generation` > 0) replaces
+    the chunks from `number` to `last_number`. `made_by` is part of the name of an object that the incarnation's WAL did not
+    write: a folded chunk or a recovered index. No two attempts, by any broker, ever write the same object.
     """
 
     number: int
@@ -99,8 +101,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one broker process. Epochs of incarnations and segments come from one counter; no two are equal.
 
-    `next_chunk`: every chunk below this number was listed, also where it was removed since: the unsealed tail begins here. Host and
-    ports are where others connect to; "" and 0 where it is not known.
+    `next_chunk`: every chunk below this number was listed, also if it was removed since. The unsealed tail begins here. Other
+    brokers and clients connect to `host` and the ports; "" and 0 if unknown.
     """
 
     id: str
@@ -117,7 +119,8 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Follower(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds copies of what an incarnation acked and may not have in the store yet. `stream`: see `engine/replicas.py`."""
+    """The broker with copies of an incarnation's acked records that may not be in the store yet. `stream`: see
+    `engine/replicas.py`."""
 
     incarnation_id: str
     host: str
@@ -126,7 +129,7 @@ class Follower(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoteDowntime(msgspec.Struct, frozen=True, tag="note_downtime"):
-    """Between these two times, ms, no broker is known to have run: records got no older (`cluster/downtime.py`)."""
+    """No broker is known to have run between these two times, in ms. Records did not age then (`cluster/downtime.py`)."""
 
     since_ms: int
     until_ms: int
@@ -148,7 +151,8 @@ class SetPartitions(msgspec.Struct, frozen=True, tag="set_partitions"):
 class SetTopicConfig(msgspec.Struct, frozen=True, tag="set_topic_config"):
     """The overrides of a topic.
 
-    `was`: those from which its author made them; it is refused where they are others by now. None: whatever they are.
+    `was`: the overrides from which the author made them. If the topic has others by now, the edit is refused. None: no such
+    check.
     """
 
     topic_id: uuid.UUID
@@ -157,9 +161,9 @@ class SetTopicConfig(msgspec.Struct, frozen=True, tag="set_topic_config"):
 
 
 class SetLogStart(msgspec.Struct, frozen=True, tag="set_log_start"):
-    """Records below these offsets are gone: DeleteRecords or retention. Offsets never go back.
+    """Records below these offsets are deleted, by DeleteRecords or retention. Offsets never go back.
 
-    `by_age`: retention, which must not pass a gate that its author did not know of.
+    `by_age`: retention made this edit. It must not pass a gate that its author did not know.
     """
 
     topic_id: uuid.UUID
@@ -168,7 +172,7 @@ class SetLogStart(msgspec.Struct, frozen=True, tag="set_log_start"):
 
 
 class SkipRecords(msgspec.Struct, frozen=True, tag="skip_records"):
-    """Readers step over the offsets in [base_offset, end_offset) of a partition for ever. Both are boundaries of batches."""
+    """Readers pass the offsets in [base_offset, end_offset) of a partition for ever. Both are boundaries of batches."""
 
     topic_id: uuid.UUID
     partition: int
@@ -181,7 +185,7 @@ class OpenIncarnation(msgspec.Struct, frozen=True, tag="open_incarnation"):
 
 
 class AddChunks(msgspec.Struct, frozen=True, tag="add_chunks"):
-    """Chunks completed since the last edit, and the producer checkpoint that covers all chunks up to and with them."""
+    """Chunks completed since the last edit, and the producer checkpoint that covers all chunks up to the last of them."""
 
     incarnation_id: str
     chunks: list[Chunk]
@@ -189,7 +193,7 @@ class AddChunks(msgspec.Struct, frozen=True, tag="add_chunks"):
 
 
 class SetFollower(msgspec.Struct, frozen=True, tag="set_follower"):
-    """From now on what this follower has counts as acked: who recovers the incarnation must hear it."""
+    """From now on, records that this follower has count as acked. A broker that recovers the incarnation must ask the follower."""
 
     incarnation_id: str
     follower: Follower
@@ -200,14 +204,14 @@ class SealIncarnation(msgspec.Struct, frozen=True, tag="seal_incarnation"):
 
 
 class RemoveChunks(msgspec.Struct, frozen=True, tag="remove_chunks"):
-    """No extent in these is needed any more. Their objects may be deleted once this edit is durable."""
+    """No extent in these chunks is needed any more. Their objects may be deleted once this edit is durable."""
 
     incarnation_id: str
     numbers: list[int]
 
 
 class FoldChunks(msgspec.Struct, frozen=True, tag="fold_chunks"):
-    """These chunks have become one (engine/fold.py). Their objects may be deleted once this edit is durable."""
+    """These chunks were folded into one (engine/fold.py). Their objects may be deleted once this edit is durable."""
 
     incarnation_id: str
     numbers: list[int]
@@ -215,20 +219,20 @@ class FoldChunks(msgspec.Struct, frozen=True, tag="fold_chunks"):
 
 
 class CloseIncarnation(msgspec.Struct, frozen=True, tag="close_incarnation"):
-    """A sealed incarnation without chunks is forgotten, and its objects may be swept."""
+    """Forget a sealed incarnation without chunks. Its objects may be swept."""
 
     incarnation_id: str
 
 
 class OpenSegment(msgspec.Struct, frozen=True, tag="open_segment"):
-    """A broker leads these partitions from now on. None of them has an open segment."""
+    """A broker leads these partitions from now on. Before, none of them has an open segment."""
 
     segment: SegmentInfo
 
 
 class SealSegment(msgspec.Struct, frozen=True, tag="seal_segment"):
-    """The segment is over. `ends`: the offset behind its last record, per partition in order; `producers_key`: an object with the
-    state of its producers at these offsets."""
+    """The segment has ended. `ends`: the offset after its last record, per partition in order. `producers_key`: an object with
+    the state of its producers at these offsets."""
 
     segment_id: int
     ends: list[int]
@@ -236,34 +240,35 @@ class SealSegment(msgspec.Struct, frozen=True, tag="seal_segment"):
 
 
 class SetLeader(msgspec.Struct, frozen=True, tag="set_leader"):
-    """This incarnation leads the cluster: it writes the journal. `leader_epoch` is its term's; no other was as great before it."""
+    """This incarnation leads the cluster: it writes the journal. `leader_epoch` is the epoch of its term, greater than any epoch
+    before."""
 
     incarnation_id: str
     leader_epoch: int
 
 
 class Committed(msgspec.Struct, frozen=True, tag="committed"):
-    """The edits beside this one are commit `number` of an incarnation: the same commit again has no effect."""
+    """The other edits of this version are commit `number` of an incarnation. The same commit has no effect a second time."""
 
     incarnation_id: str
     number: int
 
 
 class PutReservation(msgspec.Struct, frozen=True, tag="put_reservation"):
-    """A reservation is open, with all its time before it; it takes the place of the one with its id."""
+    """A reservation is open, with its full time left. It replaces the one with its id."""
 
     reservation: Reservation
 
 
 class ReleaseReservation(msgspec.Struct, frozen=True, tag="release_reservation"):
-    """A reservation is over: it was released, or its time has run out."""
+    """A reservation has ended: it was released, or its time has run out."""
 
     reservation_id: str
 
 
 class OpenGate(msgspec.Struct, frozen=True, tag="open_gate"):
-    """Room for history. `segments`: the segment of each partition whose lead kept the window free, by partition in order; [] for a
-    gate at the front, which needs no lead. A gate that is filled in the same step comes with its extents, as `filled`."""
+    """Reserved offsets for history. `segments`: for each partition in order, the segment whose lead reserved the window; [] for
+    a gate at the front, which needs no lead. A gate that is filled in the same step has its extents, and the state `filled`."""
 
     gate: Gate
     segments: list[int] = []
@@ -288,7 +293,7 @@ class RenewGate(msgspec.Struct, frozen=True, tag="renew_gate"):
 
 
 class ReleaseGate(msgspec.Struct, frozen=True, tag="release_gate"):
-    """An open gate is given up. `why`: `asked` or `expired`."""
+    """An open gate was released. `why`: `asked` or `expired`."""
 
     topic_id: uuid.UUID
     gate_id: str
@@ -296,19 +301,19 @@ class ReleaseGate(msgspec.Struct, frozen=True, tag="release_gate"):
 
 
 class TrimGates(msgspec.Struct, frozen=True, tag="trim_gates"):
-    """Extents that nobody can read any more are forgotten; nothing names their files any more."""
+    """Forget extents that are no longer readable. Their files are then no longer named."""
 
     topic_id: uuid.UUID
 
 
 class CondemnFiles(msgspec.Struct, frozen=True, tag="condemn_files"):
-    """Nothing names these objects, and nothing may from now on: they are about to be deleted."""
+    """No gate names these objects, and none may from now on: they are about to be deleted."""
 
     paths: list[str]
 
 
 class ForgetFiles(msgspec.Struct, frozen=True, tag="forget_files"):
-    """Condemned objects are deleted."""
+    """Condemned objects were deleted."""
 
     paths: list[str]
 
@@ -376,7 +381,7 @@ class _Snapshot(msgspec.Struct, kw_only=True):
 
 
 class Manifest:
-    """The state: `apply` edits in order. The attributes are for reading."""
+    """The state. `apply` changes it by edits, in order. The attributes are for reading."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
@@ -384,46 +389,46 @@ class Manifest:
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         """The same topics, by id."""
         self.log_starts: dict[uuid.UUID, dict[int, int]] = {}
-        """First offset that may be read, where it is not the first ever written. Only of live topics."""
+        """First readable offset, if it is not the first one ever written. Only of live topics."""
         self.incarnations: dict[str, Incarnation] = {}
-        """Incarnations whose chunks may hold records, in the order they were opened."""
+        """Incarnations whose chunks may hold records, in the order of their opening."""
         self.chunks: dict[str, dict[int, Chunk]] = {}
-        """Sealed chunks by incarnation and number; a key for every incarnation."""
+        """Sealed chunks by incarnation and number. Every incarnation has a key."""
         self.followers: dict[str, Follower] = {}
-        """The follower of an open incarnation, where it has one."""
+        """The follower of an open incarnation, if it has one."""
         self.producers_keys: dict[str, str] = {}
-        """The newest producer checkpoint of an incarnation: of all it led, after every chunk listed when it was set."""
+        """The newest producer checkpoint of an incarnation. It covers all its partitions, after every chunk listed at that time."""
         self.segments: dict[int, SegmentInfo] = {}
         """All and only the open segments, by id."""
         self.sealed_segments: dict[int, SealedSegment] = {}
-        """The newest sealed segments of live topics, by id, in the order in which they were sealed."""
+        """The newest sealed segments of live topics, by id, in the order of their sealing."""
         self._chains: dict[uuid.UUID, dict[int, SealedSegment]] = {}
-        """The same, by topic: what a commit costs depends on the topics that it is about. A key for every live topic."""
+        """The same, by topic, so that the cost of a commit depends only on its topics. Every live topic has a key."""
         self.leads: dict[uuid.UUID, list[SegmentInfo | None]] = {}
-        """The open segment of every partition of every live topic."""
+        """The open segment of every partition of every live topic; None without one."""
         self.gates: dict[uuid.UUID, dict[str, Gate]] = {}
-        """Gates by topic and id, in the order in which they were opened; only of live topics, and no topic without one."""
+        """Gates by topic and id, in the order of their opening. Only live topics that have gates."""
         self.cuts: dict[uuid.UUID, dict[int, list[tuple[int, int]]]] = {}
-        """Ranges of offsets above the log start that are gone, by offset: what was below it when a gate was opened in front, and
-        what operators let readers step over."""
+        """Deleted ranges of offsets above the log start, by offset. A range was below the log start when a gate was opened in
+        front, or an operator lets readers pass it."""
         self.condemned: dict[str, None] = {}
-        """Files that nothing may name: they are being deleted."""
+        """Files that no gate may name: they are being deleted."""
         self.downtimes: list[tuple[int, int]] = []
-        """(since, until) of the newest times in which no broker is known to have run, ms, in the order in which they were noted."""
+        """(since, until) in ms of the newest times in which no broker is known to have run, in the order of their noting."""
         self.next_segment_id = 0
         self.commits: dict[str, int] = {}
-        """The newest commit of incarnations that commit through the leader."""
+        """The number of the newest commit, for incarnations that commit through the leader."""
         self.reservations: dict[str, Reservation] = {}
-        """All and only the open reservations of brokers, by id. When they end only the leader knows."""
+        """All and only the open reservations of brokers, by id. Only the leader knows when they end."""
         self.leader = ""
-        """The incarnation that leads the cluster, or did last."""
+        """The incarnation that leads the cluster, or the last one that did."""
         self.term_epoch = -1
-        """The leader epoch of its term."""
+        """The leader epoch of that term."""
         self.leader_epoch = -1
         """The greatest leader epoch ever given to an incarnation, a segment or a term."""
 
     def apply(self, edits: Iterable[Edit]) -> None:
-        """Fold edits into the state. Edits about what is gone, or is done already, have no effect."""
+        """Fold edits into the state. An edit about a deleted object, or one that was applied before, has no effect."""
         for edit in edits:
             match edit:
                 case CreateTopic(topic):
@@ -583,7 +588,7 @@ class Manifest:
         self.sealed_segments[sealed.id] = self._chains[sealed.topic_id][sealed.id] = sealed
 
     def chain(self, topic_id: uuid.UUID) -> Iterable[SealedSegment]:
-        """The newest sealed segments of a live topic, in the order in which they were sealed."""
+        """The newest sealed segments of a live topic, in the order of their sealing."""
         return self._chains[topic_id].values()
 
     def _prune_chain(self, topic_id: uuid.UUID) -> None:
@@ -628,7 +633,7 @@ class Manifest:
             gates[gate_id] = msgspec.structs.replace(gate, **changes)
 
     def _cut_out(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> None:
-        """Ranges that touch become one: there are as few as there are holes."""
+        """Add a deleted range. Ranges that touch are merged, so there are as few ranges as holes."""
         ranges = self.cuts.setdefault(topic_id, {}).setdefault(partition, [])
         touching = [one for one in ranges if one[0] <= end_offset and base_offset <= one[1]]
         apart = [one for one in ranges if one not in touching]
@@ -655,7 +660,7 @@ class Manifest:
                 gates[gate_id] = msgspec.structs.replace(gate, extents=kept)
 
     def log_start(self, topic_id: uuid.UUID, partition: int) -> int:
-        """The first offset that may be read, or that the first record will have."""
+        """The first readable offset, or the offset of the first record to come."""
         start = self.log_starts.get(topic_id, _NO_STARTS).get(partition)
         if start is None:
             topic = self.topics_by_id.get(topic_id)
@@ -663,7 +668,7 @@ class Manifest:
         return start
 
     def window_end(self, topic_id: uuid.UUID, partition: int) -> int:
-        """Behind the last window of a partition, where that is not at the front; live records never begin before it."""
+        """The end of the last window of a partition that is not at the front. Live records never begin before it."""
         ends = (
             gate.windows[partition].end_offset
             for gate in self.gates.get(topic_id, _NO_GATES).values()
@@ -672,7 +677,7 @@ class Manifest:
         return max(ends, default=0)
 
     def front(self, topic_id: uuid.UUID, partition: int) -> int:
-        """Where the next gate at the front ends: at the first window there, or at the first live offset that there can be."""
+        """The end of the next gate at the front: the beginning of the first window there, or the first possible live offset."""
         bases = (
             gate.windows[partition].base_offset
             for gate in self.gates.get(topic_id, _NO_GATES).values()
@@ -690,11 +695,11 @@ class Manifest:
         return sorted(found, key=lambda one: one[0].base_offset)
 
     def needs(self, chunk: Chunk) -> bool:
-        """Whether a chunk has a record that may still be read."""
+        """True if a chunk has a record that may still be read."""
         return any(self.is_readable(one.topic_id, one.partition, one.base_offset, one.end_offset) for one in chunk.extents)
 
     def is_readable(self, topic_id: uuid.UUID, partition: int, base_offset: int, end_offset: int) -> bool:
-        """Whether there may be a record in a range of offsets."""
+        """True if a range of offsets may have a readable record."""
         if topic_id not in self.topics_by_id or end_offset <= self.log_start(topic_id, partition):
             return False
         cuts = self.cuts.get(topic_id)
@@ -768,7 +773,7 @@ class Manifest:
         return manifest
 
     def check_invariants(self) -> None:
-        """Raise AssertionError where the state contradicts the attributes' texts."""
+        """Raise AssertionError if the state contradicts the attributes' texts."""
         assert {topic.id for topic in self.topics.values()} == set(self.topics_by_id)
         assert all(self.topics[topic.name] is topic for topic in self.topics_by_id.values())
         assert set(self.log_starts) <= set(self.topics_by_id)
@@ -813,7 +818,7 @@ _NO_GATES: Mapping[str, Gate] = {}
 
 
 def encode_edits(edits: list[Edit]) -> bytes:
-    """Edits that take effect together, as one version of the journal."""
+    """Edits that take effect together: one version of the journal."""
     return msgspec.json.encode(_EditFile(edits=edits))
 
 

@@ -1,10 +1,10 @@
-"""Committed positions of one group, and the rules about them. No I/O.
+"""Committed positions of one group, and their rules. No I/O.
 
-A position is keyed by (group, topic, partition). It lives until it is replaced, deleted, or its topic is gone; it has no age
+The key of a position is (group, topic, partition). It lives until it is replaced, deleted, or its topic is gone. It has no age
 limit, unless `offsets.retention.minutes` is set or the committing client asked for an expiry. With a retention, the age counts
 from
 
-- the moment when the group became empty, if it ever had members: an absent group is judged by its absence;
+- the moment when the group became empty, if it ever had members: the group's absence decides;
 - the commit, if the group only stores positions, or if its members no longer read that topic.
 """
 
@@ -41,7 +41,7 @@ class Position(NamedTuple):
     def value(self, wall_ms: int, retention_ms: int) -> OffsetValue:
         """A stored position. `retention_ms`: the client's wish (OffsetCommit v2-4), or NEVER."""
         if retention_ms >= 0:
-            # The only record version with an expiry has neither of the others: return now what a restart would return.
+            # The only record version with an expiry stores neither of the others. So return now the same value as after a restart.
             return OffsetValue(self.offset, -1, self.metadata or "", wall_ms, wall_ms + retention_ms)
         return OffsetValue(self.offset, self.leader_epoch, self.metadata or "", wall_ms, -1, self.topic_id)
 

@@ -1,7 +1,7 @@
-"""Placement on paper: pressures of all brokers, segments as pieces that can be cut and moved, and the rules of both.
+"""Placement on paper: the pressures of all brokers, segments as pieces that can be cut and moved, and the rules for both.
 
-The one rule against oscillation: a move takes at most two thirds of the gap between two brokers (`MOVED_PART_MAX`). The
-remaining gap is at most a third, so the next plan finds less to do than this one.
+One rule prevents oscillation: a move takes at most two thirds of the gap between two brokers (`MOVED_PART_MAX`). The remaining
+gap is at most a third, so the next plan finds less to do than this one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate.broker.cluster.segments import BrokerLoad, SegmentInfo, Successor
 
 MOVED_PART_MAX = 2 / 3
 PRESSURE_STEP = 0.1
-"""Pressures that differ by less count as equal: a few idle percent of CPU decide nothing."""
+"""Pressures that differ by less than this count as equal. A few percent of idle CPU must decide nothing."""
 NEAR_SHARE = 0.25
 """A new topic is divided among the brokers whose pressure is within this of the lowest."""
 SEGMENTS_PER_BROKER = 1000
@@ -180,7 +180,7 @@ def choose(pieces: Sequence[Piece], gap: float, wanted: float, *, cut_weight_min
 
 
 def _cuts(piece: Piece, wanted: float) -> Iterable[Choice]:
-    """The cuts near the place where a prefix, or a suffix, has the wanted weight."""
+    """The cuts near the point at which a prefix, or a suffix, has the wanted weight."""
     for prefix in (False, True):
         before, total = 0.0, 0.0
         numbers = range(len(piece.weights)) if prefix else range(len(piece.weights) - 1, -1, -1)
@@ -188,7 +188,7 @@ def _cuts(piece: Piece, wanted: float) -> Iterable[Choice]:
             before, total = total, total + piece.weights[number]
             if total >= wanted:
                 break
-        # With and without the partition at which the weight is exceeded. A part is never all or nothing.
+        # With and without the partition at which the weight is exceeded. A part is never empty, and never the whole piece.
         for at, weight in ((number, before), (number + 1, total)) if prefix else ((number + 1, before), (number, total)):
             if 0 < at < len(piece.weights):
                 yield Choice(piece, weight, piece.first + at, prefix)
@@ -213,7 +213,7 @@ def place(
     *,
     divide: bool,
 ) -> list[Successor]:
-    """See `segments.Planner.place`."""
+    """Choose leads for partitions without one; see `segments.Planner.place`."""
     board = Board(history, live, brokers, SLOW)
     among = board.staying() or sorted(board.brokers, key=board.order)
     if not among:
@@ -266,10 +266,10 @@ def _steps(pressure: float) -> int:
 
 
 def described(info: SegmentInfo) -> str:
-    """A segment, for a person."""
+    """A segment, for an operator."""
     return f"segment {info.id} of partitions {span(info.first_partition, info.end_partition)}"
 
 
 def span(first: int, end: int) -> str:
-    """Partitions, for a person: ``3``, ``3-7``; the last one is in it."""
+    """Partitions, for an operator: ``3``, ``3-7``. The last one is included."""
     return str(first) if end - first == 1 else f"{first}-{end - 1}"

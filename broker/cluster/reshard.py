@@ -1,19 +1,23 @@
-"""When to split, merge and move: the leader's planner. Pure: it receives loads and the time, and returns orders.
+"""Decides when to split, merge and move: the leader's planner. Pure: it receives loads and the time, and returns orders.
 
-Theory of operation. Once a second `observe` folds the loads into averages (`load_history.py`), and `plan` checks in this order:
+Theory of operation. Once a second `observe` folds the loads into averages (`load_history.py`), and `plan` checks in this order::
 
-    drain    a broker that is to leave loses all its segments at once. Nothing below delays this.
-    welcome  a broker without segments gets its part: whole segments, and cuts of larger ones, up to its fair share. split    a
-    segment was above `split_share` for `split_after_ms`: it is cut where its load halves, and one half goes to the least
-             loaded broker. A partition with most of the load stays, and its neighbours go. One partition is never cut: the moves
-             below take its neighbours off its broker.
-    move     two brokers were `uneven_share` apart for `uneven_after_ms`: the segment, or its part, that best closes the gap.
-    merge    two neighbours were together below the average and far from a split for `merge_after_ms`.
+    drain    A broker that leaves loses all its segments at once. No later step delays this.
+    welcome  A broker without segments gets its part: whole segments, and cuts of larger ones, up to its fair share.
+    split    A segment was above `split_share` for `split_after_ms`: it is cut at half of its load, and one half goes to the least
+             loaded broker. If one partition has most of the load, it stays, and its neighbours go. One partition is never cut:
+             the moves below take its neighbours off its broker.
+    move     Two brokers were `uneven_share` apart for `uneven_after_ms`: the segment, or its part, that best closes the gap.
+    merge    Two neighbours together were below the average, and far from a split, for `merge_after_ms`.
 
-Against oscillation: a move takes at most two thirds of the gap (`placement.py`); a split must bring two brokers closer by
-`gain_share_min`; the limits for splits and merges lie far apart; merges never leave a broker empty, nor a topic with fewer
-segments than brokers (it would be divided again); a segment whose writers just waited rests for a time that doubles when it
-happens again soon; a broker that gained or lost a segment is not judged until its averages have followed.
+These rules prevent oscillation:
+
+- A move takes at most two thirds of the gap (`placement.py`).
+- A split must bring two brokers closer by `gain_share_min`.
+- The limits for splits and merges lie far apart.
+- Merges never leave a broker empty, nor a topic with fewer segments than brokers: it would be divided again.
+- A segment whose writers have just waited rests. The time doubles when it happens again soon.
+- A broker that gained or lost a segment is not judged until its averages have followed.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ CALM_PART = 0.8
 
 
 class LoadPlanner:
-    """`segments.Planner` by measured load. One object lives as long as one leader leads."""
+    """A `segments.Planner` that uses measured load. One object lives as long as one leader leads."""
 
     def __init__(self, targets: Targets | None = None) -> None:
         self.targets = targets or Targets()
@@ -80,7 +84,7 @@ class LoadPlanner:
         return Board(self.history, list(self.history.live(segments)), brokers, FAST).pressure
 
     def load(self, segment_id: int) -> PartitionLoad:
-        """Average traffic of a segment, for people; zeros if unknown."""
+        """Average traffic of a segment, for the operator; zeros if unknown."""
         segment = self.history.segments.get(segment_id)
         return PartitionLoad() if segment is None else self.history.load(segment)
 
@@ -182,7 +186,7 @@ class _Pass:
         self._touched: set[str] = set()
         """Brokers to which or from which this plan moves something."""
         self._used: set[int] = set()
-        """Segments that are in an order."""
+        """Segments that already are in an order of this plan."""
         self._count = 0
 
     def orders(self) -> list[Order]:
@@ -202,7 +206,7 @@ class _Pass:
     # -- lasting conditions
 
     def _watch(self, fast: Board) -> None:
-        """Note since when the lasting conditions hold."""
+        """Note for how long the lasting conditions hold."""
         now_ms, gap = self._now_ms, self._history.gap
         limit = self._targets.split_share
         for segments in fast.segments.values():
@@ -311,7 +315,7 @@ class _Pass:
             if choice is None:
                 continue
             after = board.pressure[target] + choice.weight
-            # A newcomer whose CPU is busy with other work would end up worse than the giver was.
+            # A newcomer that is busy with other work would end up with more pressure than the giver had.
             if after <= max(board.pressure[source], self._targets.busy_share):
                 return choice
         return None
@@ -503,7 +507,7 @@ class _Pass:
         heavy, light = (a, b) if weights[a.id] >= weights[b.id] else (b, a)
         for lead, other in ((heavy, light), (light, heavy)):
             target, source = lead.incarnation_id, other.incarnation_id
-            # No broker is left empty, and none becomes so busy that a part would be moved away again.
+            # Leave no broker empty, and make none so busy that a part would be moved away again.
             after = board.pressure[target] + weights[other.id]
             if target in led and source in led and led[source] > 1 and (
                 after < self._targets.busy_share * CALM_PART or after <= board.pressure[source] - weights[other.id]

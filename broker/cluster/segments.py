@@ -1,8 +1,8 @@
-"""Segments, the loads that are measured on them, and plans: the words that leader, planner and status share. No I/O.
+"""Segments, the loads that are measured on them, and plans: the types that leader, planner and status share. No I/O.
 
-A segment is a contiguous range of a topic's partitions for a span of time, led by one broker incarnation. Split, merge, move, drain
-and failover are one operation: seal segments, open their successors. An `Order` says which and where; the leader executes it
-(`control/`), whoever planned it (`Planner`: reshard.py, placement.py; or a person).
+A segment is a contiguous range of a topic's partitions for a span of time, led by one broker incarnation. Split, merge, move,
+drain and failover are one operation: seal segments, open their successors. An `Order` names the segments and the brokers. The
+leader carries it out (`control/`), whether a `Planner` (reshard.py, placement.py) or an operator made it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import msgspec
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An open segment: partitions [first_partition, end_partition) of a topic, led by one incarnation.
 
-    `base_offsets`: where it begins, per partition in order: the ends of its predecessors. `origins`: objects with the state of the
-    producers there.
+    `base_offsets`: its first offset, per partition in order; these are the ends of its predecessors. `origins`: objects with the
+    state of the producers at these offsets.
     """
 
     id: int
@@ -38,7 +38,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealedSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment that is over. `ends`: the offset behind its last record, per partition in order."""
+    """A segment that has ended. `ends`: the offset after its last record, per partition in order."""
 
     id: int
     topic_id: uuid.UUID
@@ -82,7 +82,7 @@ class SegmentLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLoad:
-    """One live member. `cpu_share`: of one core, 0-1. `draining`: it gets no segments and is to lose those it has."""
+    """One live member. `cpu_share`: of one core, 0-1. `draining`: it must lose its segments, and gets no new ones."""
 
     incarnation_id: str
     broker_id: int
@@ -133,16 +133,16 @@ class Plan:
 
 
 class Planner(Protocol):
-    """What the leader asks. One object lives as long as one leader leads; `now_ms` is monotonic and any origin will do.
+    """The leader's interface to a planner. One object lives as long as one leader leads. `now_ms` is monotonic, with any origin.
 
-    The leader calls `observe` once a second with loads that are already rates of the last second (the planner smooths them), then
-    `plan`. While an order is being executed its segments are left out of `segments`.
+    The leader calls `observe` once a second with the rates of the last second (the planner smooths them), then `plan`. While an
+    order is carried out, its segments are left out of `segments`.
     """
 
     def observe(self, brokers: Sequence[BrokerLoad], now_ms: int) -> None: ...
 
     def plan(self, segments: Mapping[int, SegmentInfo], brokers: Sequence[BrokerLoad], now_ms: int) -> Plan:
-        """Splits, merges, moves that are worth it now, and drains."""
+        """The splits, merges and moves that are useful now, and drains."""
         ...
 
     def place(
@@ -153,12 +153,12 @@ class Planner(Protocol):
         *,
         divide: bool = False,
     ) -> list[Successor]:
-        """Where partitions without a lead go: at least one broker is not draining, else they all go to draining ones.
+        """Choose leads for partitions without one. They go to brokers that are not draining; if all are draining, to these.
 
         Args:
             ranges: (topic id, first partition, end partition) without a lead.
-            segments: all that are open.
-            divide: a range may become several successors (a new topic is spread over the brokers); else it stays one.
+            segments: all open segments.
+            divide: a range may become several successors, because a new topic is spread over the brokers. False: it stays one.
 
         Returns:
             Successors that cover exactly `ranges`; [] if there is no broker.

@@ -42,7 +42,7 @@ class Gap:
 
 
 class _Row:
-    """The partitions of one topic: whether they have a lead, else the start of the next segment."""
+    """The partitions of one topic. Each either has a lead, or the start of its next segment is known."""
 
     __slots__ = ("bases", "covered", "is_new", "origins", "room")
 
@@ -62,7 +62,7 @@ class _Row:
     def seal(self, first_partition: int, ends: Sequence[int], producers_key: str | None) -> None:
         for partition, end in enumerate(ends, first_partition):
             self.covered[partition] = False
-            self.bases[partition] = end  # the next lead knows from the manifest which offsets gates keep free behind it
+            self.bases[partition] = end  # from the manifest, the next lead knows which offsets after it are reserved for gates
             self.origins[partition] = producers_key
 
 

@@ -42,9 +42,9 @@ class Kind(IntEnum):
 class ConfigKey:
     """One key that a topic may override.
 
-    `low` and `high` bound INT and LONG (inclusive). `choices` are the known values, or the known elements of a LIST. The
-    keys of `refused` are choices that are not accepted, each with the reason for the user. `broker_name` is Kafka's name for
-    the broker's default of the key.
+    `low` and `high` bound INT and LONG (inclusive). `choices` are the known values, or the known elements of a LIST. The keys of
+    `refused` are choices that are not accepted, each with the reason for the user. `broker_name`: Kafka's name of the broker
+    setting that is the key's default.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ConfigKey:
     refused: Mapping[str, str] | None = None
 
     def parse(self, text: str) -> bool | int | float | str | tuple[str, ...]:
-        """The value that `text` means. Raises InvalidError(INVALID_CONFIG)."""
+        """The value of `text`. Raises InvalidError(INVALID_CONFIG)."""
         text = text.strip()
         match self.kind:
             case Kind.BOOLEAN:
@@ -350,7 +350,7 @@ _DEFAULTS = {key.name: key.parse(key.default) for key in _KEYS}
 
 
 def is_internal(name: str) -> bool:
-    """Whether the topic is the cluster's own: clients hide such topics from patterns."""
+    """True if the topic is the cluster's own. Clients leave such topics out of patterns."""
     return name in INTERNAL_TOPICS
 
 

@@ -1,4 +1,4 @@
-"""Which topics may be made: names, numbers of partitions, settings, and room in the cluster. No I/O."""
+"""Rules for new topics: names, numbers of partitions, settings, and room in the cluster. No I/O."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from headgate.broker.runtime.errors import InvalidError, Reason
 
 LOT_TOPICS_MAX = 100
 LOT_PARTITIONS_MAX = 200
-"""Topics, and their partitions, that one commit makes or deletes; a topic with more is a lot of its own. The leader checks, writes
-and applies a commit in one turn of its loop, and every broker takes it in in one: some four milliseconds for a lot."""
+"""Topics, and their partitions, that one commit creates or deletes. A topic with more partitions gets a commit of its own. The
+leader checks, writes and applies a commit in one turn of its loop, and every other broker applies it in one turn: some four
+milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What somebody asks for. `partitions` None: the broker's `num_partitions`."""
+    """A request for a new topic. `partitions` None: the broker's `num_partitions`."""
 
     name: str
     partitions: int | None = None
@@ -32,7 +33,7 @@ class TopicLimits:
 
 
 def lots(partitions: Iterable[int]) -> Iterator[slice]:
-    """Divide topics with so many partitions each into what is one commit."""
+    """Divide topics with these numbers of partitions into lots for one commit each."""
     first = end = total = 0
     for one in partitions:
         if end > first and (end - first == LOT_TOPICS_MAX or total + one > LOT_PARTITIONS_MAX):
@@ -45,13 +46,13 @@ def lots(partitions: Iterable[int]) -> Iterator[slice]:
 
 
 def check_new_topics(topics: Mapping[str, Topic], asked: Sequence[NewTopic], limits: TopicLimits) -> list[int | InvalidError]:
-    """The number of partitions of each topic that is asked for, or why it cannot be.
+    """For each requested topic its number of partitions, or the error.
 
     Args:
-        topics: those there are, by name.
-        asked: no name twice.
+        topics: the existing ones, by name.
+        asked: every name at most once.
     """
-    # Of names without these none is like another; and there may be many topics.
+    # Only names with these characters can collide. There may be many topics, so skip the check if possible.
     alike = {_alike(name): name for name in topics} if any("." in one.name or "_" in one.name for one in asked) else {}
     total = partition_count(topics)
     checked: list[int | InvalidError] = []
@@ -67,7 +68,7 @@ def check_new_topics(topics: Mapping[str, Topic], asked: Sequence[NewTopic], lim
             partitions = limits.partitions_default if one.partitions is None else one.partitions
             check_partitions(partitions, limits)
             TopicConfig.parse(one.config)
-            if not is_internal(one.name):  # without their own topic there would be no groups
+            if not is_internal(one.name):  # groups need their own topic, so the limit does not apply to it
                 check_room(total, partitions, limits)
         except InvalidError as error:
             checked.append(error)
@@ -79,7 +80,8 @@ def check_new_topics(topics: Mapping[str, Topic], asked: Sequence[NewTopic], lim
 
 
 def _alike(name: str) -> str:
-    """Of two names that differ only in these Kafka's brokers refuse the second, because its metrics collide. Tools rely on that."""
+    """Names that differ only in these characters become equal. Kafka's brokers refuse the second of two such names, because
+    their metrics collide. Tools rely on that."""
     return name.replace(".", "_")
 
 
@@ -88,7 +90,7 @@ def partition_count(topics: Mapping[str, Topic]) -> int:
 
 
 def check_partitions(partitions: int, limits: TopicLimits) -> None:
-    """Raises InvalidError(INVALID_PARTITIONS)."""
+    """Raise InvalidError(INVALID_PARTITIONS) if the number of partitions is out of range."""
     if not 1 <= partitions <= limits.partitions_per_topic_max:
         raise InvalidError(
             Reason.INVALID_PARTITIONS,
@@ -97,7 +99,7 @@ def check_partitions(partitions: int, limits: TopicLimits) -> None:
 
 
 def check_room(total: int, added: int, limits: TopicLimits) -> None:
-    """Raises InvalidError(POLICY_VIOLATION) where a cluster with `total` partitions is not to get so many more."""
+    """Raise InvalidError(POLICY_VIOLATION) if a cluster with `total` partitions may not get `added` more."""
     if total + added > limits.partitions_max:
         raise InvalidError(
             Reason.POLICY_VIOLATION,

@@ -594,8 +594,9 @@ class Leader:
     def promise(self, session: Session) -> int:
         """Promise a member, after a message from it, not to fence it unless its process is gone; see `engine/proof.py`.
 
-        Returns: The length of the promise in ms from now. 0: no promise, because this broker may have been replaced, or is about
-            to replace the member.
+        Returns:
+            The length of the promise in ms from now. 0: no promise, because this broker may have been replaced, or is about to
+            replace the member.
         """
         now_s = self.clock.monotonic()
         key = session.incarnation.id

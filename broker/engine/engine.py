@@ -908,7 +908,8 @@ class Engine:
     ) -> tuple[int, int]:
         """Let readers pass the batches with these offsets, permanently. Skipping the same range again has no effect.
 
-        Returns: The skipped range. It has only whole batches, so it may be larger than the range asked for. Raises as
+        Returns:
+            The skipped range. It has only whole batches, so it may be larger than the range asked for. Raises as
             `skip.whole_batches`.
         """
         base_offset, end_offset = await whole_batches(self._reader, partition, first_offset, last_offset)
@@ -972,7 +973,8 @@ class Engine:
                 copy.
             source: the sender of the batch, if a sample of its records is due (`log/check.py`); else None.
 
-        Returns: The fields of `Appended`. They are certain once `on_acked` has called back. Before that the caller must not send
+        Returns:
+            The fields of `Appended`. They are certain once `on_acked` has called back. Before that the caller must not send
             them.
 
         Raises:

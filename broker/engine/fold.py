@@ -101,8 +101,9 @@ async def fold(
         made_by: `keys.maker` of this attempt; no other attempt has it. So neither a broker that was replaced during the write
             nor a delayed put can replace an object that the manifest names.
 
-    Returns: The edit that replaces the chunks; until its commit the new object is unused. And the batches that consumers cannot
-        read, of chunks that are folded for the first time.
+    Returns:
+        The edit that replaces the chunks; until its commit the new object is unused. And the batches that consumers cannot read,
+        of chunks that are folded for the first time.
     """
     created_ms = chunks[-1].appended_ms
     header = chunk_header(uuid.UUID(hex=incarnation_id).bytes, chunks[0].number, created_ms, FLAG_SYNCED)

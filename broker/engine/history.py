@@ -146,9 +146,9 @@ class HistoryReader:
             offset: within the extent.
             following: the extent that will be read next, if it is known.
 
-        Raises: InvalidError(NOT_FOUND): the file does not exist, or no longer. CorruptError: the file is broken, or differs from
-            its reference.
-            RetryError: the store does not answer.
+        Raises:
+            InvalidError(NOT_FOUND): the file does not exist, or no longer. CorruptError: the file is broken, or differs from its
+                reference. RetryError: the store does not answer.
         """
         assert extent.base_offset <= offset < extent.end_offset, "the offset is within the extent"
         try:

@@ -2,14 +2,17 @@
 
 ::
 
-    cluster/id                            the id of the cluster that owns the store, and the store's format cluster/manifest/...
-    the journal of the manifest (store/journal.py) wal/<incarnation>/<chunk>             a chunk (log/chunk.py); numbers have 20
-    digits, so that keys sort as numbers do wal/<incarnation>/<chunk>.index       its index, if it is not inline; with -<maker>
-    if a recovery made it wal/<incarnation>/<chunk>.fold-<maker>  chunks from <chunk> on, folded into one (fold.py)
-    wal/<incarnation>/fence               the incarnation may never ack again wal/<incarnation>/producers-<chunk>   producer
-    state after all chunks before <chunk> wal/<incarnation>/producers-segment-<id>  producer state of a sealed segment;
-    `last-<maker>`: of all segments of a lost incarnation cluster/lease/<version>               the cluster's leader
-    (control/lease.py) topics/<topic id>/data/...            files of history, by reference
+    cluster/id                               the id of the cluster that owns the store, and the store's format
+    cluster/manifest/...                     the journal of the manifest (store/journal.py)
+    wal/<incarnation>/<chunk>                a chunk (log/chunk.py); numbers have 20 digits, so that keys sort as numbers do
+    wal/<incarnation>/<chunk>.index          its index, if it is not inline; with -<maker> if a recovery made it
+    wal/<incarnation>/<chunk>.fold-<maker>   chunks from <chunk> on, folded into one (fold.py)
+    wal/<incarnation>/fence                  the incarnation may never ack again
+    wal/<incarnation>/producers-<chunk>      producer state after all chunks before <chunk>
+    wal/<incarnation>/producers-segment-<id>            producer state of a segment when it was sealed
+    wal/<incarnation>/producers-segment-last-<maker>    producer state of all segments of a lost incarnation
+    cluster/lease/<version>                  the cluster's leader (control/lease.py)
+    topics/<topic id>/data/...               files of history, by reference
 """
 
 from __future__ import annotations

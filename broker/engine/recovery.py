@@ -125,8 +125,9 @@ async def recover(
         copies_of: takes the copies of an incarnation's records from its follower, and ends that following; None: there are no
             followers.
 
-    Returns: Edits that list the incarnations' chunks, and seal their segments and the incarnations. Unreadable incarnations have
-        no edits. The store refers to the new objects only once the edits are committed. So a recovery that dies half-way is
+    Returns:
+        Edits that list the incarnations' chunks, and seal their segments and the incarnations. Unreadable incarnations have no
+        edits. The store refers to the new objects only once the edits are committed. So a recovery that dies half-way is
         repeated from the start.
     """
     recovered = Recovered()

@@ -9,9 +9,9 @@ Theory of operation. A *stream* is one agreement of a lead and a follower::
 
     begin   batches go to the follower from here on; its confirmations do not count yet
     count   all batches appended before `begin` are durable, and the manifest names the stream: from here on a batch that the
-            follower has is acked, and a recovery must ask the follower end     after any failure of the follower or of the
-    connection to it. Acks wait for the store, as without a follower; the next
-            stream begins once all batches that this one acked are durable
+            follower has is acked, and a recovery must ask the follower
+    end     after any failure of the follower or of the connection to it. Acks wait for the store, as without a follower; the
+            next stream begins once all batches that this one acked are durable
 
 So a follower's copies continue the durable part of the lead's log without a gap. A manifest that still names an old stream is
 right, because all batches of that stream are durable.
