@@ -164,11 +164,13 @@ def test_arguments_that_are_no_text(broker: BrokerProcess) -> None:
     headgate(broker, "topic", "create", "bytes", "-p", "1")
     # As Python has what a shell passes on as the byte ff.
     headgate(
-        broker, "produce", "bytes", "-k", "\udcff", "-H", "h\udcff=\udcfe", "--null-value", "\udcfd", stdin=b"a\xffb\nc\xff\xfd\n"
+        broker, "produce", "bytes", "-k", "\udcff", "-H", "h=\udcfe", "--null-value", "\udcfd", stdin=b"a\xffb\nc\xff\xfd\n"
     )
     first, second = map(json.loads, headgate(broker, "consume", "bytes", "-b", "-e", "--json").stdout.splitlines())
     assert (first["key"], first["value"], second["key"], second["value"]) == ("a", "b", "c", None)
-    assert first["headers"] == second["headers"] == [{"name_base64": "aP8=", "value_base64": "/g=="}]
+    assert first["headers"] == second["headers"] == [{"name": "h", "value_base64": "/g=="}]
+    refused = headgate(broker, "produce", "bytes", "-H", "h\udcff=x", stdin=b"d\n", fails=True)
+    assert "a header's name is not UTF-8" in refused.stderr, "aiokafka and kafka-python cannot read such a record"
     assert headgate(broker, "consume", "bytes", "-b", "-e", "-k", "\udcff").stdout == "a\udcffb\nc\udcffnull\n"
     done = headgate(broker, "topic", "create", "\udcff", fails=True)
     assert done.returncode == 2 and error_line(done) == "headgate topic create: an argument is not UTF-8. value=`\\udcff`"
