@@ -1,4 +1,4 @@
-"""`python -m tests.chaos [--rounds N] [--seed S] [--faults NAME,...] [--rounds-per-life N]`: see the package's text."""
+"""Run rounds of faults: `python -m tests.chaos [--rounds N] [--seed S] [--faults NAME,...] [--rounds-per-life N]`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.loop_device import refused
 
 
 def main() -> int:
-    """Returns 0 when every life was judged right, else 1. The directories of the others are kept."""
+    """Returns 0 if the verifier found every life right, else 1. The directories of failed lives are kept."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Rounds of faults under `headgate verify`.")
     parser.add_argument("--rounds", type=int, default=10, help="faults in all (10)")
     parser.add_argument("--rounds-per-life", type=int, default=5, help="faults between a start and its verdict (5)")
@@ -36,7 +36,7 @@ def main() -> int:
     _say(f"seed {given.seed}, {given.rounds} rounds of {', '.join(faults)}; in {place}")
     order: list[str] = []
     while len(order) < given.rounds:
-        # Every fault once, in a random order, before any comes again.
+        # Every fault occurs once, in a random order, before any is repeated.
         order += draw.sample(faults, len(faults))
     rounds = wrong = acked = 0
     lives = [order[at : min(at + given.rounds_per_life, given.rounds)] for at in range(0, given.rounds, given.rounds_per_life)]

@@ -1,4 +1,4 @@
-"""The faults of a round. `Faults.apply` brings one about, ends it, and waits until all is well again."""
+"""The faults of a round. `Faults.apply` injects one, ends it, and waits until the cluster has recovered."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ LOOPS_PER_CORE = 8
 STARVE_S = 6.0
 CAP_S = 5.0
 FRAME_BYTES = 64 << 20
-"""Length that the request which eats the memory claims; half of it is sent."""
+"""Announced length of the request that fills the broker's memory, bytes; half of it is sent."""
 CAP_ROOM_BYTES = (0, 1 << 20, 16 << 20)
-"""Address space that a broker with a memory cap has beyond what it uses when the cap comes."""
+"""Address space of a broker with a memory cap, in addition to its use at the start of the cap, bytes."""
 HOLD_S = 4.0
-"""Longest time for which a device freezes, or is full."""
+"""Longest time for which a device freezes, or is full, seconds."""
 JUMPS_S = tuple(sign * span for sign in (1, -1) for span in (30.0, 3_600.0, 2 * 86_400.0, 30 * 86_400.0))
 ON_DEVICE = ("power", "freeze", "full")
 ALL = ("kill", "drain", "pause", "peers", "starve", "clock", "memory", *ON_DEVICE)
@@ -39,8 +39,8 @@ class Faults:
     """Faults for the brokers of one life.
 
     Args:
-        clocks: by broker, the file that says by how many seconds its clock is wrong (`tests/support/skewed_broker.py`).
-        device: where the store is; None: on no device of its own, and the faults of `ON_DEVICE` cannot be had.
+        clocks: by broker, the file with the clock's error in seconds (`tests/support/skewed_broker.py`).
+        device: the device of the store; None: the store has no device of its own, and the faults of `ON_DEVICE` are unavailable.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Faults:
         self._trouble = Trouble(brokers, clients, draw, network)
 
     def apply(self, how: str) -> str:
-        """Bring one fault about, and wait until all is well again. Returns what was done, for the round's line."""
+        """Inject one fault, and wait until the cluster has recovered. Returns a description for the round's line."""
         on_leader = self._draw.random() < 0.5
         if how in ("kill", "drain", "pause", "peers"):
             self._trouble.round(how, on_leader=on_leader, seconds=self._draw.uniform(1, 8))
@@ -96,7 +96,7 @@ class Faults:
         _, hard = resource.prlimit(victim.pid, resource.RLIMIT_AS)
         resource.prlimit(victim.pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + room, hard))
         try:
-            # A Produce request that never ends takes memory for as long as it comes.
+            # A Produce request that never ends takes memory as long as its bytes arrive.
             with contextlib.suppress(OSError), socket.create_connection((HOST, victim.kafka_port), CAP_S) as hungry:
                 hungry.settimeout(CAP_S)
                 hungry.sendall(struct.pack(">ihhi", FRAME_BYTES, 0, 9, 1) + bytes(FRAME_BYTES // 2))
@@ -146,6 +146,6 @@ class Faults:
 
 
 def may_end(broker: BrokerProcess) -> bool:
-    """Whether a broker ended for a reason that these faults are: its store or its memory, which it names before it exits with 1."""
+    """Whether a broker ended because of these faults: it names its store or its memory before it exits with 1."""
     last = broker.output().rpartition("--- start")[2].lower()
     return broker.exit_code() in (EXIT_FENCED, EXIT_FAILED) and any(word in last for word in ("memory", "store", "no space"))

@@ -1,4 +1,4 @@
-"""One life of a cluster: brokers start, `headgate verify` begins, faults come round after round, the verifier judges."""
+"""One life of a cluster: brokers start, `headgate verify` begins, faults occur round after round, the verifier judges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.verifier import Verifier
 
 DEVICE_BYTES = 1 << 30
 RETENTION_MS = 3_600_000
-"""Longer than a life: whatever retention deletes, it deletes because of a clock that jumped."""
+"""Retention time, longer than a life: every removal by age is caused by a clock that jumped."""
 ENV = {"HEADGATE_RETENTION_CHECK_INTERVAL_MS": "1000"}
 OPTIONS = (
     "--rate",
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 class Beside:
-    """The verifier, in the place of the clients that `Trouble` watches."""
+    """Lets `Trouble` watch the verifier instead of clients."""
 
     def __init__(self, verifier: Verifier, brokers: Brokers) -> None:
         self._verifier, self._brokers = verifier, brokers
@@ -58,12 +58,12 @@ def live(
     on_device: bool,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Live through these faults, in this order. Returns the verifier's page.
+    """Run one life with these faults, in this order. Returns the verifier's page.
 
     Args:
         settings: of the brokers, by the names of environment variables.
 
-    Raises AssertionError when brokers or partitions do not come back, a broker ends for no good reason, or its output shows a
+    Raises AssertionError if brokers or partitions do not come back, a broker ends without a valid reason, or its output shows a
     crash.
     """
     directory.mkdir(parents=True)
@@ -95,6 +95,7 @@ def live(
             say(f"{fault}, {done}: all is well after {time.monotonic() - began:.1f} s")
         _, page = verifier.end()
     for broker in made:
-        # A broker without memory may say so at any line of its code; that it lives on, or ends and says why, is what counts.
+        # A broker without memory may print an error from any line of its code; the test only requires that it runs on, or ends and
+        # says why.
         broker.check_output(allowed="MemoryError" if "memory" in faults else None)
     return page

@@ -1,4 +1,4 @@
-"""What the hostile tests share: a broker with tight limits, a probe that a healthy client would pass, and memory bounds."""
+"""Common code of the hostile tests: a broker with tight limits, a probe that a healthy client passes, and memory bounds."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def fetch_values(
 
 
 def check_raw(broker: BrokerProcess) -> None:
-    """The broker lives and answers on a new connection."""
+    """Check that the broker lives and answers on a new connection."""
     broker.check_alive()
     with connect(broker) as connection:
         assert oracle.call(connection, oracle.METADATA, 9, {"topics": ()}).brokers
 
 
 def check_healthy(broker: BrokerProcess) -> None:
-    """A client that did nothing wrong can create a topic, write to it and read it."""
+    """Check that a healthy client can create a topic, write to it and read it."""
     broker.check_alive()
     topic = fresh("healthy")
     client = CLIENTS["confluent"]

@@ -1,8 +1,8 @@
-"""The commands for people, against a real broker: what they print where, and how they fail.
+"""The user's commands against a real broker: their output, its destination, and their failures.
 
-Runs `headgate topic|produce|consume|status` as processes, with pipes and on a pseudo-terminal; confluent-kafka reads what `produce`
-wrote and writes what `consume` reads. Compared: output, exit codes, records. A mismatch means that a script or a person would see
-something else than was stored, a traceback instead of a reason, or control codes in a pipe.
+Runs `headgate topic|produce|consume|status` as processes, with pipes and on a pseudo-terminal; confluent-kafka reads the records
+of `produce` and writes those that `consume` reads. Compared: output, exit codes, records. A mismatch means that a script or a
+user sees something else than the stored records, a traceback instead of a reason, or control codes in a pipe.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def headgate(
     broker: BrokerProcess | None, *arguments: str, stdin: bytes = b"", fails: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with pipes. Output is decoded, as arguments are encoded; a traceback always fails the test."""
+    """Run a command with pipes. Output is decoded as arguments are encoded; a traceback always fails the test."""
     done = subprocess.run(
         [sys.executable, "-m", "headgate.broker.cli.main", *arguments],
         input=stdin, capture_output=True, cwd=ROOT, env=environment(broker), timeout=TIMEOUT_S,
@@ -59,7 +59,7 @@ def headgate(
 
 
 def on_terminal(broker: BrokerProcess, *arguments: str, typed: bytes = b"") -> tuple[int, str]:
-    """Run a command on a pseudo-terminal. Returns (exit code, what the terminal got)."""
+    """Run a command on a pseudo-terminal. Returns (exit code, terminal output)."""
     child, terminal = pty.fork()
     if child == 0:  # pragma: no cover
         os.chdir(ROOT)
@@ -72,7 +72,7 @@ def on_terminal(broker: BrokerProcess, *arguments: str, typed: bytes = b"") -> t
     while True:
         try:
             piece = os.read(terminal, 65536)
-        except OSError:  # Linux says EIO when the other side is closed
+        except OSError:  # Linux raises EIO when the other side is closed
             break
         if not piece:
             break
@@ -162,7 +162,7 @@ def test_produce_and_consume_give_the_same_lines_back(broker: BrokerProcess) -> 
 
 def test_arguments_that_are_no_text(broker: BrokerProcess) -> None:
     headgate(broker, "topic", "create", "bytes", "-p", "1")
-    # As Python has what a shell passes on as the byte ff.
+    # Python's form of the byte ff in an argument from a shell.
     headgate(
         broker, "produce", "bytes", "-k", "\udcff", "-H", "h=\udcfe", "--null-value", "\udcfd", stdin=b"a\xffb\nc\xff\xfd\n"
     )
@@ -243,12 +243,12 @@ def test_produce_that_is_interrupted_writes_what_it_has_read(broker: BrokerProce
         subprocess.Popen(
             [sys.executable, "-m", "headgate.broker.cli.main", "produce", topic],
             stdin=source.stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment(broker),
-            # Who runs the tests may ignore Ctrl-C (a shell's background job does), which a child inherits.
+            # The test's parent may ignore Ctrl-C (a shell does so for a background job), and a child inherits that.
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL),
         ) as producer,
     ):  # fmt: skip
         try:
-            # It is under way once there is a record.
+            # The command is under way once there is a record.
             headgate(broker, "consume", topic, "-b", "-n", "1")
             producer.send_signal(number)
             _, said = producer.communicate(timeout=TIMEOUT_S)
@@ -316,7 +316,7 @@ def test_records_cannot_command_a_terminal(broker: BrokerProcess) -> None:
 
 
 def test_names_cannot_command_a_terminal(broker: BrokerProcess) -> None:
-    """A group is called what any client likes, and is one line for every program."""
+    """A group's name may hold any characters, but every program reads it as one line."""
     headgate(broker, "topic", "create", "named", "-p", "1")
     name, shown = "\x1b[2J\tred\n", "\\x1b[2J\\tred\\n"
     done = headgate(broker, "group", "reset", name, "--topic", "named", "--to-earliest", "--execute")

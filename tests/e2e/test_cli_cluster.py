@@ -1,7 +1,8 @@
-"""The command line at any of three real brokers is about the whole cluster.
+"""The command line at any of three real brokers covers the whole cluster.
 
-Runs: the commands, in this process, each with another broker's address; the brokers are processes of their own. Compared: their
-output with what was written through other brokers. A mismatch means that it matters to a person which broker they ask.
+Runs: the commands, in this process, each with another broker's address; the brokers are separate processes. Compared: their
+output with the records that were written through other brokers. A mismatch means that the answer depends on the broker that the
+user asks.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ PATIENT = {
     "HEADGATE_CLUSTER_LEASE_TTL_MS": "30s",
     "HEADGATE_CLUSTER_MERGE_AFTER_MS": "1h",
 }
-"""Nobody is to be taken for lost, and nothing decided but what is asked for, on a machine that is busy."""
+"""On a busy machine, no broker may count as lost, and the leader may make only the requested decisions."""
 PARTITIONS = 6
 
 
 class Headgate:
-    """Runs commands, each of which must succeed. Returns what they print."""
+    """Runs commands, each of which must succeed. Returns their output."""
 
     def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
         self._capfd = capfd
@@ -40,7 +41,7 @@ class Headgate:
 
 
 def lags(broker: BrokerProcess) -> list[float]:
-    """What this broker's /metrics says of how far groups are behind."""
+    """The lag of groups in this broker's /metrics."""
     with urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=10) as response:
         lines = response.read().decode().splitlines()
     return [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("headgate_group_lag_records{")]
@@ -60,7 +61,7 @@ def test_every_command_at_any_broker(make_broker: BrokerFactory, tmp_path: Path,
         headgate(doors[2], "topic", "delete", "t", "--yes")
         return False
 
-    # A broker that is busier than the others, from its start, is not given anything of a new topic.
+    # A broker that is busier than the others from its start gets no partition of a new topic.
     eventually(all_lead_some, "a new topic is divided among all brokers")
     for number, door in enumerate(doors, 1):
         lines = tmp_path / "lines"
@@ -106,7 +107,7 @@ def test_every_command_at_any_broker(make_broker: BrokerFactory, tmp_path: Path,
     assert sum(state.endswith(", leader") for state in states.values()) == 1, "one leads, and be it without segments"
     drained = {topic for row in rows if row[1:2] == ["drain"] for topic in row[2].split(", ")}
     assert drained == led_by_3, f"it says what was decided. rows=`{rows}`"
-    # With an address that is dead in front, nothing changes.
+    # A dead address in front changes nothing.
     brokers.all[0].kill()
     eventually(lambda: 1 not in brokers.leads("t").values(), "the others lead everything")
     both = f"{doors[0]},{doors[1]}"

@@ -1,7 +1,7 @@
-"""`headgate gate` against a real broker: what people and scripts see.
+"""`headgate gate` against a real broker: the output for users and scripts.
 
-Runs: every command of the group once, as a subprocess without a terminal. Compared: lines, JSON and exit codes with what the broker
-was asked to do. A mismatch means that a command says something else than it did.
+Runs: every command of the group once, as a subprocess without a terminal. Compared: lines, JSON and exit codes with the broker's
+gates. A mismatch means that a command reports something else than it did.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_gates_by_hand(make_broker: BrokerFactory, tmp_path: Path) -> None:
 
 
 def test_gates_that_are_filled_in_part(make_broker: BrokerFactory, tmp_path: Path) -> None:
-    """Nothing is missing of a topic or a gate where a gate had more room than rows, or none at all were put into it."""
+    """A gate with more room than rows, or without any rows, does not count as missing data of the topic or the gate."""
     broker = make_broker()
     broker.start()
     run(broker, "topic", "create", "t", "--partitions", "1")

@@ -1,7 +1,7 @@
-"""`headgate group`, against a real broker with a group of confluent-kafka's.
+"""`headgate group`, against a real broker with a confluent-kafka group.
 
-Runs the commands as processes with pipes. Compared: output, exit codes, and the positions that the client then sees. A mismatch
-means that a person or a script would be told something else than is the case, or would move what was only to be shown.
+Runs the commands as processes with pipes. Compared: output, exit codes, and the positions that the client sees afterwards. A
+mismatch means that a user or a script gets wrong information, or that a command that only shows positions moves them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIRST_MS = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """With the topics `a` and `b`: in partition 0 records of one second each, in partition 1 none."""
+    """A broker with the topics `a` and `b`: partition 0 has records of one second each, partition 1 has none."""
     directory = tmp_path_factory.mktemp("cli-groups")
     with BrokerProcess(directory / "store", directory / "log", env={"HEADGATE_NUM_PARTITIONS": "2"}) as running:
         running.start()
@@ -38,7 +38,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def headgate(broker: BrokerProcess, *arguments: str, code: int = 0) -> str:
-    """Run a command; returns stdout, or stderr where it must fail."""
+    """Run a command; returns stdout, or stderr if it must fail."""
     done = subprocess.run(
         [sys.executable, "-m", "headgate.broker.cli.main", "group", *arguments, "--cluster", f"{HOST}:{broker.grpc_port}"],
         capture_output=True,
@@ -65,7 +65,7 @@ def commit(broker: BrokerProcess, group: str, topic: str, offset: int) -> None:
 
 
 def committed(broker: BrokerProcess, group: str, topic: str = "a", partition: int = 0) -> int:
-    """The position that the client sees; -1001 where there is none."""
+    """The position that the client sees; -1001 if it sees none."""
     client = consumer(broker, group)
     (place,) = client.committed([TopicPartition(topic, partition)], timeout=60)
     client.close()

@@ -1,8 +1,9 @@
 """A broker process whose machine's clock jumps by days.
 
-Runs: one real broker whose clock the test moves, retention of an hour that looks ten times a second, librdkafka, and an idempotent
-producer by hand. Compared: what can be read and what a retry is answered with, before and after each jump and across SIGKILL; and
-what the broker says of its clock. A mismatch means that a wrong clock deletes or doubles records, refuses writes, or goes unseen.
+Runs: one real broker whose clock the test moves, retention of an hour that runs ten times a second, librdkafka, and an
+idempotent producer by hand. Compared: the readable records and the answer to a retry, before and after each jump and across
+SIGKILL; and the broker's reports about its clock. A mismatch means that a wrong clock deletes or doubles records, refuses
+writes, or goes unseen.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from tests.support.wire import RawConnection
 
 DAY_S = 86_400
 LOOKS_S = 1.0
-"""Ten looks of retention."""
+"""Wait for ten runs of retention."""
 
 
 class Retrier:
-    """An idempotent producer that sends its one batch again."""
+    """An idempotent producer that retries its one batch."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
@@ -39,7 +40,7 @@ class Retrier:
         self._batch = batch([b"once"], producer_id=given.producer_id, producer_epoch=given.producer_epoch, base_sequence=0)
 
     def send(self) -> int:
-        """The offset that the batch got."""
+        """Send the batch; returns its offset."""
         topic = {"name": "t", "partition_data": ({"index": 0, "records": self._batch},)}
         with RawConnection(HOST, self._broker.kafka_port) as connection:
             answer = oracle.call(connection, oracle.PRODUCE, 3, {"acks": -1, "timeout": 10_000, "topic_data": (topic,)})

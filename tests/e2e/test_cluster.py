@@ -1,11 +1,11 @@
-"""Three brokers on one store, killed, stopped, paused and drained under foreign clients; nothing that was acked may suffer.
+"""Three brokers on one store, killed, stopped, paused and drained under foreign clients; no acked record may be harmed.
 
-Runs: three real brokers over one directory. confluent-kafka and aiokafka write idempotently and read all the time, with all three
-as bootstrap servers. Round after round a broker, the leader of the cluster among them, is ended in one of these ways and begun
-anew: SIGKILL; SIGTERM, which must hand over and exit 0; SIGSTOP until the others replaced it, then SIGCONT, after which it must
-exit 3. Segments are split, moved and merged by hand under the same load.
-Compared, at the end: the whole topic with every ack and with what the consumers were shown (`tests/support/history.py`). A mismatch
-means that an acked record was lost, repeated, reordered, moved, or shown before it was safe.
+Runs: three real brokers over one directory. confluent-kafka and aiokafka write idempotently and read all the time, with all
+three as bootstrap servers. Round after round one broker, including the cluster's leader, is ended in one of these ways and
+restarted: SIGKILL; SIGTERM, after which it must hand over and exit 0; SIGSTOP until the others have replaced it, then SIGCONT,
+after which it must exit 3. Segments are split, moved and merged by hand under the same load. Compared, at the end: the whole
+topic with every ack and with the reads of the consumers (`tests/support/history.py`). A mismatch means that an acked record was
+lost, repeated, reordered, moved, or readable before it was safe.
 
 HEADGATE_CLUSTER_ROUNDS sets the number of rounds, HEADGATE_CLUSTER_SEED replays a run's choices.
 """
@@ -100,7 +100,7 @@ def test_positions_survive_the_coordinator(brokers: Brokers) -> None:
         finally:
             consumer.close()
         leads = brokers.leads("__consumer_offsets")
-        # librdkafka does not say who the coordinator is; whoever holds most of the groups' partitions will do.
+        # librdkafka does not name the coordinator; the broker that leads most of the groups' partitions stands for it.
         victim = brokers.all[max(set(leads.values()), key=list(leads.values()).count) - 1]
         victim.kill()
         eventually(partial(leads_nothing, brokers, brokers.number(victim)), "the partitions were taken over")

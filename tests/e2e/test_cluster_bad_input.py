@@ -1,10 +1,9 @@
-"""What happens to clusters in real life: two of them at one place, brokers of the wrong kind, wrong clocks, a store in trouble.
+"""Misconfigured clusters: two of them at one place, brokers of the wrong kind, wrong clocks, a store in trouble.
 
-Runs: real brokers on a directory, or on S3 (a moto server) through a proxy that delays or fails everything for a while; idempotent
-producers and consumers of librdkafka and aiokafka meanwhile.
-Compared: exit codes and the one line that says why; which incarnations are members before and after; at the end the whole log with
-every ack. A mismatch means that a mistake is not told clearly, that it harms a cluster that is well, or that trouble which will
-pass costs brokers or records.
+Runs: real brokers on a directory, or on S3 (a moto server) through a proxy that delays or fails everything for a while;
+idempotent producers and consumers of librdkafka and aiokafka meanwhile. Compared: exit codes and the one line with the reason;
+the member incarnations before and after; at the end the whole log with every ack. A mismatch means that a mistake is not
+reported clearly, that it harms a healthy cluster, or that temporary trouble costs brokers or records.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Report = Callable[[str], None]
 
 
 def refused(broker: BrokerProcess) -> tuple[int, str]:
-    """The exit code of a broker that must not start, and the line that it leaves."""
+    """Start a broker that must refuse to run. Returns its exit code and its last line."""
     broker.spawn()
     code = broker.wait_exit(60)
     return code, broker.output().strip().splitlines()[-1]
@@ -45,7 +44,7 @@ def members(brokers: Brokers) -> dict[int, str]:
 
 @pytest.mark.timeout(120)
 def test_brokers_that_do_not_belong_here(make_broker: BrokerFactory, tmp_path: Path) -> None:
-    """A second cluster at the same place, a broker with a number that is taken: refused, and nobody notices."""
+    """A second cluster at the same place, and a broker with a used number, are refused, and the running clients notice nothing."""
     store = tmp_path / "store"
     brokers = Brokers(make_broker, store, env={"HEADGATE_CLUSTER_NAME": "ours"}, count=2)
     brokers.start()
@@ -67,7 +66,7 @@ def test_brokers_that_do_not_belong_here(make_broker: BrokerFactory, tmp_path: P
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", ["store", "lease", "manifest"])
 def test_an_older_broker(make_broker: BrokerFactory, tmp_path: Path, what: str) -> None:
-    """A broker that finds what a newer one wrote says so and changes nothing."""
+    """A broker that finds files of a newer version says so and changes nothing."""
     store = tmp_path / "store"
     first = make_broker(store)
     first.start()
@@ -82,7 +81,7 @@ def test_an_older_broker(make_broker: BrokerFactory, tmp_path: Path, what: str) 
     else:
         newest = max(file for file in (store / keys.MANIFEST).rglob("*") if file.is_file())
         newest.write_bytes(newest.read_bytes().replace(b" 1 ", b" 99 ", 1))
-    # The lease, which was given back, is nobody's: whoever takes it may find out then that it is not for him.
+    # No broker holds the lease, which was given back: a broker may take it before it notices that the version is newer.
     files = {file: file.read_bytes() for file in store.rglob("*") if file.is_file() and file.parent != store / keys.LEASE}
     code, why = refused(make_broker(store, arguments=("--broker-id", "2")))
     assert code == 1 and "newer" in why and "upgrade this" in why, why
@@ -91,7 +90,7 @@ def test_an_older_broker(make_broker: BrokerFactory, tmp_path: Path, what: str) 
 
 @pytest.mark.timeout(120)
 def test_a_clock_that_jumps(make_broker: BrokerFactory, tmp_path: Path) -> None:
-    """One broker's wall clock, that of the leader too, jumps by an hour, ahead and back: nobody is lost, nothing waits."""
+    """One broker's wall clock, also the leader's, jumps by an hour, ahead and back: no broker is lost, no request waits."""
     brokers = Brokers(make_broker, tmp_path / "store")
     clocks = [tmp_path / f"clock-{number}" for number in range(len(brokers.all))]
     for broker, clock in zip(brokers.all, clocks, strict=True):
@@ -106,7 +105,7 @@ def test_a_clock_that_jumps(make_broker: BrokerFactory, tmp_path: Path) -> None:
             for clock in (clocks[leader], clocks[leader - 1]):
                 set_clock(clock, skew)
                 clients.acked_in_all(20)
-        # Long enough for a lease that trusted the clock to run out.
+        # The pause is long enough for a lease that trusts the clock to expire.
         set_clock(clocks[leader], -HOUR_S)
         time.sleep(4)
         clients.acked_in_all(5)
@@ -116,7 +115,7 @@ def test_a_clock_that_jumps(make_broker: BrokerFactory, tmp_path: Path) -> None:
 
 
 class Trouble(S3Proxy):
-    """An S3 that is slow when it is told to be."""
+    """An S3 that the test can slow down."""
 
     delay_s = 0.0
 

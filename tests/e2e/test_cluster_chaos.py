@@ -1,13 +1,13 @@
-"""Brokers of a cluster are killed, paused and cut off, round after round, under foreign clients; nothing that was acked may suffer.
+"""Brokers of a cluster are killed, paused and cut off, round after round, under foreign clients; no acked record may be harmed.
 
-Runs: three real brokers over one directory, or over one S3 (a moto server). They reach each other and S3 through doors that can be
-cut (`tests/support/network.py`). Idempotent producers and consumers of librdkafka and aiokafka run all the time. In each round one
-broker, the cluster's leader in every other one, has its clock moved, is killed (SIGKILL), drained (SIGTERM), paused for up to 20 s
-and resumed, cut off from the other brokers while clients and the store still reach it, cut off from the store, or from both. A
-broker that was replaced meanwhile must end with exit code 3, and is started again; no broker may end otherwise.
-Compared, at the end: the whole topic with every ack and with what the consumers were shown (`tests/support/history.py`). A mismatch
-means that an acked record was lost, repeated, reordered, moved, or shown before it was safe. `headgate verify`, which shares no
-code with the brokers, judges a topic of its own beside it.
+Runs: three real brokers over one directory, or over one S3 (a moto server). They reach each other and S3 through ports that the
+test can cut (`tests/support/network.py`). Idempotent producers and consumers of librdkafka and aiokafka run all the time. Each
+round has one fault for one broker, which is the cluster's leader in every second round. The broker's clock is moved; or it is
+killed (SIGKILL), drained (SIGTERM), or paused for up to 20 s and resumed; or it is cut off from the other brokers while clients
+and the store still reach it, cut off from the store, or from both. A broker that was replaced meanwhile must end with exit code
+3, and is restarted; no broker may end otherwise. Compared, at the end: the whole topic with every ack and with the reads of the
+consumers (`tests/support/history.py`). A mismatch means that an acked record was lost, repeated, reordered, moved, or readable
+before it was safe. `headgate verify`, which shares no code with the brokers, judges a topic of its own beside it.
 
 HEADGATE_CHAOS_ROUNDS sets the number of rounds of the long forms, HEADGATE_CHAOS_SEED replays a run's choices.
 """
@@ -34,9 +34,9 @@ ROUNDS = int(os.environ.get("HEADGATE_CHAOS_ROUNDS", "30"))
 PARTITIONS = 6
 HOUR_MS = 3_600_000
 PAUSE_S = 0.03
-"""Between two bursts of a writer: a run of many minutes must still be read in one."""
+"""Pause between two bursts of a writer: the final read takes all records of a run of many minutes at once."""
 QUICK_S = 3.5
-"""Length of a pause or cut in the short form: enough that the victim is replaced."""
+"""Length of a pause or cut in the short form, seconds: long enough that the victim is replaced."""
 
 Report = Callable[[str], None]
 
@@ -56,7 +56,7 @@ def run(
 ) -> Brokers:
     draw = random.Random(f"{SEED}-{label}")
     with Network() as network:
-        # Doors cost time: they are there where they are shut.
+        # Extra ports cost time: only runs with cuts use them.
         cuts = {"peers", "store", "alone"} & set(ways)
         store: Path | Callable[[int], str]
         env = None
@@ -65,9 +65,9 @@ def run(
         else:
             env, url = dict(s3.environment), s3.url(s3.bucket(), "chaos")
             if ack == "replicated":
-                # Long enough that most of what is acked is in no store yet when its lead dies.
+                # Long enough that most acked records are not in the store yet when their leader dies.
                 env["HEADGATE_WAL_FLUSH_INTERVAL_MS"] = "1000"
-                # Who is killed is missed at once; nobody who is only slow is to be taken for lost: that would be two failures.
+                # A killed broker is noticed at once. A slow broker must not count as lost: that would be a second failure.
                 env["HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS"] = "10000"
             store = s3_doors(network, s3, "chaos") if cuts - {"peers"} else lambda number: url
         if clocks is not None:
@@ -100,7 +100,7 @@ def run(
 
 @pytest.mark.timeout(300)
 def test_some_rounds_with_copies_in_memory(make_broker: BrokerFactory, s3_server: S3Server, report: Report, tmp_path: Path) -> None:
-    """`ack=replicated`: what the lost broker's WAL lacks comes from its follower."""
+    """`ack=replicated`: records that the lost broker's WAL lacks come from its follower."""
     brokers = run(
         make_broker,
         report,
@@ -117,7 +117,8 @@ def test_some_rounds_with_copies_in_memory(make_broker: BrokerFactory, s3_server
 
 @pytest.mark.timeout(300)
 def test_some_rounds_with_clocks_that_jump(make_broker: BrokerFactory, tmp_path: Path, report: Report) -> None:
-    """Retention is an hour, and looks ten times a second: a broker that believes its clock removes what was just acked."""
+    """Retention is an hour, and runs ten times a second: a broker that believes its clock would remove records that were just
+    acked."""
     ways = ["clock", "clock and kill"]
     run(
         make_broker,

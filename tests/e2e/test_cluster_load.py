@@ -1,9 +1,9 @@
-"""A segment that gets too much traffic is split by itself, and merged again when it is quiet, while foreign clients write and read.
+"""The leader splits a segment with too much traffic, and merges it again when it is quiet, while foreign clients write and read.
 
-Runs: two brokers that are told to serve little, and a topic of four partitions, of which idempotent producers and consumers of
-librdkafka and aiokafka use two: all of the traffic falls on one segment. Later the writers calm down.
-Compared: what the leader decided and the segments there are; at the end the whole log with every ack and with what the consumers
-were shown. A mismatch means that the cluster does not follow its load, or that a record suffered from it.
+Runs: two brokers with a low configured capacity, and a topic of four partitions. Idempotent producers and consumers of
+librdkafka and aiokafka use two of these: all traffic falls on one segment. Later the writers slow down. Compared: the leader's
+decisions and the segments; at the end the whole log with every ack and with the reads of the consumers. A mismatch means that
+the cluster does not follow its load, or that a resharding harmed a record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.conftest import BrokerFactory
 from tests.support.cluster import Brokers, Clients, eventually
 
 HOT = 2
-"""Partitions that are written to: those of the first segment."""
+"""Partitions with writers: those of the first segment."""
 BUSY_PAUSE_S = 0.03
 CALM_PAUSE_S = 2.0
 

@@ -1,9 +1,10 @@
-"""What brokers say of leads and leader epochs while a partition changes hands, judged by raw requests that kio encodes and decodes.
+"""The brokers' answers about leaders and leader epochs while a partition moves, judged by raw requests that kio encodes and
+decodes.
 
-Runs: three real brokers; a partition is written to, split, moved, merged, and its lead is killed. After every change each broker is
-asked: Metadata, Produce 11, Fetch 16, ListOffsets 7, OffsetForLeaderEpoch 4.
-Compared: all answers with one history, kept here, of which epoch wrote which offsets. A mismatch means that a client would look for
-the lead where it is not (KIP-951), or would cut off or skip records after a failover (KIP-101, KIP-320).
+Runs: three real brokers; a partition is written to, split, moved, merged, and its leader is killed. After every change the test
+asks each broker by Metadata, Produce 11, Fetch 16, ListOffsets 7 and OffsetForLeaderEpoch 4. Compared: all answers with one
+history, recorded here, of the epoch of each offset. A mismatch means that a client would look for the leader at a wrong broker
+(KIP-951), or would cut off or skip records after a failover (KIP-101, KIP-320).
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ Kinds = control_pb2.ReshardRequest
 
 
 class Partition:
-    """Partition 0 of topic `t`: what was written in which epoch, and what brokers say of it."""
+    """Partition 0 of topic `t`: the offsets written in each epoch, and the brokers' answers about it."""
 
     def __init__(self, brokers: Brokers) -> None:
         self.brokers = brokers
         self.written: list[tuple[int, int, int]] = []
-        """(epoch, first offset, end), ascending in all."""
+        """(epoch, first offset, end); every column ascends."""
         with RawConnection(HOST, brokers.all[0].kafka_port) as connection:
             self.topic_id: uuid.UUID = oracle.call(connection, oracle.METADATA, 12, {"topics": ({"name": "t"},)}).topics[0].topic_id
 
@@ -49,13 +50,13 @@ class Partition:
             return oracle.call(connection, api_key, version, values)
 
     def lead(self, broker: BrokerProcess) -> tuple[int, int]:
-        """(broker id, leader epoch) as a broker's Metadata says."""
+        """(broker id, leader epoch) from a broker's Metadata."""
         topic = self.ask(broker, oracle.METADATA, 12, {"topics": ({"name": "t"},)}).topics[0]
         (one,) = (part for part in topic.partitions if part.partition_index == 0)
         return one.leader_id, one.leader_epoch
 
     def settle(self) -> tuple[BrokerProcess, int]:
-        """Wait until all brokers agree on a lead that says of itself that it is. Returns it and its epoch."""
+        """Wait until all brokers name the same leader, and that broker confirms it. Returns it and its epoch."""
         running = [broker for broker in self.brokers.all if broker.running]
 
         def agree() -> bool:
@@ -92,7 +93,7 @@ class Partition:
         return one.error_code, one.leader_epoch, one.end_offset
 
     def write(self, count: int) -> None:
-        """At the lead of the moment."""
+        """Append records at the current leader."""
         lead, epoch = self.settle()
         (one,) = self.produce(lead, count).responses[0].partition_responses
         assert one.error_code == NONE
@@ -100,7 +101,7 @@ class Partition:
         self.written.append((epoch, one.base_offset, one.base_offset + count))
 
     def expected_end(self, asked: int, current: int) -> tuple[int, int, int]:
-        """As Kafka answers: the greatest epoch not above that has records, and where the next one begins."""
+        """Kafka's answer: the greatest epoch with records that is not above the asked one, and the first offset of the next."""
         if asked == current:
             return NONE, current, self.end
         below = [epoch for epoch, _, _ in self.written if epoch <= asked]
@@ -108,7 +109,7 @@ class Partition:
         return NONE, below[-1] if below else asked, above[0] if above else self.end
 
     def judge(self) -> None:
-        """Ask every broker everything."""
+        """Send every question to every broker, and check the answers."""
         lead, current = self.settle()
         lead_id = self.brokers.all.index(lead) + 1
         for asked in range(current + 1):
@@ -139,7 +140,7 @@ class Partition:
 
 @pytest.mark.timeout(120)
 def test_leads_and_epochs_are_told_truly(make_broker: BrokerFactory, tmp_path: Path, report: Callable[[str], None]) -> None:
-    # Who is killed is missed at once; nobody else is to be taken for lost on a machine that is busy.
+    # A killed broker is noticed at once; on a busy machine no living one may count as lost.
     patience = {"HEADGATE_CLUSTER_MEMBER_TIMEOUT_MS": "30s", "HEADGATE_CLUSTER_LEASE_TTL_MS": "30s"}
     brokers = Brokers(make_broker, tmp_path / "store", env=patience)
     brokers.start()
@@ -157,7 +158,7 @@ def test_leads_and_epochs_are_told_truly(make_broker: BrokerFactory, tmp_path: P
 
     def change(order: Kinds) -> None:
         call("Reshard", order)
-        partition.judge()  # of an epoch in which nothing was written yet
+        partition.judge()  # while the new epoch has no records
         partition.write(2)
         partition.judge()
 
@@ -168,7 +169,7 @@ def test_leads_and_epochs_are_told_truly(make_broker: BrokerFactory, tmp_path: P
     change(Kinds(merge=Kinds.Merge(segment_id=first.id, next_segment_id=second.id)))
     change(Kinds(split=Kinds.Split(segment_id=segments()[0].id, at_partition=1)))
     change(Kinds(move=Kinds.Move(segment_id=segments()[0].id, broker_id=home % 3 + 1)))
-    change(Kinds(move=Kinds.Move(segment_id=segments()[0].id, broker_id=home)))  # one incarnation, two epochs, another between
+    change(Kinds(move=Kinds.Move(segment_id=segments()[0].id, broker_id=home)))  # one incarnation, two epochs, another between them
     victim, epoch = partition.settle()
     victim.kill()
     eventually(lambda: partition.settle()[1] > epoch, "another one leads")

@@ -1,9 +1,10 @@
-"""A local fleet as a user runs it: `headgate up`, reservations, brokers that die, Ctrl-C; all with real processes and a producer.
+"""A local fleet as a user runs it: `headgate up`, reservations, brokers that die, Ctrl-C; all with real processes and a
+producer.
 
-Runs: one broker under load; a reservation brings two more, which get their part of the load; one of them is killed; the reservation
-ends and the surplus drains. Then a fleet of three that is told to end.
-Compared: which processes there are, who leads what, exit codes; at the end the whole topic with every ack
-(`tests/support/history.py`). A mismatch means that capacity does not come, does not go, or that records were lost on the way.
+Runs: one broker under load; a reservation brings two more, which get their part of the load; one of them is killed; the
+reservation ends and the surplus drains. Then a fleet of three that is told to end. Compared: the running processes, the leaders,
+exit codes; at the end the whole topic with every ack (`tests/support/history.py`). A mismatch means that capacity does not come,
+does not go, or that records were lost on the way.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["spawn"]
 SCALER = methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
 PARTITIONS = 6
 PATIENCE_S = 60.0
-"""Ends a hang; nothing is judged by it."""
+"""Ends a hang; no test judges by it."""
 
 
 def brokers_of(running: Running) -> dict[int, int]:
@@ -63,7 +64,7 @@ def eventually(question: Callable[[], bool], what: str, running: Running) -> Non
 
 
 class Fleet:
-    """What clients see of a supervisor's brokers."""
+    """The clients' view of a supervisor's brokers."""
 
     def __init__(self, running: Running) -> None:
         self.running = running
@@ -72,7 +73,7 @@ class Fleet:
         self.address = f"{HOST}:{running.ports[1]}"
 
     def leads(self) -> dict[int, int]:
-        """The lead of every partition of the topic `t`."""
+        """The leader of every partition of the topic `t`."""
         topic = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=60).topics["t"]
         return {number: partition.leader for number, partition in topic.partitions.items()}
 
@@ -94,7 +95,7 @@ def test_brokers_come_and_go_with_a_reservation(spawn: Spawn, tmp_path: Path, re
     fleet = Fleet(running)
     create_topic(fleet.bootstrap, "t", PARTITIONS)
     writer = ConfluentWriter(fleet.bootstrap, "t", PARTITIONS, 0, idempotent=True, codec="lz4")
-    writer.pause_s = 0.02  # so little that the load alone asks for no second broker
+    writer.pause_s = 0.02  # so little that the load alone needs no second broker
     writer.start()
 
     def acked_everywhere() -> None:
@@ -126,7 +127,7 @@ def test_brokers_come_and_go_with_a_reservation(spawn: Spawn, tmp_path: Path, re
     acked_everywhere()
     assert brokers_of(running).keys() == {1, 2, 3} and brokers_of(running)[3] != victim
 
-    # It runs out by itself: nobody renews it.
+    # The reservation expires by itself: no client renews it.
     fleet.call(lambda control: control.renew_reservation("r", 2_000))
     eventually(lambda: list(brokers_of(running)) == [1], "the surplus is gone", running)
     assert set(fleet.leads().values()) == {1}
@@ -145,7 +146,7 @@ def test_brokers_come_and_go_with_a_reservation(spawn: Spawn, tmp_path: Path, re
 
 
 def ask(channel: grpc.Channel, name: str, request: Any) -> Any:
-    """A question of KEDA's."""
+    """Send one of KEDA's requests."""
     return SCALER[name].response.FromString(channel.unary_unary(SCALER[name].path)(request.SerializeToString(), timeout=PATIENCE_S))
 
 
@@ -162,7 +163,7 @@ def test_a_reservation_survives_the_leader_and_ends_by_itself(spawn: Spawn, tmp_
     eventually(lambda: not fleet.call(lambda control: control.reservations()), "it ends", running)
     assert fleet.call(lambda control: control.release_reservation("r")) is False
 
-    # A broker that was replaced while it slept finds that out, ends, and is started again.
+    # A broker that was replaced while it was stopped notices that, ends, and is restarted.
     doors = dict(zip((1, 2), re.findall(r"[\d.]+:\d+", running.out.split()[2]), strict=True))
     leader = AdminClient({"bootstrap.servers": doors[1], "log_level": 0}).list_topics(timeout=60).controller_id
     sleeper = 3 - leader
@@ -175,7 +176,7 @@ def test_a_reservation_survives_the_leader_and_ends_by_itself(spawn: Spawn, tmp_
     eventually(lambda: running.err.count(" serves again\n") == 2, "it is back", running)
     assert sleeper in others.list_topics(timeout=60).brokers
 
-    # KEDA asks any broker, and hears the same number.
+    # KEDA asks any broker, and gets the same number.
     for address in re.findall(r"[\d.]+:\d+", running.out.split()[3]):
         with grpc.insecure_channel(address) as channel:
             metric = ask(channel, "GetMetricSpec", externalscaler_pb2.ScaledObjectRef()).metricSpecs[0]
@@ -210,7 +211,8 @@ def test_three_end_together_and_nothing_is_left_to_recover(spawn: Spawn, tmp_pat
     opened = again.wait_for(r'"event": "engine_open".*', in_errors=True).group()
     assert '"recovered_records": 0' in opened
     Fleet(again)
-    # The supervisor says at once what there is to be, or that it does not know yet; never fewer than there are.
+    # At once the supervisor gives the wanted number of brokers, or says that it does not know it yet; never a number below the
+    # present one.
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

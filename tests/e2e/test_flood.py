@@ -1,8 +1,8 @@
-"""Floods from end to end: real Spark, a real broker process, and foreign Kafka clients that read what came of it.
+"""Floods from end to end: real Spark, a real broker process, and foreign Kafka clients that read the result.
 
-Compared: every record (partition, order, time, key, value) with what the source has, as plain Python computes it; the certificate
-with both. A mismatch means that history is lost, doubled, torn apart or out of order. Whatever dies in the middle, nothing half may
-be seen, and the same flood run again must end in the same topic.
+Compared: every record (partition, order, time, key, value) with the source, as plain Python computes it; the certificate with
+both. A mismatch means that history is lost, doubled, torn apart or out of order. If any process dies in the middle, no partial
+result may be readable, and a second run of the same flood must give the same topic.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def test_a_flood_is_whole_in_order_and_counted(
     assert verify(cluster(broker), "whole", flood_id=certificate.flood_id).complete
     with pytest.raises(InvalidError, match="certificate is of another flood"):
         verify(cluster(broker), "whole", certificate=certificate, flood_id="nosuch")
-    # One that speaks of less than the flood would find less of it complete.
+    # A certificate that covers less than the flood would check only a part of it.
     for parts in ((), certificate.partitions[1:], (*certificate.partitions, certificate.partitions[0])):
         with pytest.raises(InvalidError, match="certificate is of another flood, or not whole"):
             verify(cluster(broker), "whole", certificate=certificate.with_partitions(parts))
@@ -165,7 +165,7 @@ def test_live_records_go_on_behind_history(broker: BrokerProcess, source: tuple[
 
 
 def read_now(broker: BrokerProcess, topic: str) -> dict[int, list[bytes | None]]:
-    """What can be read at this moment, without waiting for more."""
+    """The records that can be read at this moment, without waiting for more."""
     from headgate.broker.client import Consumer, TopicPartition
 
     async def ask() -> dict[int, list[bytes | None]]:
@@ -355,7 +355,8 @@ def test_a_topic_that_is_not_there(broker: BrokerProcess, source: tuple[Path, li
 def test_an_id_stands_for_one_flood(
     broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession, tmp_path: Path, place: Place
 ) -> None:
-    """The same flood is known after its source is gone; whatever makes it another one is an error, and changes nothing."""
+    """The same flood is recognised after its source is gone; every change that makes it another flood is an error, and changes
+    no data."""
     rows = events(50, seed=9)
     path, topic = write(tmp_path / "moving", rows), f"one-id-{place}"
     backfill = flood(broker, topic, path, flood_id="o", place=place)
@@ -417,7 +418,7 @@ def test_times_in_nanoseconds_are_refused_with_the_way_to_read_them(
 
 
 def test_times_do_not_depend_on_the_session(broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession) -> None:
-    """Where `timestamp` is a time without a zone, an hour of the session's zone was taken for one of UTC."""
+    """If `timestamp` has no time zone, an earlier version took an hour of the session's zone for one of UTC."""
     settings = {"spark.sql.timestampType": "TIMESTAMP_NTZ", "spark.sql.session.timeZone": "America/New_York"}
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
@@ -438,7 +439,7 @@ def test_times_do_not_depend_on_the_session(broker: BrokerProcess, source: tuple
 def test_malformed_rows_that_the_reader_drops_are_not_counted(
     broker: BrokerProcess, spark: SparkSession, tmp_path: Path, name: str, key: str | None
 ) -> None:
-    """They are malformed only in columns that counting alone would not look at."""
+    """The rows are malformed only in columns that a mere count would not read."""
     path = tmp_path / "rows.csv"
     path.write_text("user,at,payload\na,2024-01-01,1\nb,2024-01-01,2,more\nc,2024-01-01,3\n")
     create(broker, name)
@@ -450,7 +451,7 @@ def test_malformed_rows_that_the_reader_drops_are_not_counted(
 
 
 def test_json_over_several_lines_and_a_directory_without_files(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
-    """What Spark says of these is cut off in the middle, or about schemas."""
+    """Spark's own messages about these are truncated in the middle, or are about schemas."""
     create_once(broker, "wrong")
     path = tmp_path / "rows.json"
     path.write_text('[\n{\n"user": "a",\n"payload": "1"\n},\n{\n"user": "b",\n"payload": "2"\n}\n]')
@@ -496,7 +497,8 @@ def test_a_job_that_fails_releases_its_gate_and_can_be_run_again(
 
 
 def test_a_source_that_changes_between_its_two_readings(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
-    """As many rows, of other keys. What is refused says what may have changed, and nothing stays of it."""
+    """The source gets the same number of rows with other keys. The error says what may have changed, and nothing of it stays in
+    the topic."""
     path = tmp_path / "rows.csv"
     keys = [f"k{number}" for number in range(9)]
     here, there = (next(key for key in keys if partition_for_key(key.encode(), PARTITIONS) == number) for number in (0, 1))
@@ -516,7 +518,7 @@ def test_a_source_that_changes_between_its_two_readings(broker: BrokerProcess, s
 def test_a_flood_whose_id_begins_as_another_s_is_another(
     broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
 ) -> None:
-    """Also where the first of them was given up: neither a run nor a look takes the other's gate for it."""
+    """This holds also if the first of them was given up: neither a run nor a `verify` takes the other's gate for its own."""
     path, rows = source
     assert run(flood(broker, "alike", path, flood_id="v1.2", where="number < 7"), spark).added_rows == 7
     with pytest.raises(InvalidError) as caught:
@@ -567,7 +569,7 @@ def test_two_at_once_add_one_flood(
 def test_of_two_at_once_the_one_that_came_second_leaves_the_gate_alone(
     broker: BrokerProcess, source: tuple[Path, list[Event]], spark: SparkSession
 ) -> None:
-    """It is interrupted: the first one adds the flood. Both asked before there was a gate."""
+    """The second one is interrupted: the first one adds the flood. Both asked before there was a gate."""
     path, rows = source
     create(broker, "second-ends")
     both_asked, first_opened, second_ended = threading.Barrier(2, timeout=TIMEOUT_S), threading.Event(), threading.Event()
@@ -641,7 +643,8 @@ def test_of_two_at_once_the_first_releases_its_gate_and_the_second_can_be_run_ag
 
 
 def test_two_floods_at_once_are_both_whole(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
-    """Into one topic, each with a gate of its own: the one that opened its gate first stands first, whichever ends first."""
+    """Both floods go into one topic, each with its own gate: the order of opening decides the order of the records, not that of
+    the ends."""
     create(broker, "both")
     both = {name: events(1000, seed=seed) for name, seed in (("one", 31), ("other", 32))}
     barrier = threading.Barrier(2, timeout=TIMEOUT_S)
@@ -707,7 +710,8 @@ run(Backfill(cluster=cluster, topic="killed", source=source, key="user", value="
 def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_ends_its_work(
     broker: BrokerProcess, source: tuple[Path, list[Event]], tmp_path: Path
 ) -> None:
-    """The driver runs on the Java of PyPI: no other can be seen. The second run is `headgate flood run`; it adds what lacked."""
+    """The driver runs on the Java of PyPI: PATH contains no other. The second run is `headgate flood run`; it adds the missing
+    rows."""
     path, rows = source
     no_java = tmp_path / "bin"
     no_java.mkdir()
@@ -775,7 +779,7 @@ def test_a_driver_that_is_killed_before_the_commit_and_the_command_line_that_end
 
 
 def test_too_little_memory_is_told_with_what_to_do(broker: BrokerProcess, spark: SparkSession) -> None:
-    """The words are the JVM's, raised by hand: a heap that is really full would not leave the session to other tests."""
+    """The query raises the JVM's words by hand: a heap that is really full would spoil the session for other tests."""
     create_once(broker, "wrong")
     query = "SELECT id AS user, timestamp'2024-01-01' AS at, raise_error('java.lang.OutOfMemoryError: Java heap space') AS payload "
     with pytest.raises(RetryError, match=r"needs more memory: --conf spark\.driver\.memory.*Java heap space"):
@@ -803,9 +807,9 @@ def test_what_a_function_of_the_user_s_raises_is_said(
 def test_ctrl_c_ends_the_command_line_s_flood_without_a_word(
     broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str, number: signal.Signals
 ) -> None:
-    """Also while the JVM comes up, which would stay if its launch were broken off: it has our standard output, too.
+    """This covers the launch of the JVM too: an aborted launch would leave the JVM running, and it shares our standard output.
 
-    Likewise a service manager's SIGTERM, and the SIGHUP of a terminal that is closed; of both the JVM dies at once.
+    It also covers a service manager's SIGTERM, and the SIGHUP of a closed terminal; each of them ends the JVM at once.
     """
     topic = f"interrupted-{phase.split()[0]}-{number.name}"
     with slow_flood(broker, topic, source[0]) as process:
@@ -821,7 +825,7 @@ def test_ctrl_c_ends_the_command_line_s_flood_without_a_word(
 
 @pytest.mark.parametrize("phase", ["counting", "shuffling"])
 def test_a_jvm_that_is_killed_is_told(broker: BrokerProcess, source: tuple[Path, list[Event]], phase: str) -> None:
-    """As the system does to a process that takes too much memory."""
+    """Kill the JVM, as the system does with a process that takes too much memory."""
     topic = f"no-jvm-{phase}"
     with slow_flood(broker, topic, source[0]) as process:
         read_until(process, phase)
@@ -833,7 +837,7 @@ def test_a_jvm_that_is_killed_is_told(broker: BrokerProcess, source: tuple[Path,
 
 
 def slow_flood(broker: BrokerProcess, topic: str, source: Path) -> subprocess.Popen[str]:
-    """A flood on the command line, in a process group of its own, that takes long to write its rows."""
+    """A flood on the command line, in a process group of its own, that writes its rows slowly."""
     create(broker, topic)
     slow = "concat(payload, java_method('java.lang.Thread', 'sleep', cast(5 as long)))"
     command = [sys.executable, "-m", "headgate.broker.cli.main", "flood", "run", "--topic", topic, "--source", str(source)]
@@ -845,7 +849,7 @@ def slow_flood(broker: BrokerProcess, topic: str, source: Path) -> subprocess.Po
 
 
 def read_until(process: subprocess.Popen[str], phase: str) -> None:
-    """Until the command line says that a phase has begun."""
+    """Wait until the command line says that a phase has begun."""
     assert process.stderr is not None
     for line in process.stderr:
         if f": {phase}" in line:
@@ -853,7 +857,7 @@ def read_until(process: subprocess.Popen[str], phase: str) -> None:
 
 
 def wait_for_java(process: subprocess.Popen[str]) -> int:
-    """Until a process of this one's group is Spark's JVM, not that of its launcher. Returns its id."""
+    """Wait until a process of this one's group is Spark's JVM itself, not the JVM of its launcher. Returns its id."""
     deadline = time.monotonic() + TIMEOUT_S / 2
     while True:
         assert process.poll() is None and time.monotonic() < deadline, "there never was a JVM"

@@ -1,8 +1,8 @@
-"""The long forms: a flood on a standalone Spark cluster of this machine (a master, two workers, speculation on, one worker killed
-in the middle), and one into a bucket that is slow, throttles and fails.
+"""The long forms: a flood on a standalone Spark cluster of this machine (a master, two workers, speculation on, one worker
+killed in the middle), and one into a bucket that is slow, throttles and fails.
 
-Compared: what a foreign client reads with what the source has. A mismatch means that executors which die, tasks that run twice, or
-requests whose answer is lost, lose or double records.
+Compared: the records that a foreign client reads with the source. A mismatch means that executors which die, tasks that run
+twice, or requests whose answer is lost, lose or double records.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ print(json.dumps({"verified": done.verified, "added": done.added_rows, "problems
 
 @contextmanager
 def spark_daemon(log: Path, kind: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A master or a worker: the JVM itself, so that killing it kills it."""
+    """A master or a worker, started as the JVM itself, so that a kill of the process hits the JVM."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -70,7 +70,7 @@ def spark_daemon(log: Path, kind: str, *arguments: str) -> Iterator[subprocess.P
         try:
             yield process
         finally:
-            # Its executors are children of it.
+            # Its executors are its children.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 

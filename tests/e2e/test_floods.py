@@ -1,9 +1,9 @@
 """Floods with everything real: `headgate up`, Spark, the flights of 2013; in the long form Dagster's daemon and web server too.
 
-Compared: what the certificate says (the source against what a client reads from the topic), and what is left when it is over: one
-broker, no reservation, no open gate. In the long form the run, the daemon, Spark's driver or a broker is killed in the middle of
-a flood; afterwards all of that still holds, and the same days can be run again. A mismatch means that a flood loses or doubles
-history, or that brokers are paid for that nobody uses.
+Compared: the certificate (the source against a client's reads of the topic), and the state afterwards: one broker, no
+reservation, no open gate. In the long form the run, the daemon, Spark's driver or a broker is killed in the middle of a flood;
+afterwards all of that still holds, and the same days can be run again. A mismatch means that a flood loses or doubles history,
+or that unused brokers keep running.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.floods import CHECKS
 from tests.support.s3_server import S3Server
 
 WORDS = {"daemon": "dagster._daemon", "spark": "SparkSubmit", "broker": "headgate.broker.cli.main broker"}
-"""What is in the command line of each victim."""
+"""Text that identifies each victim's command line."""
 
 
 @pytest.mark.timeout(600)
@@ -59,8 +59,8 @@ def test_two_days_through_spark(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_store_without_credentials(tmp_path: Path, s3_server: S3Server) -> None:
-    """The brokers have credentials for the topic's bucket; who runs Spark has none. A process of its own: a Spark that other tests
-    have started would have theirs."""
+    """The brokers have credentials for the topic's bucket; the process that runs Spark has none. It is a separate process: a
+    Spark of another test would have that test's credentials."""
     store = f"s3://{s3_server.bucket()}/floods?endpoint={s3_server.endpoint}&region=us-east-1"
     with (
         flood_world(tmp_path) as world,
@@ -108,7 +108,7 @@ def test_a_store_without_credentials(tmp_path: Path, s3_server: S3Server) -> Non
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FloodWorld]:
     """One world for the long form: each test floods other days."""
     with flood_world(tmp_path_factory.mktemp("floods")) as found:
-        # Enough rows that there is a middle to kill something in.
+        # Enough rows that a kill can hit the middle of a flood.
         found.make_flights(brokers=3, grown=60)
         found.start_brokers(3)
         found.start_dagster()
@@ -148,16 +148,16 @@ def test_a_backfill_of_three_days_as_the_page_launches_it(world: FloodWorld) -> 
 def test_a_kill_in_the_middle_of_a_flood(world: FloodWorld, victim: str, day: str) -> None:
     last = f"{day[:-2]}{int(day[-2:]) + 1:02}" if victim == "broker" else day
     run_id = world.dagster.launch(FLOOD, day, last)
-    # Spark works: the gate is open, files are being written.
+    # Spark writes files, and the gate is open.
     world.until("Spark works", lambda: "shuffling" in world.messages(run_id) or world.dagster.run_status(run_id) == "FAILURE")
-    # At once: it is not at work for long.
+    # Kill at once: Spark works for a short time only.
     worker = world.worker(run_id)
     victims = [worker] if victim == "run" else world.descendants(WORDS[victim])
     for pid in victims[-1:] if victim == "broker" else victims:
         kill(pid)
     assert victims, f"there is no {victim} to kill: {world.dagster.run_status(run_id)} {world.dagster.failure(run_id)}"
     if victim == "daemon":
-        # The web server may end with it. The run needs neither.
+        # The web server may end with it. The run needs neither of them.
         world.until("the run's process ends", lambda: not Path(f"/proc/{worker}").exists())
         world.processes.stop("dagster")
         world.start_dagster()

@@ -1,7 +1,7 @@
-"""A person at Dagster's page, played by a headless Chromium: opens the graph, picks three days, launches, and sees it succeed.
+"""A user at Dagster's page, played by a headless Chromium: opens the graph, picks three days, launches, and sees it succeed.
 
-Compared: what the page says, and how many brokers there were meanwhile. With HEADGATE_PICTURES=DIR it leaves the pictures of the
-README there. A mismatch means that what the tests do through GraphQL is not what a person gets.
+Compared: the page's text, and the number of brokers meanwhile. With HEADGATE_PICTURES=DIR the test saves the README's pictures
+there. A mismatch means that a user of the page gets another result than the tests that use GraphQL.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_three_days_are_launched_by_hand(tmp_path: Path) -> None:
 
 
 def launch_and_look(world: FloodWorld, directory: Path, pictures: Path) -> None:
-    """Use the page, and take its pictures."""
+    """Use the page, and take screenshots of it."""
     graph = f"{world.dagster.url}/locations/headgate/asset-groups/{FLOOD}/lineage"
     with chromium(directory) as page:
         page.open(graph)

@@ -1,10 +1,10 @@
 """Gates on a real broker, seen by foreign consumers while a live producer writes all the time.
 
-Runs: a broker process; an idempotent librdkafka producer; consumers of librdkafka, aiokafka and kafka-python that begin at the end
-or at the beginning, before and after gates are opened. History is uploaded as Parquet files and committed by reference. Compared:
-what every consumer was shown, with the history and the acks: history stands before what was live when its gate was opened, each
-record once, in order; whoever was at the end is shown live records at once, and no history. A mismatch means that history was lost
-or repeated, that a gate was seen half filled, or that live traffic waited for it.
+Runs: a broker process; an idempotent librdkafka producer; consumers of librdkafka, aiokafka and kafka-python that begin at the
+end or at the beginning, before and after gates are opened. History is uploaded as Parquet files and committed by reference.
+Compared: every consumer's reads with the history and the acks. History stands before the records that were live when its gate
+was opened, each record once, in order. A consumer at the end gets live records at once, and no history. A mismatch means that
+history was lost or repeated, that a reader saw a half-filled gate, or that live traffic waited for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one polle
 
 PARTITIONS = 2
 PATIENCE_S = 60.0
-"""Ends a hang; nothing is judged by it."""
+"""Ends a hang; no test judges by it."""
 
 
 def address(broker: BrokerProcess) -> str:
@@ -52,13 +52,13 @@ async def eventually(question: Callable[[], bool], what: str) -> None:
 
 
 def read_all(broker: BrokerProcess, topic: str, partitions: int = PARTITIONS) -> dict[int, list[tuple[int, bytes]]]:
-    """The whole topic, as one more client shows it."""
+    """The whole topic, as another client reads it."""
     read = CLIENTS["confluent"].consume(broker.bootstrap, topic, range(partitions))
     return {partition: [(one.offset, one.value or b"") for one in records] for partition, records in read.items()}
 
 
 def watermarks(broker: BrokerProcess, topic: str, partition: int) -> tuple[int, int]:
-    """(first offset, end) as librdkafka is told."""
+    """(first offset, end) from librdkafka."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60, cached=False)  # type: ignore[misc]
@@ -68,7 +68,7 @@ def watermarks(broker: BrokerProcess, topic: str, partition: int) -> tuple[int, 
 
 
 def offset_at(broker: BrokerProcess, topic: str, partition: int, timestamp_ms: int) -> int:
-    """The first offset at or after a time, as librdkafka is told; -1: there is none."""
+    """The first offset at or after a time, from librdkafka; -1: there is none."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
     try:
         return int(consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=60)[0].offset)
@@ -147,7 +147,8 @@ async def test_history_comes_before_what_is_live(make_broker: BrokerFactory) -> 
 
 
 async def test_the_end_of_a_quiet_topic(make_broker: BrokerFactory) -> None:
-    """Nobody writes while a gate is open: who waits at the end has missed nothing. It is shown the history, then what is live."""
+    """No producer writes while a gate is open, so a consumer that waits at the end has missed nothing. It gets the history, then
+    live records."""
     broker = make_broker()
     await asyncio.to_thread(broker.start)
 
@@ -175,14 +176,14 @@ async def test_a_topic_is_empty_at_first(make_broker: BrokerFactory) -> None:
     async with Admin(address(broker)) as admin, GateAdmin(address(broker)) as gates:
         await admin.create_topic("t", PARTITIONS)
         from_start, at_end = start_readers(broker, "t", "earliest"), start_readers(broker, "t", "latest")
-        await asyncio.sleep(1.5)  # they ask where to begin, which nothing here can see
+        await asyncio.sleep(1.5)  # each asks for its start offset, which the test cannot observe
         gate = await gates.open("t", [500, 0], gate_id="first", ttl_ms=600_000)
         assert [(one.base_offset, one.end_offset) for one in gate.windows] == [(0, 500), (0, 0)]
         assert watermarks(broker, "t", 0) == (0, 500)
         writer = await start_writer(broker, "t")
         await eventually(lambda: all(reader.seen[0] and reader.seen[1] for reader in at_end), "the end does not wait")
         assert all(not reader.seen[0] for reader in from_start)
-        # By time: what is there is found, what is to come is not waited for.
+        # A look-up by time finds present records, and does not wait for later ones.
         assert offset_at(broker, "t", 0, FIRST_MS) == 500
         await gates.fill("t", "first", await asyncio.to_thread(upload, gate, missing=100))
         assert offset_at(broker, "t", 0, FIRST_MS + 250) == 250
@@ -219,7 +220,7 @@ async def test_released_and_expired_gates_are_stepped_over(make_broker: BrokerFa
             await asyncio.sleep(0.1)
         assert found.released_by == "expired"
         assert [(one.id, one.state) for one in await gates.list()] == [("a", GateState.RELEASED), ("b", GateState.RELEASED)]
-        # The id may be used again; the older one is listed under another.
+        # The id may be used again; the older gate is listed under another id.
         again = await gates.open("t", [3, 3], gate_id="a")
         assert again.windows[0].base_offset >= second.windows[0].end_offset
         assert sorted(one.id for one in await gates.list("t")) == ["a", "a~1", "b"]
@@ -259,7 +260,7 @@ async def test_older_history_goes_in_front(make_broker: BrokerFactory, tmp_path:
         assert [offset for offset, _ in whole[1][:301]] == list(range(700, 1001))
         await stop(*at_end)
         assert all(reader.seen[0][0][0] >= 1000 for reader in at_end)
-        # A start later everything is where it was.
+        # After a restart everything is unchanged.
         await asyncio.to_thread(broker.kill)
         await asyncio.to_thread(broker.start)
         assert read_all(broker, "t") == whole
@@ -281,7 +282,7 @@ async def test_files_are_appended_where_the_layout_says(make_broker: BrokerFacto
 
 
 async def test_hostile_calls(make_broker: BrokerFactory) -> None:
-    """Whatever a call says, the answer is a status with a reason, never `internal`, and the broker serves on."""
+    """Whatever a call contains, the answer is a status with a reason, never `internal`, and the broker keeps serving."""
     broker = make_broker()
     await asyncio.to_thread(broker.start)
     draw = random.Random(7)
@@ -306,7 +307,7 @@ async def test_hostile_calls(make_broker: BrokerFactory) -> None:
 
 
 def _scramble(message: Any, draw: random.Random, texts: Sequence[str], numbers: Sequence[int]) -> None:
-    """Set fields of a message to values that nobody expects."""
+    """Set fields of a message to invalid values."""
     for field in message.DESCRIPTOR.fields:
         count = draw.randrange(4) if field.is_repeated else draw.randrange(2)
         for _ in range(count):

@@ -1,11 +1,11 @@
-"""Gates on three brokers of which one after another is killed in the middle of a step.
+"""Gates on three brokers; one after another is killed in the middle of a step.
 
 Runs: three brokers over one directory; idempotent producers of librdkafka and aiokafka write all the time. Gates are opened,
-filled and released while the leader of the cluster or a lead of the topic is killed: before the call, during it, after its
-answer. The client repeats its calls. Consumers begin at the beginning while gates are open.
-Compared, at the end: the whole topic with every ack and with the history of every gate that was filled; what the consumers were
-shown with the whole topic. A mismatch means that a gate was filled in part or twice, that history was passed by, that an offset was
-given to two records, or that an acked record was lost.
+filled and released while the leader of the cluster or of a partition is killed: before the call, during it, or after its answer.
+The client repeats its calls. Consumers begin at the beginning while gates are open. Compared, at the end: the whole topic with
+every ack and with the history of every filled gate; the reads of the consumers with the whole topic. A mismatch means that a
+gate was filled in part or twice, that a consumer skipped history, that two records got one offset, or that an acked record was
+lost.
 
 HEADGATE_GATES_ROUNDS sets the number of rounds, HEADGATE_GATES_SEED replays a run's choices.
 """
@@ -38,7 +38,7 @@ SEED = int(os.environ.get("HEADGATE_GATES_SEED", time.time_ns() % 1_000_000))
 ROUNDS = int(os.environ.get("HEADGATE_GATES_ROUNDS", "3"))
 PARTITIONS = 6
 PATIENCE_S = 60.0
-"""Ends a hang; nothing is judged by it."""
+"""Ends a hang; no test judges by it."""
 
 _T = TypeVar("_T")
 
@@ -78,7 +78,8 @@ class Round:
 
 
 def judge(reader: PlacedReader, log: Log, later: list[Gate]) -> list[str]:
-    """What is wrong with what a reader was shown. If it was at the end when a gate was opened, none of its history; else all."""
+    """Check the reads of one consumer. If it was at the end when a gate was opened, it must get none of the gate's history; else
+    all."""
     wanted = dict(log)
     for gate in later:
         for window in gate.windows:
@@ -98,7 +99,7 @@ async def test_gates_through_kills(make_broker: BrokerFactory, tmp_path: Path, r
     await asyncio.to_thread(brokers.start)
     addresses = ",".join(f"{HOST}:{broker.grpc_port}" for broker in brokers.all)
     readers: list[tuple[PlacedReader, list[Gate]]] = []
-    """With the gates that were opened when they ran already."""
+    """Each consumer, with the gates that were opened while it ran."""
     filled: list[Gate] = []
     async with Admin(addresses) as admin, GateAdmin(addresses) as gates:
         await admin.create_topic("t", PARTITIONS)
@@ -146,7 +147,7 @@ async def test_gates_through_kills(make_broker: BrokerFactory, tmp_path: Path, r
             assert [one for one in log[partition] if window.base_offset <= one[0] < window.end_offset] == history
     for reader, later in readers:
         deadline = time.monotonic() + PATIENCE_S
-        while (wrong := judge(reader, log, later)) and time.monotonic() < deadline:  # clients' own threads read
+        while (wrong := judge(reader, log, later)) and time.monotonic() < deadline:  # the clients' own threads read
             reader.check()
             await asyncio.sleep(0.1)
         assert wrong == []

@@ -1,8 +1,9 @@
 """History by reference in a bucket: gates from end to end, and a flood by Spark while the bucket throttles.
 
 Runs: a broker process over an S3 server, through a proxy that refuses requests; files that are uploaded to the bucket, and the
-command line that runs a backfill. Compared: every record with what was uploaded, or with the source as plain Python reads it.
-A mismatch means that something holds for a directory only, or that a refused request loses, doubles or half shows history.
+command line that runs a backfill. Compared: every record with the uploaded rows, or with the source as plain Python reads it. A
+mismatch means that a guarantee holds for a directory only, or that a refused request loses or doubles history, or shows a part
+of it.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ PARTITIONS = 2
 TIMEOUT_S = 580
 QUICK = {"HEADGATE_WAL_FLUSH_INTERVAL_MS": "10"}
 
-# Spark starts within it; on a busy machine that alone takes minutes.
+# Spark starts during it; on a busy machine that alone takes minutes.
 pytestmark = pytest.mark.timeout(600)
 
 
 class Throttled(S3Proxy):
-    """Refuses requests with 503 SlowDown from the first file of history on: two of three, until it has refused `left`."""
+    """Refuses requests with 503 SlowDown from the first history file on: two of three, until it has refused `left`."""
 
     def __init__(self, server: S3Server, left: int = 0) -> None:
         super().__init__(server)
@@ -79,7 +80,7 @@ def read_all(broker: BrokerProcess, topic: str) -> dict[int, list[tuple[int, byt
 
 @pytest.mark.asyncio(loop_scope="session")  # grpc.aio has one poller for the process
 async def test_gates_of_every_kind(broker: BrokerProcess, bucket: Throttled) -> None:
-    """Now, front, end, released; every upload and every commit meets a bucket that throttles."""
+    """Gates at now, front and end, and a released one; every upload and every commit meets a bucket that throttles."""
     cluster = f"{HOST}:{broker.grpc_port}"
     live = [Record(partition=number, key=None, value=b"live", timestamp_ms=1) for number in range(PARTITIONS)]
     made: dict[str, Gate] = {}

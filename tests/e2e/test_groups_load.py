@@ -1,8 +1,8 @@
-"""Many members of many groups on one broker, beside other work, and more of them than are allowed.
+"""Many members of many groups on one broker, beside other work, and more members than the limits allow.
 
-Runs: 600 members that beat once a second while librdkafka writes as fast as it can; a group of 50; ten thousand who ask for a place
-in one group. Compared: who is expelled (nobody), generations (as few as there can be), and Kafka's error codes beyond the limits. A
-mismatch means that load alone makes groups rebalance, or that strangers can fill a broker's memory.
+Runs: 600 members with a heartbeat per second while librdkafka writes as fast as it can; a group of 50; ten thousand clients that
+ask to join one group. Compared: expelled members (none allowed), generations (the minimum), and Kafka's error codes beyond the
+limits. A mismatch means that load alone makes groups rebalance, or that unknown clients can fill a broker's memory.
 """
 
 from __future__ import annotations

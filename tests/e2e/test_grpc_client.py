@@ -1,10 +1,10 @@
 """The gRPC client against a real broker process: through SIGKILLs, beside foreign Kafka clients, and after hostile bytes.
 
-Producers of ours write and a consumer of ours reads all the time while the broker is killed and started again; then once more,
-after one more SIGKILL, a foreign Kafka client reads everything. Compared are every ack, what the consumer was shown, and the
-log: an acked record that is missing, doubled, moved or out of order fails the test (`tests/support/history.py` judges). Records
-written over gRPC are read by foreign clients and the other way round, with every codec. Garbage on the gRPC port gives statuses
-or a closed connection, and the broker serves on.
+Headgate's producers write and its consumer reads all the time while the broker is killed and restarted. After one more SIGKILL,
+a foreign Kafka client reads everything. Compared: every ack, the consumer's reads, and the log. An acked record that is missing,
+doubled, moved or out of order fails the test (`tests/support/history.py` judges). Foreign clients read records that were written
+over gRPC and the other way round, with every codec. Garbage on the gRPC port must give statuses or a closed connection, and the
+broker keeps serving. A mismatch means that the gRPC client loses records or that its port is less safe than Kafka's.
 
 HEADGATE_KILL_SEED replays a run's choices.
 """
@@ -38,7 +38,7 @@ ROUNDS = 8
 PARTITIONS = 3
 TOPIC = "kill"
 PATIENCE_S = 90.0
-"""Ends a hang; nothing is judged by it."""
+"""Ends a hang; no test judges by it."""
 
 
 def address(broker: BrokerProcess) -> str:
@@ -53,7 +53,7 @@ async def start(broker: BrokerProcess) -> None:
 
 
 class Writer:
-    """Writes for ever, a few hundred records a second, and notes every ack."""
+    """Writes until cancelled, a few hundred records a second, and records every ack."""
 
     def __init__(self, broker: BrokerProcess, number: int, codec: str, linger_ms: int) -> None:
         self.sent = Sent(name=f"grpc-{codec}", number=number, idempotent=True)
@@ -84,7 +84,7 @@ class Writer:
 
 
 class Reader:
-    """Reads from the start and for ever."""
+    """Reads from the start until cancelled."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.seen: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in range(PARTITIONS)}
@@ -106,7 +106,7 @@ async def read_all(broker: BrokerProcess) -> dict[int, list[tuple[int, bytes]]]:
 
 
 async def until(condition: Callable[[], object], tasks: list[asyncio.Task[None]], broker: BrokerProcess) -> None:
-    """Wait, but not longer than the tasks live."""
+    """Wait for a condition; fails if one of the tasks ends."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         for task in tasks:
@@ -200,7 +200,7 @@ async def test_foreign_clients_read_what_we_write_and_we_what_they_write(broker:
 
 
 async def test_one_log_behind_both_doors(broker: BrokerProcess) -> None:
-    """Offsets, topics and limits are the same, whichever door they are asked at."""
+    """Offsets, topics and limits are the same over gRPC and over Kafka's protocol."""
     async with Admin(address(broker)) as admin, Producer(address(broker)) as producer:
         await admin.create_topic("a", 1, {"max.message.bytes": "2000"})
         client = CLIENTS["confluent"]
@@ -236,12 +236,13 @@ async def test_garbage_on_the_grpc_port(broker: BrokerProcess) -> None:
             try:
                 connection.sendall(data)
             except OSError:
-                continue  # closed while we still sent
+                continue  # the server closed it while the test still sent
     await serves(broker)
 
 
 async def test_wrong_types_and_random_messages(broker: BrokerProcess) -> None:
-    """Random bytes, and messages of other types, to every method: a status each, never UNKNOWN, which is what a crash gives."""
+    """Random bytes, and messages of other types, to every method: each gets a status, never UNKNOWN, the status of a crashed
+    handler."""
     draw = random.Random(SEED)
     services = [
         *admin_pb2.DESCRIPTOR.services_by_name.values(),
@@ -283,7 +284,7 @@ async def test_wrong_types_and_random_messages(broker: BrokerProcess) -> None:
 
 
 async def serves(broker: BrokerProcess) -> None:
-    """A record goes in and comes out."""
+    """Check that a record can be written and read."""
     broker.check_alive()
     name = f"after-{random.randrange(1 << 30)}"
     async with Admin(address(broker)) as admin, Producer(address(broker)) as producer, Consumer(address(broker)) as consumer:

@@ -1,10 +1,11 @@
-"""The disk under a running broker fills up, is taken away or will not be written: clear errors, and nothing that was acked is lost.
+"""The disk under a running broker fills up, disappears or refuses writes: clear errors, and no acked record is lost.
 
-Runs: a real broker whose store is a small tmpfs that is filled (with root), or whose files may not grow (without), whose directory
-is moved away, is read-only from the start, or has damaged files; a broker that is out of file descriptors.
-Compared: Produce is answered with Kafka's KAFKA_STORAGE_ERROR, which clients retry, or the process ends with one line that says
-why; reads go on; when the trouble is over writes go on; after a SIGKILL every acked record is there once, in order.
-A mismatch means that an operator's bad day becomes a user's lost data.
+Runs: a real broker whose store is a small tmpfs that is filled (with root), or whose files may not grow (without). In other
+tests its directory is moved away, is read-only from the start, or has damaged files; or the broker is out of file descriptors.
+Compared: the answers to Produce, reads and writes, and the records after a SIGKILL. Produce must be answered with Kafka's
+KAFKA_STORAGE_ERROR, which clients retry, or the process ends with one line that gives the reason. Reads continue; writes
+continue when the trouble is over; every acked record is there once, in order. A mismatch means that a failing disk costs a
+user's data.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SMALL_CHUNKS = {"HEADGATE_WAL_CHUNK_BYTES": "1MiB"}
 
 
 class Ledger:
-    """Writes numbered records, one request each, and notes at which offset each was acked."""
+    """Writes numbered records, one request each, and records the offset of each ack."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.broker = broker
@@ -44,7 +45,7 @@ class Ledger:
         self._number = 0
 
     def write(self) -> int | None:
-        """One record. Returns the error code, or None when the connection ended without an answer."""
+        """Write one record. Returns the error code, or None when the connection ended without an answer."""
         self._number += 1
         value = b"%08d" % self._number + b"x" * VALUE_BYTES
         data = {"name": TOPIC, "partition_data": ({"index": 0, "records": batch([value])},)}
@@ -59,7 +60,7 @@ class Ledger:
         return int(one.error_code)
 
     def write_until(self, wanted: Callable[[int | None], bool], patience_s: float = 60.0) -> int | None:
-        """Write until an answer is as wanted."""
+        """Write until an answer is among the wanted ones."""
         deadline = time.monotonic() + patience_s
         while not wanted(code := self.write()):
             assert time.monotonic() < deadline, f"still answered with `{code}`\n{self.broker.log_tail()}"
@@ -68,13 +69,13 @@ class Ledger:
         return code
 
     def read(self) -> dict[int, int]:
-        """By offset: the number of each record that is there now."""
+        """By offset: the number of each record that can be read now."""
         shown = CLIENTS["confluent"].consume(self.broker.bootstrap, TOPIC, [0])[0]
         assert all(read.value is not None and read.value[8:] == b"x" * VALUE_BYTES for read in shown), "a record was changed"
         return {read.offset: int((read.value or b"")[:8]) for read in shown}
 
     def check(self) -> None:
-        """Every acked record is at its offset, and the numbers grow: nothing is lost, repeated or out of order."""
+        """Check that every acked record is at its offset, and that the numbers grow: nothing is lost, repeated or out of order."""
         found = self.read()
         lost = {offset: number for offset, number in self.acked.items() if found.get(offset) != number}
         assert not lost, f"acked records are not where they were. lost=`{lost}` end=`{max(found, default=-1)}`"
@@ -82,7 +83,7 @@ class Ledger:
 
 
 def check_reads(ledger: Ledger) -> None:
-    """What was acked can be read while nothing can be written."""
+    """Check that acked records can be read while nothing can be written."""
     ledger.broker.check_alive()
     found = ledger.read()
     assert ledger.acked.items() <= found.items()
@@ -90,17 +91,17 @@ def check_reads(ledger: Ledger) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MB of our own."""
+    """A file system of 24 MB for this test."""
     place = tmp_path / "disk"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "headgate-test", str(place)], check=True)
     yield place
-    # Lazily: the broker may still hold files when a test has failed.
+    # Unmounts lazily: the broker may still hold files when a test has failed.
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def fill_disk(place: Path) -> Path:
-    """Fill the file system to its last byte. Returns the file that does it."""
+    """Fill the file system to its last byte. Returns the file that fills it."""
     ballast = place / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (MIB, 4096, 1):
@@ -122,7 +123,7 @@ def test_a_full_disk(make_broker: BrokerFactory, small_disk: Path) -> None:
         assert ledger.write() == NONE
     for _ in range(2):
         ballast = fill_disk(small_disk)
-        # The record that found the disk full may still be written later, so its producer gets no error but a closed connection.
+        # The record that met the full disk may still be written later, so its producer gets no error but a closed connection.
         code = ledger.write_until(lambda code: code != NONE)
         assert code in (STORAGE_ERROR, REQUEST_TIMED_OUT, None), f"a full disk is told as `{code}`"
         assert ledger.write() == STORAGE_ERROR
@@ -140,7 +141,7 @@ def test_a_full_disk(make_broker: BrokerFactory, small_disk: Path) -> None:
 
 @pytest.mark.needs_mount
 def test_a_disk_that_was_full_when_the_broker_was_killed(make_broker: BrokerFactory, small_disk: Path) -> None:
-    """Started on a full disk the broker either serves reads or says why not; with space it has everything."""
+    """A broker that starts on a full disk either serves reads or gives the reason; with free space it has all records."""
     broker = make_broker(small_disk / "store", env=SMALL_CHUNKS)
     broker.start()
     create_topic(broker.bootstrap, TOPIC, 1)
@@ -174,7 +175,7 @@ def _serves(broker: BrokerProcess) -> bool:
 
 
 def test_files_that_may_not_grow(make_broker: BrokerFactory) -> None:
-    """The full disk of a machine without root: a limit on the size of files (EFBIG) comes and goes while the broker runs."""
+    """Stands for a full disk without root: a limit on the size of files (EFBIG) comes and goes while the broker runs."""
     broker = make_broker(env=SMALL_CHUNKS)
     broker.start()
     create_topic(broker.bootstrap, TOPIC, 1)
@@ -184,7 +185,7 @@ def test_files_that_may_not_grow(make_broker: BrokerFactory) -> None:
     unlimited = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
     for _ in range(2):
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (4096, unlimited[1]))
-        # The record that found the disk full may still be written later, so its producer gets no error but a closed connection.
+        # The record that met the full disk may still be written later, so its producer gets no error but a closed connection.
         code = ledger.write_until(lambda code: code != NONE)
         assert code in (STORAGE_ERROR, REQUEST_TIMED_OUT, None), f"a full disk is told as `{code}`"
         assert ledger.write() == STORAGE_ERROR
@@ -198,7 +199,7 @@ def test_files_that_may_not_grow(make_broker: BrokerFactory) -> None:
 
 
 def test_a_directory_that_is_moved_away(make_broker: BrokerFactory, tmp_path: Path) -> None:
-    """What is acked after that is in the directory that was moved, or it is not acked: moved back, nothing is missing."""
+    """A record that is acked afterwards is in the moved directory. When the directory is moved back, no acked record is missing."""
     store, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
     broker = make_broker(store, env=SMALL_CHUNKS)
     broker.start()
@@ -224,7 +225,7 @@ def test_a_directory_that_is_moved_away(make_broker: BrokerFactory, tmp_path: Pa
 
 
 def test_a_directory_that_is_deleted(make_broker: BrokerFactory, tmp_path: Path) -> None:
-    """Nothing can be saved, but nothing may be promised either: writes end in errors, or the process ends with a reason."""
+    """The broker cannot store anything, so it must not ack anything: writes end in errors, or the process ends with a reason."""
     store = tmp_path / "store"
     broker = make_broker(store, env=SMALL_CHUNKS)
     broker.start()
@@ -232,9 +233,9 @@ def test_a_directory_that_is_deleted(make_broker: BrokerFactory, tmp_path: Path)
     ledger = Ledger(broker)
     assert ledger.write() == NONE
     while store.exists():
-        # The broker goes on making files meanwhile.
+        # The broker creates files meanwhile.
         shutil.rmtree(store, ignore_errors=True)
-    # The chunk that is open may take what fits in it; the next one has no place.
+    # The open chunk may take records that fit in it; the next chunk cannot be created.
     deadline = time.monotonic() + 60
     while broker.running and ledger.write() == NONE:
         assert time.monotonic() < deadline
@@ -246,7 +247,7 @@ def test_a_directory_that_is_deleted(make_broker: BrokerFactory, tmp_path: Path)
 
 @pytest.mark.needs_mount
 def test_a_read_only_disk(make_broker: BrokerFactory, small_disk: Path) -> None:
-    """A store that cannot be written is refused at the start, in one line; writable again, it is as it was."""
+    """A broker refuses a read-only store at the start, in one line; when the store is writable again, it is unchanged."""
     broker = make_broker(small_disk / "store")
     broker.start()
     create_topic(broker.bootstrap, TOPIC, 1)
@@ -264,7 +265,8 @@ def test_a_read_only_disk(make_broker: BrokerFactory, small_disk: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["empty", "garbage", "truncated", "directory"])
 def test_a_damaged_register_is_not_believed(make_broker: BrokerFactory, tmp_path: Path, damage: str) -> None:
-    """Every file of the store in turn: the broker starts with all that was acked, or says what is wrong. It never serves less."""
+    """Damages every file of the store in turn: the broker starts with all acked records, or reports the damage. It never serves
+    less."""
     store = tmp_path / "store"
     broker = make_broker(store)
     broker.start()
@@ -304,7 +306,7 @@ def test_a_damaged_register_is_not_believed(make_broker: BrokerFactory, tmp_path
 
 
 def try_read(ledger: Ledger) -> dict[int, int] | None:
-    """What is there by plain requests, or None when the broker says that it cannot tell."""
+    """The records by plain requests, or None if the broker answers that it cannot tell."""
     with connect(ledger.broker) as connection:
         part = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
         answer = oracle.call(
@@ -325,7 +327,7 @@ def try_read(ledger: Ledger) -> dict[int, int] | None:
 
 
 def test_out_of_file_descriptors(make_broker: BrokerFactory) -> None:
-    """Connections that it has no descriptor for are refused; the broker lives, even while it starts, and serves again."""
+    """The broker refuses connections for which it has no descriptor; it lives, even while it starts, and serves again."""
     broker = make_broker()
     broker.start()
     check_healthy(broker)

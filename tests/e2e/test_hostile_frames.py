@@ -1,10 +1,9 @@
 """Bytes that no client would send: each gets an answer or a closed connection, never a crash, a hang or unbounded memory.
 
 Runs: a real broker; random bytes, cut and lengthened frames, lengths and counts at the edges of their types, every byte of every
-request overwritten, unknown APIs and versions, and what Hypothesis thinks of.
-Compared: every case ends with an answer or the end of the connection within the time-out; afterwards a healthy client works, the
-process never restarted, its memory stayed under a bound and its output has no traceback.
-A mismatch means that one client can take the broker away from the others.
+request overwritten, unknown APIs and versions, and Hypothesis's own cases. Compared: every case ends with an answer or the end
+of the connection within the timeout. Afterwards a healthy client works, the process never restarted, its memory stayed under a
+bound and its output has no traceback. A mismatch means that one client can take the broker away from the others.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tests.support.wire import ClosedByPeer, RawConnection, framed, request_head
 
 TOPIC = "hostile"
 MEMORY_BOUND_BYTES = 400 * MIB
-"""An idle broker has less than 90 MB; the frames here may cost what admission allows, not what they claim."""
+"""An idle broker uses less than 90 MB; the test's frames may cost the memory that admission allows, not the announced one."""
 
 EDGES = (
     b"\x00\x00\x00\x00",
@@ -37,7 +36,8 @@ EDGES = (
     b"\xff\xff\xff\xfe",
     b"\x00\xff\xff\xff",
 )
-"""As a big-endian count or length: zero, largest, smallest, null, minus two, 16 million. As a varint: the longest there are."""
+"""Edge values of a big-endian count or length: zero, largest, smallest, null, minus two, 16 million. Of a varint: the longest
+ones."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(autouse=True)
 def unharmed(broker: BrokerProcess) -> Iterator[None]:
-    """After each test the same process answers, within its memory."""
+    """After each test the same process answers, within its memory bound."""
     pid = broker.pid
     yield
     check_raw(broker)
@@ -64,7 +64,7 @@ def unharmed(broker: BrokerProcess) -> Iterator[None]:
 
 
 def ends(connection: RawConnection) -> bytes | None:
-    """Wait for one answer, or for the end of the connection (None). A time-out is a hang and fails the test."""
+    """Wait for one answer, or for the end of the connection (None). A timeout is a hang and fails the test."""
     try:
         return connection.receive_frame()
     except ClosedByPeer:
@@ -117,7 +117,7 @@ def test_random_bytes(broker: BrokerProcess) -> None:
 
 
 def test_other_protocols(broker: BrokerProcess) -> None:
-    """What arrives at a port that people try with the wrong tool."""
+    """First bytes of tools that people point at the wrong port."""
     for greeting in (
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -132,7 +132,7 @@ def test_other_protocols(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 7, -1, -(2**31), 2**31 - 1, 100 * MIB + 1, 1 << 30])
 def test_impossible_lengths(broker: BrokerProcess, length: int) -> None:
-    """Too short to be a request, negative, or beyond `frame_bytes_max`: nothing is allocated and the connection ends."""
+    """Lengths that are too short for a request, negative, or beyond `frame_bytes_max`: the broker allocates nothing and closes."""
     before = broker.resident_bytes()
     for _ in range(20):
         with connect(broker) as connection:
@@ -142,7 +142,7 @@ def test_impossible_lengths(broker: BrokerProcess, length: int) -> None:
 
 
 def test_large_frames_that_never_come(broker: BrokerProcess) -> None:
-    """A hundred clients announce 100 MB each and send nothing more: what they announce is not what they get."""
+    """A hundred clients announce 100 MB each and send nothing more: the broker does not allocate the announced memory."""
     announced = struct.pack(">i", 100 * MIB) + request_header(oracle.PRODUCE, 9, 1, flexible=True)
     connections = [connect(broker) for _ in range(100)]
     try:
@@ -172,8 +172,8 @@ def attempt(
 ) -> RawConnection:
     """Send one request, and an ordinary one behind it: the second is answered, or the connection ends.
 
-    The second is there because a request may be spoiled into one that has no answer (acks=0). Returns a connection that is open:
-    this one, or a new one in its place.
+    The second one is needed because a mutated request may be one that gets no answer (acks=0). Returns an open connection: this
+    one, or a new one in its place.
     """
     try:
         connection.send_request(api_key, version, body, flexible=flexible)
@@ -189,7 +189,7 @@ def attempt(
 
 
 def test_trailing_bytes(broker: BrokerProcess) -> None:
-    """A request with bytes behind it is answered (Kafka ignores them) or refused."""
+    """A request with trailing bytes is answered (Kafka ignores them) or refused."""
     for api_key, version, body in every_request():
         with connect(broker) as connection:
             attempt(
@@ -198,7 +198,8 @@ def test_trailing_bytes(broker: BrokerProcess) -> None:
 
 
 def test_a_fetch_of_more_partitions_than_anybody_has(broker: BrokerProcess) -> None:
-    """Its frame would be allowed for records: nobody else would be served for seconds, as it is read and answered in one turn."""
+    """A frame with records may be as large. But this request is read and answered in one turn: all other clients would wait for
+    seconds."""
     ordinary_fetch = ordinary(TOPIC)[oracle.FETCH]
     (topic,) = ordinary_fetch["topics"]
     body = oracle.encode(oracle.FETCH, 11, {**ordinary_fetch, "topics": ({**topic, "partitions": topic["partitions"] * 160_000},)})
@@ -219,7 +220,7 @@ def test_every_field_at_its_edges(broker: BrokerProcess) -> None:
 
 
 def test_headers_at_their_edges(broker: BrokerProcess) -> None:
-    """The same for the request header: client ids that are longer than the frame, and counts of tagged fields."""
+    """The same for the request header: client ids that exceed the frame, and counts of tagged fields."""
     for flexible in (False, True):
         header = request_header(oracle.METADATA, 9 if flexible else 1, 7, flexible=flexible)
         body = oracle.encode(oracle.METADATA, 9 if flexible else 1, {"topics": ()})
@@ -256,7 +257,7 @@ def test_unknown_apis_and_versions(broker: BrokerProcess) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_fuzzed_bodies(broker: BrokerProcess, api_key: int, data: st.DataObject) -> None:
-    """Hypothesis cuts, repeats and rewrites ordinary requests, and makes bodies of its own."""
+    """Hypothesis cuts, repeats and rewrites ordinary requests, and generates bodies of its own."""
     low, high = SERVED[api_key]
     version = data.draw(st.integers(low, high), label="version")
     body = bytearray(oracle.encode(api_key, version, ordinary(TOPIC)[api_key]))

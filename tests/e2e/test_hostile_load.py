@@ -1,10 +1,9 @@
-"""Clients that take more than their share: each is held to its limit, and the others do not notice.
+"""Clients that take more than their share: the broker holds each to its limit, and the others do not notice.
 
-Runs: a real broker with tight limits; pipelines of thousands of requests, readers that do not read, senders that send a byte at a
-time, thousands of idle connections, connections that vanish, more bytes in flight than are allowed.
-Compared: answers come whole and in request order; resident memory stays under what the limits allow; a healthy client works while
-the others misbehave and afterwards; file descriptors are given back.
-A mismatch means that one client can starve or kill the broker.
+Runs: a real broker with tight limits; pipelines of thousands of requests, readers that do not read, senders that send a byte at
+a time, thousands of idle connections, connections that vanish, more bytes in flight than allowed. Compared: answers come whole
+and in request order; resident memory stays under the bound of the limits; a healthy client works while the others misbehave and
+afterwards; file descriptors are released. A mismatch means that one client can starve or kill the broker.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ LIMITS = {
     "HEADGATE_FRAME_TIMEOUT_MS": "2000",
 }
 MEMORY_BOUND_BYTES = 90 * MIB + INFLIGHT_BYTES * 2 + TAIL_BYTES * 2 + FETCH_BYTES * 2 + 32 * MIB
-"""An idle broker, received and outgoing bytes to their limits, the tail with room to turn over, answers in the making, slack."""
+"""Bound of memory: an idle broker, incoming and outgoing bytes at their limits, the tail with room to turn over, pending
+answers, slack."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ class Watch:
 
 
 def test_a_thousand_requests_at_once(broker: BrokerProcess) -> None:
-    """All kinds, sent in one write, read only afterwards: a thousand answers in the order of the requests."""
+    """All kinds of requests, sent in one write, read only afterwards: a thousand answers in the order of the requests."""
     topic = create_topic(broker.bootstrap, fresh("pipeline"), 1)
     kinds = [
         (oracle.API_VERSIONS, 0, b""),
@@ -147,7 +147,7 @@ def test_produce_and_fetch_on_one_pipelined_connection(broker: BrokerProcess, va
 
 
 def test_readers_that_do_not_read(broker: BrokerProcess) -> None:
-    """Sixty clients ask for 8 MB each, again and again, and never read: memory stays bounded, and others are served meanwhile."""
+    """Sixty clients request 8 MB each, again and again, and never read: memory stays bounded, and others are served meanwhile."""
     topic = create_topic(broker.bootstrap, fresh("unread"), 1)
     fill(broker, topic, 40 * MIB)
     body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0))
@@ -170,10 +170,10 @@ def test_readers_that_do_not_read(broker: BrokerProcess) -> None:
 
 
 def test_a_reader_that_reads_slowly_gets_everything(broker: BrokerProcess) -> None:
-    """Slow is not hostile: a client that takes 50 kB at a time is not cut off while it takes something."""
+    """A slow client is not hostile: the broker does not cut off a client that takes 50 kB at a time while it makes progress."""
     topic = create_topic(broker.bootstrap, fresh("slow"), 1)
     fill(broker, topic, 5 * MIB)
-    # The first bytes may have to wait for what clients of other tests have not given back yet.
+    # The first bytes may have to wait until clients of other tests have released theirs.
     body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0, max_wait_ms=10_000))
     with RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=8_192) as connection:
         connection.send(framed(request_header(oracle.FETCH, 11, 1) + body))
@@ -187,7 +187,7 @@ def test_a_reader_that_reads_slowly_gets_everything(broker: BrokerProcess) -> No
 
 
 def test_answers_from_the_store_leave_in_pieces(broker: BrokerProcess) -> None:
-    """Megabytes that are no longer in memory, to a client that takes them slowly, fast, and not to the end: whole and in order."""
+    """Megabytes from the store, to a client that reads them slowly, fast, or not to the end: whole and in order."""
     topic = create_topic(broker.bootstrap, fresh("cold"), 1)
     sent = [batch([b"%06d" % number + random.Random(number).randbytes(900_000)]) for number in range(24)]
     with connect(broker, timeout_s=60) as writer:
@@ -199,7 +199,7 @@ def test_answers_from_the_store_leave_in_pieces(broker: BrokerProcess) -> None:
         connection.send(framed(request_header(oracle.FETCH, 11, correlation_id) + body))
 
     def bare(data: bytes | bytearray) -> bytes:
-        """A batch without what a broker writes into it: base offset and leader epoch."""
+        """A batch without the fields that a broker writes: base offset and leader epoch."""
         return bytes(data[8:12] + data[16:])
 
     def check(answer: bytes, offset: int) -> int:
@@ -218,7 +218,7 @@ def test_answers_from_the_store_leave_in_pieces(broker: BrokerProcess) -> None:
             assert rude.receive_frame_start() > 2 * MIB
     for pause_s in (0.0, 0.01):
         with RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=32_768) as connection:
-            asked = (0, None, 1, 20, 2, 3)  # the one at 20 is in memory
+            asked = (0, None, 1, 20, 2, 3)  # the batch at 20 is in memory
             for correlation_id, offset in enumerate(asked):
                 if offset is None:
                     connection.send(framed(request_header(oracle.API_VERSIONS, 0, correlation_id)))
@@ -240,7 +240,8 @@ def test_answers_from_the_store_leave_in_pieces(broker: BrokerProcess) -> None:
 
 
 def test_frames_that_come_a_byte_at_a_time(broker: BrokerProcess) -> None:
-    """Senders that never finish a frame lose their connection after `frame_timeout_ms`; those that finish in time are answered."""
+    """Senders that never finish a frame lose their connection after `frame_timeout_ms`; senders that finish in time get an
+    answer."""
     frame = framed(request_header(oracle.METADATA, 1, 7) + struct.pack(">i", 0))
     with connect(broker) as patient:
         for byte in frame:
@@ -257,7 +258,7 @@ def test_frames_that_come_a_byte_at_a_time(broker: BrokerProcess) -> None:
     finally:
         for connection in slow:
             connection.close()
-    # A byte now and then does not keep a frame alive for ever.
+    # Single bytes now and then do not keep a frame alive.
     with connect(broker) as dripping:
         deadline = time.monotonic() + 30
         with pytest.raises(ClosedByPeer):
@@ -268,7 +269,8 @@ def test_frames_that_come_a_byte_at_a_time(broker: BrokerProcess) -> None:
 
 
 def test_two_thousand_idle_connections(tmp_path_factory: pytest.TempPathFactory, report: Callable[[str], None]) -> None:
-    """Each costs little, healthy clients do not notice, and all is given back. In a broker whose memory nothing else has grown."""
+    """Each connection costs little, healthy clients do not notice, and all is released. The test uses a fresh broker, whose
+    memory no other test has grown."""
     home = tmp_path_factory.mktemp("crowd")
     with BrokerProcess(home / "store", home / "broker.log") as broker:
         broker.start()
@@ -293,7 +295,7 @@ def test_two_thousand_idle_connections(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_sigterm_while_nobody_reads(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Clients that do not take their answers, and clients that do not finish their requests, do not keep a broker from ending."""
+    """A broker can end although clients do not take their answers or do not finish their requests."""
     home = tmp_path_factory.mktemp("stuck")
     with BrokerProcess(home / "store", home / "broker.log") as broker:
         broker.start()
@@ -314,10 +316,10 @@ def test_sigterm_while_nobody_reads(tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_the_connection_limit(broker: BrokerProcess) -> None:
-    """One connection too many is closed at once; when one goes, the next is welcome."""
+    """One connection too many is closed at once; when one ends, the next is accepted."""
     connections: list[RawConnection] = []
     try:
-        with pytest.raises((ClosedByPeer, ConnectionError)):  # whichever step notices first
+        with pytest.raises((ClosedByPeer, ConnectionError)):  # raised by the step that notices first
             for _ in range(2_200):
                 connection = connect(broker)
                 connections.append(connection)
@@ -326,7 +328,7 @@ def test_the_connection_limit(broker: BrokerProcess) -> None:
         assert refused.is_closed_by_peer(within_s=20)
         refused.close()
         assert len(connections) <= 2_100
-        # Those that are in go on.
+        # The open connections keep working.
         connections[0].call(oracle.API_VERSIONS, 0, b"")
         connections[-1].call(oracle.API_VERSIONS, 0, b"")
         for connection in connections[100:]:
@@ -339,7 +341,7 @@ def test_the_connection_limit(broker: BrokerProcess) -> None:
 
 
 def test_connections_that_vanish(broker: BrokerProcess) -> None:
-    """Closed, reset and half-closed in every state, thousands of times: no descriptor and no memory stays behind."""
+    """Connections are closed, reset and half-closed in every state, thousands of times: no descriptor and no memory leaks."""
     topic = create_topic(broker.bootstrap, fresh("vanish"), 1)
     waiting = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0, max_wait_ms=20_000))
     check_raw(broker)
@@ -368,7 +370,7 @@ def test_connections_that_vanish(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize(("door", "most"), [("grpc", (2_100 + OTHERS_MAX) // SHARE), ("http", HTTP_MAX)])
 def test_silent_connections_to_another_door(broker: BrokerProcess, door: str, most: int) -> None:
-    """However many there are, descriptors are left for the log and for Kafka's clients."""
+    """However many connections there are, descriptors remain for the log and for Kafka's clients."""
     port = {"grpc": broker.grpc_port, "http": broker.http_port}[door]
     before = broker.open_files()
     connections: list[socket.socket] = []
@@ -389,7 +391,7 @@ def test_silent_connections_to_another_door(broker: BrokerProcess, door: str, mo
 
 
 def test_health_beside_requests_that_never_end(broker: BrokerProcess) -> None:
-    """Five hundred connections each send the beginning of a request: health is answered at once, and metrics are."""
+    """Five hundred connections each send the beginning of a request: health and metrics are answered at once."""
     address = (HOST, broker.http_port)
     half_open: list[socket.socket] = []
     try:
@@ -401,7 +403,7 @@ def test_health_beside_requests_that_never_end(broker: BrokerProcess) -> None:
                 assert _http_status(address, "/healthz") == 200
         for path in ("/healthz", "/readyz", "/metrics"):
             assert _http_status(address, path) == 200
-        # What has begun and does not go on is ended, also where nothing new comes.
+        # A request that does not progress is ended, even if no new request comes.
         for connection in half_open:
             connection.setblocking(False)
         assert eventually(lambda: sum(map(_is_over, half_open)), lambda count: count == 500) == 500
@@ -420,7 +422,7 @@ def _http_status(address: tuple[str, int], path: str) -> int:
 
 
 def _is_over(connection: socket.socket) -> bool:
-    """Whether the other end has closed it. What it said before that is taken."""
+    """Whether the other end has closed it. Reads the bytes that it sent before."""
     try:
         while connection.recv(4096):
             pass
@@ -446,7 +448,8 @@ def test_half_open_connections(broker: BrokerProcess) -> None:
 
 
 def test_more_bytes_in_flight_than_are_allowed(broker: BrokerProcess) -> None:
-    """Forty clients send 3 MB requests at once, four times what may be in flight: all are served in turn, within the bound."""
+    """Forty clients send 3 MB requests at once, four times the allowed bytes in flight: all are served in turn, within the
+    bound."""
     topic = create_topic(broker.bootstrap, fresh("flood"), 8, max_message_bytes=str(4 * MIB))
     records = batch([b"x" * 3_000_000])
 
@@ -463,7 +466,8 @@ def test_more_bytes_in_flight_than_are_allowed(broker: BrokerProcess) -> None:
 
 
 def test_a_slow_fetch_never_blocks_a_produce(broker: BrokerProcess) -> None:
-    """Long polls that wait for more than will ever come, on 50 connections, while another writes to the same partition."""
+    """Long polls that wait for more bytes than will ever come, on 50 connections, while another client writes to the same
+    partition."""
     topic = create_topic(broker.bootstrap, fresh("long-poll"), 1)
     body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, 0, max_wait_ms=15_000, min_bytes=FETCH_BYTES))
     waiting = [connect(broker, timeout_s=60) for _ in range(50)]
@@ -473,7 +477,7 @@ def test_a_slow_fetch_never_blocks_a_produce(broker: BrokerProcess) -> None:
         with connect(broker) as writer:
             for number in range(100):
                 assert produce(writer, topic, batch([b"x"])) == number
-        for connection in waiting:  # all that was written before is still being waited on
+        for connection in waiting:  # all polls still wait
             connection.socket.setblocking(False)
             with pytest.raises(BlockingIOError):
                 connection.socket.recv(1)
@@ -483,20 +487,20 @@ def test_a_slow_fetch_never_blocks_a_produce(broker: BrokerProcess) -> None:
 
 
 def test_a_fetch_waits_for_records_and_gets_them(broker: BrokerProcess) -> None:
-    """A long poll is answered by the record that it waited for, not by its time-out."""
+    """The record that a long poll waits for answers it, not its timeout."""
     topic = create_topic(broker.bootstrap, fresh("wake"), 1)
     with connect(broker, timeout_s=60) as reader, connect(broker) as writer:
         for number in range(20):
             body = oracle.encode(oracle.FETCH, 11, fetch_values(topic, number, max_wait_ms=25_000))
             reader.send(framed(request_header(oracle.FETCH, 11, number) + body))
             produce(writer, topic, batch([b"value %d" % number]))
-            reader.socket.settimeout(15)  # less than the poll's own patience
+            reader.socket.settimeout(15)  # less than the poll's own timeout
             answer = oracle.decode(oracle.FETCH, 11, reader.receive_frame()[4:])
             assert b"value %d" % number in answer.responses[0].partitions[0].records
 
 
 def test_garbage_on_the_other_ports(broker: BrokerProcess) -> None:
-    """The gRPC and HTTP doors get random bytes, HTTP/2 prefaces and requests that never end; the Kafka door does not notice."""
+    """The gRPC and HTTP ports get random bytes, HTTP/2 prefaces and requests that never end; the Kafka port does not notice."""
     draw = random.Random(4)
     for port in (broker.grpc_port, broker.http_port):
         for payload in (
@@ -521,7 +525,7 @@ def test_garbage_on_the_other_ports(broker: BrokerProcess) -> None:
 
 
 def test_idle_connections_are_closed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """After `connection_idle_ms` without a request; one that asks now and then stays."""
+    """The broker closes a connection after `connection_idle_ms` without a request; a connection with occasional requests stays."""
     home = tmp_path_factory.mktemp("idle")
     with BrokerProcess(home / "store", home / "broker.log", env={"HEADGATE_CONNECTION_IDLE_MS": "1500"}) as broker:
         broker.start()
@@ -535,8 +539,8 @@ def test_idle_connections_are_closed(tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_a_pipeline_of_large_answers_that_nobody_reads(broker: BrokerProcess) -> None:
-    """A thousand requests at once whose answers have 260 kB each: none is made before those ahead of it were taken, and others have
-    their turn between them."""
+    """A thousand requests at once whose answers have 260 kB each: the broker makes no answer before the client has taken earlier
+    ones, and serves other clients in between."""
     topic, other = fresh("wide"), create_topic(broker.bootstrap, fresh("others"), 1)
     wide = {"name": topic, "num_partitions": 10_000, "replication_factor": 1}
     with connect(broker) as admin, RawConnection(HOST, broker.kafka_port, receive_buffer_bytes=4_096) as greedy:

@@ -1,14 +1,14 @@
-"""A broker is killed again and again while foreign producers write and foreign consumers read; nothing that was acked may suffer.
+"""A broker is killed again and again while foreign producers write and foreign consumers read; no acked record may be harmed.
 
-Runs: a real broker on a local directory and on S3 (a moto server), killed with SIGKILL at random moments, now and then stopped with
-SIGTERM, each time started again on the same ports and store, sometimes with other settings. confluent-kafka, aiokafka and
+Runs: a real broker on a local directory and on S3 (a moto server), killed with SIGKILL at random moments, sometimes stopped with
+SIGTERM, each time restarted on the same ports and store, sometimes with other settings. confluent-kafka, aiokafka and
 kafka-python write all the time, with and without idempotence; a confluent-kafka and an aiokafka consumer long-poll all the time.
-Compared, at the end, after one more SIGKILL: the whole topic, read by a foreign client, with every ack and with what the two
-consumers were shown before each kill. `tests/support/history.py` says what is wrong, `test_kill_checkers.py` proves that it can.
-A mismatch means that an acked record was lost, repeated, reordered, moved to another offset, or shown before it was safe.
+Compared, at the end, after one more SIGKILL: the whole topic, read by a foreign client, with every ack and with the two
+consumers' reads before each kill. `tests/support/history.py` judges; `test_kill_checkers.py` proves that it can fail. A mismatch
+means that an acked record was lost, repeated, reordered, moved to another offset, or readable before it was safe.
 
-HEADGATE_KILL_ROUNDS sets the number of rounds (`make soak`: 100); HEADGATE_KILL_SEED replays a run's choices (the seed is printed
-at the end).
+HEADGATE_KILL_ROUNDS sets the number of rounds (`make soak`: 100); HEADGATE_KILL_SEED replays a run's choices (the seed is
+printed at the end).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SEED = int(os.environ.get("HEADGATE_KILL_SEED", time.time_ns() % 1_000_000))
 PARTITIONS = 4
 TOPIC = "kill"
 PATIENCE_S = 90.0
-"""Ends a hang; nothing is judged by it."""
+"""Ends a hang; no test judges by it."""
 
 TIGHT = {
     "HEADGATE_WAL_CHUNK_BYTES": "1MiB",
@@ -61,12 +61,12 @@ TIGHT = {
     "HEADGATE_TAIL_BYTES": "1MiB",
     "HEADGATE_READ_CACHE_BYTES": "0",
 }
-"""Settings that make everything happen often: chunks roll, the manifest moves, readers leave memory."""
+"""Settings that make every mechanism act often: chunks roll, the manifest moves, readers leave memory."""
 
 
 @dataclass
 class Round:
-    """What one incarnation did."""
+    """The events of one incarnation."""
 
     how: str
     start_s: float
@@ -75,7 +75,7 @@ class Round:
 
 @dataclass
 class Ordeal:
-    """One run: a broker, its clients, and what happened."""
+    """One run: a broker, its clients, and the events."""
 
     broker: BrokerProcess
     draw: random.Random
@@ -87,7 +87,7 @@ class Ordeal:
         return sum(writer.sent.acked_count for writer in self.writers)
 
     def wait_for_acks(self, more: int) -> None:
-        """Wait until `more` records were acked, so that every incarnation has something to lose."""
+        """Wait until `more` records were acked, so that every incarnation has records to lose."""
         wanted = self.acked() + more
         deadline = time.monotonic() + PATIENCE_S
         while self.acked() < wanted:
@@ -98,7 +98,7 @@ class Ordeal:
             time.sleep(0.005)
 
     def end_incarnation(self) -> None:
-        """Let the broker work for a random while, then end it in a random way."""
+        """Let the broker work for a random time, then end it in a random way."""
         before, start_s = self.acked(), self.broker.start_times_s[-1]
         self.wait_for_acks(self.draw.choice([1, 1, 50, 500]))
         time.sleep(self.draw.random() * 0.4)
@@ -113,7 +113,7 @@ class Ordeal:
         self.rounds.append(Round(how, start_s, self.acked() - before))
 
     def start_again(self) -> None:
-        """Start, now and then with other settings, and now and then killed before it serves or just when it does."""
+        """Start, sometimes with other settings, and sometimes kill it before it serves or just when it does."""
         self.broker.env = {name: value for name, value in self.broker.env.items() if name not in TIGHT}
         if self.draw.random() < 0.5:
             self.broker.env.update(TIGHT)
@@ -195,10 +195,10 @@ def test_rounds_on_a_directory(make_broker: BrokerFactory, report: Callable[[str
 
 @pytest.mark.timeout(3600)
 def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: Callable[[str], None]) -> None:
-    """Through a proxy that is slow and fails: PUTs of a dead broker land after its successor has started."""
+    """The store is behind a proxy that is slow and fails: PUTs of a dead broker take effect after its successor has started."""
     with S3Chaos(s3_server, f"{SEED}-S3") as s3:
         store = f"s3://{s3_server.bucket()}/kill?endpoint={s3.endpoint}"
-        # A clean end is judged here, not its time, which such a store and a busy machine may take.
+        # The test judges that the end is clean, not its duration, which such a store and a busy machine may extend.
         broker = make_broker(store, env={**s3_server.environment, "HEADGATE_SHUTDOWN_TIMEOUT_MS": "60s"})
         run(broker, int(os.environ.get("HEADGATE_KILL_ROUNDS", "20")), report, "S3")
         report(f"kill S3: {sum(s3.requests.values()):,} S3 requests, {s3.faults:,} of them broken")
@@ -206,7 +206,7 @@ def test_rounds_on_s3(make_broker: BrokerFactory, s3_server: S3Server, report: C
 
 
 def test_clients_that_are_given_up_end_without_a_broker(make_broker: BrokerFactory) -> None:
-    """A test that fails leaves its clients behind: they end, whatever they wait for, and do not disturb the next one."""
+    """A failed test leaves its clients behind: they end, whatever they wait for, and do not disturb the next test."""
     broker = make_broker()
     broker.start()
     topic = create_topic(broker.bootstrap, TOPIC, PARTITIONS)
@@ -228,7 +228,7 @@ def test_clients_that_are_given_up_end_without_a_broker(make_broker: BrokerFacto
 
 
 def test_a_long_poll_does_not_hold_up_sigterm(make_broker: BrokerFactory) -> None:
-    """Fetches that wait for records are answered or closed when the broker is told to stop; the broker does not wait for them."""
+    """When the broker is told to stop, it answers or closes fetches that wait for records, and does not wait for them."""
     broker = make_broker()
     broker.start()
     topic = create_topic(broker.bootstrap, TOPIC, 1)
@@ -262,7 +262,7 @@ def test_a_long_poll_does_not_hold_up_sigterm(make_broker: BrokerFactory) -> Non
 
 
 def test_a_broker_that_ends_is_named_in_its_last_answer(make_broker: BrokerFactory) -> None:
-    """Whoever asks while the only broker ends is never told that there is none: librdkafka would not look for it again."""
+    """While the only broker ends, its answers never say that there is no broker: librdkafka would not look for it again."""
     broker = make_broker()
     broker.start()
     create_topic(broker.bootstrap, TOPIC, 1)
@@ -287,15 +287,15 @@ def test_a_broker_that_ends_is_named_in_its_last_answer(make_broker: BrokerFacto
     ("signals", "exit_codes"),
     [
         pytest.param((signal.SIGINT,), {0}, id="ctrl-c"),
-        # A second signal may cut the end short: then the exit code names it.
+        # A second signal may cut the end short: then the exit code names that signal.
         pytest.param((signal.SIGINT, signal.SIGINT), {0, 128 + signal.SIGINT}, id="ctrl-c-twice"),
         pytest.param((signal.SIGTERM, signal.SIGINT), {0, 128 + signal.SIGTERM, 128 + signal.SIGINT}, id="both"),
         pytest.param((signal.SIGHUP,), {-signal.SIGHUP, 0}, id="hangup"),
     ],
 )
 def test_impatient_signals(make_broker: BrokerFactory, signals: tuple[int, ...], exit_codes: set[int]) -> None:
-    """However it is told to stop, the broker goes, and what it acked is there when it comes back."""
-    # Under nohup(1) a hang-up is ignored, by the broker too, which inherits that: here it is to count.
+    """The broker ends by every kind of stop signal, and its acked records are there after the restart."""
+    # nohup(1) ignores SIGHUP, and the broker would inherit that; here the signal must have its effect.
     ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         broker = make_broker()
@@ -315,7 +315,7 @@ def test_impatient_signals(make_broker: BrokerFactory, signals: tuple[int, ...],
 
 
 def test_start_after_much_was_written(make_broker: BrokerFactory, report: Callable[[str], None]) -> None:
-    """SIGKILL after 200 MB over 64 partitions: everything is back, and the time to serve again is printed."""
+    """SIGKILL after 200 MB over 64 partitions: all records are back, and the time until it serves again is printed."""
     broker = make_broker(env=TIGHT)
     broker.start()
     topic = create_topic(broker.bootstrap, TOPIC, 64)

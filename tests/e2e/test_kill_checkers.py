@@ -1,6 +1,6 @@
 """The checkers of the kill tests can fail: each kind of wrong history is made by hand and must be caught.
 
-Compared: the complaint with the damage that was done. A miss means that a green kill test proves nothing.
+Compared: the complaint with the injected damage. A missing complaint means that a green kill test proves nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ COUNT = 20
 
 
 def right(*, idempotent: bool = True) -> tuple[Sent, dict[int, list[tuple[int, bytes]]]]:
-    """A history without fault: one writer, one partition, every record acked at its offset."""
+    """A correct history: one writer, one partition, every record acked at its offset."""
     sent = Sent(name="writer", number=1, idempotent=idempotent, sent={0: COUNT}, acks={0: [(n, n) for n in range(COUNT)]})
     return sent, {0: [(n, payload(1, 0, n)) for n in range(COUNT)]}
 
@@ -77,7 +77,7 @@ def test_a_swap_is_caught() -> None:
     sent, log = right()
     log[0][7], log[0][8] = (7, log[0][8][1]), (8, log[0][7][1])
     assert "not in send order" in complaints(sent, log)
-    sent.acks[0][7], sent.acks[0][8] = (8, 7), (7, 8)  # also when the acks agree with it
+    sent.acks[0][7], sent.acks[0][8] = (8, 7), (7, 8)  # also if the acks agree with it
     assert "acked offsets are not in send order" in complaints(sent, log)
 
 

@@ -1,7 +1,7 @@
-"""A broker's memory follows live data, and what clients make it hold is bounded by settings.
+"""A broker's memory follows live data, and settings bound the memory that clients can make it hold.
 
 Runs: real brokers with small limits; topics whose records retention or a client deletes, frames that are announced and not sent,
-readers that ask and never read.
+readers that request and never read.
 Compared: the process's resident memory against the settings that bound it, with generous margins.
 A mismatch means that deleted records, or clients that do nothing, fill a machine's memory.
 """
@@ -25,9 +25,9 @@ from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.wire import RawConnection, framed, request_header
 
 PATIENCE_S = 30.0
-"""Ends a hang; nothing is judged by it."""
+"""Ends a hang; no test judges by it."""
 SLACK_BYTES = 24 * MIB
-"""What a broker's memory may grow by for other reasons: modules, the allocator's arenas, answers in the making."""
+"""Growth of a broker's memory for other reasons: modules, the allocator's arenas, pending answers."""
 TAIL_BYTES = 192 * MIB
 
 
@@ -54,7 +54,7 @@ def delete_topic(broker: BrokerProcess, topic: str) -> None:
 
 
 def expire(broker: BrokerProcess, topic: str) -> None:
-    """Retention by time does it, as the topic's settings say."""
+    """Retention by time deletes the records, as the topic's settings say."""
 
 
 @pytest.mark.parametrize("value_bytes", [2_000, 900_000])
@@ -62,7 +62,7 @@ def expire(broker: BrokerProcess, topic: str) -> None:
 def test_records_that_are_deleted_leave_memory(
     make_broker: BrokerFactory, value_bytes: int, config: dict[str, str], delete: Callable[[BrokerProcess, str], None]
 ) -> None:
-    """Large batches, each in a buffer of its own, and small ones that share buffers."""
+    """Large batches, each in its own buffer, and small ones that share buffers."""
     env = {
         "HEADGATE_TAIL_BYTES": str(TAIL_BYTES),
         "HEADGATE_RETENTION_CHECK_INTERVAL_MS": "100",
@@ -83,7 +83,7 @@ def test_records_that_are_deleted_leave_memory(
 
 
 def fill_with(broker: BrokerProcess, topic: str, total_bytes: int, value_bytes: int) -> None:
-    """Write batches of one record to partition 0."""
+    """Write one-record batches to partition 0."""
     data = {"name": topic, "partition_data": ({"index": 0, "records": batch([b"x" * value_bytes])},)}
     body = oracle.encode(oracle.PRODUCE, 9, {"acks": -1, "timeout": 10_000, "topic_data": (data,)})
     lot = max(1, MIB // value_bytes)
@@ -97,7 +97,7 @@ def fill_with(broker: BrokerProcess, topic: str, total_bytes: int, value_bytes: 
 
 
 def test_a_frame_takes_memory_as_it_arrives(make_broker: BrokerFactory) -> None:
-    """Frames of 60 MB are announced, and of each 100 KB come. The broker has room for all of what was announced."""
+    """Clients announce frames of 60 MB and send 100 KB of each. The broker has room for all announced bytes."""
     broker = make_broker(env={"HEADGATE_INFLIGHT_BYTES_MAX": str(1024 * MIB), "HEADGATE_FRAME_TIMEOUT_MS": "60000"})
     broker.start()
     topic = create_topic(broker.bootstrap, fresh("announced"), 1)
@@ -115,7 +115,7 @@ def test_a_frame_takes_memory_as_it_arrives(make_broker: BrokerFactory) -> None:
 @pytest.mark.parametrize("value_bytes", [2_000, 900_000])
 @pytest.mark.parametrize("tail_bytes", [4 * MIB, 128 * MIB])
 def test_readers_that_do_not_read_are_bounded(make_broker: BrokerFactory, tail_bytes: int, value_bytes: int) -> None:
-    """Thirty ask for all there is and take nothing, of records in memory and in the store."""
+    """Thirty readers request all records and take nothing; the records are in memory and in the store."""
     limit = 16 * MIB
     env = {
         "HEADGATE_TAIL_BYTES": str(tail_bytes),
@@ -144,7 +144,8 @@ def test_readers_that_do_not_read_are_bounded(make_broker: BrokerFactory, tail_b
 
 
 def test_answers_that_nobody_takes_pin_little_more_than_they_are(make_broker: BrokerFactory) -> None:
-    """Ten ask for the newest 256 KB of each of eight partitions and take nothing, while new records push the old ones out."""
+    """Ten readers request the newest 256 KB of each of eight partitions and take nothing, while new records push the old ones
+    out."""
     limit, tail_bytes, readers = 64 * MIB, 32 * MIB, 10
     env = {
         "HEADGATE_TAIL_BYTES": str(tail_bytes),

@@ -1,11 +1,10 @@
-"""A broker whose address space is capped for a moment either serves afterwards or has ended and said why.
+"""A broker whose address space is capped for a moment either serves afterwards or has ended with a reason.
 
-Runs: a real broker; producers with small and large frames, fetches, and requests that need the store keep coming while prlimit(2)
-caps the broker's address space a little above what it has, so that threads, stacks and buffers cannot be allocated, when it serves
-and while it still opens its doors; then the cap is lifted.
-Others have no memory at one place, time and again.
-Compared: whether a new record is acked, or the process has ended, and what it said. A mismatch means a broker that is half alive:
-it neither serves nor ends, and no supervisor replaces it.
+Runs: a real broker; producers with small and large frames, fetches, and requests that need the store arrive all the time.
+Meanwhile prlimit(2) caps the broker's address space a little above its current use, so that it cannot allocate threads, stacks
+and buffers; this happens while it serves and while it still opens its ports. Then the cap is lifted. Other tests make one
+function run out of memory, again and again. Compared: whether a new record is acked, or the process has ended, and its output. A
+mismatch means a broker that is half alive: it neither serves nor ends, and no supervisor replaces it.
 
 HEADGATE_MEMORY_ROUNDS sets the number of rounds; HEADGATE_MEMORY_SEED replays a run's choices.
 """
@@ -36,9 +35,9 @@ from tests.support.wire import ClosedByPeer, RawConnection
 SEED = int(os.environ.get("HEADGATE_MEMORY_SEED", time.time_ns() % 1_000_000))
 ROUNDS = int(os.environ.get("HEADGATE_MEMORY_ROUNDS", "3"))
 PATIENCE_S = 60.0
-"""Ends a hang; nothing is judged by it."""
+"""Ends a hang; no test judges by it."""
 STACK_BYTES = 8 << 20
-"""Of a thread, on Linux: a cap just above it lets a thread begin, and gives it nothing to begin with."""
+"""Stack size of a thread on Linux. A cap just above it lets a thread start, and leaves no memory for its work."""
 
 
 def address_space_bytes(broker: BrokerProcess) -> int:
@@ -73,7 +72,7 @@ def create(broker: BrokerProcess) -> None:
 
 @contextmanager
 def load(broker: BrokerProcess, topic: str, draw: random.Random) -> Iterator[None]:
-    """Clients that ask for all kinds of memory, again and again, whatever becomes of them."""
+    """Clients that request all kinds of memory, again and again, whatever their answers are."""
     ended = threading.Event()
     large = draw.randbytes(3 << 20)
 
@@ -105,7 +104,7 @@ def test_a_capped_broker_serves_again_or_ends(make_broker: BrokerFactory, report
     for number in range(ROUNDS):
         broker = make_broker(env={"HEADGATE_LOOP_TIMEOUT_MS": "5s"})
         broker.start()
-        # Without this gRPC and HTTP are still being imported: their libraries crash where they have no memory.
+        # Without this wait, the broker may still import gRPC and HTTP: their libraries crash without memory.
         wait = draw.random() < 0.7
         while wait and " serves " not in broker.output():
             time.sleep(0.01)
@@ -131,11 +130,11 @@ def test_a_capped_broker_serves_again_or_ends(make_broker: BrokerFactory, report
 
 
 REQUESTS_OWN = {"frame", "fetch"}
-"""Places where the memory is a request's own, and nothing was changed yet."""
+"""Functions that allocate memory of one request, before anything was changed."""
 
 
 def ask_status(broker: BrokerProcess) -> None:
-    """`headgate status`, which asks over gRPC."""
+    """Run `headgate status`, which asks over gRPC."""
     command = [
         sys.executable,
         "-m",
@@ -151,7 +150,8 @@ def ask_status(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("place", sorted(PLACES))
 def test_a_broker_without_memory_at_one_place(make_broker: BrokerFactory, tmp_path: Path, place: str) -> None:
-    """Where a request asks for memory of its own, its connection ends; anywhere else the broker does, and says why."""
+    """If a request's own allocation fails, its connection ends; if another allocation fails, the broker ends and gives the
+    reason."""
     broker = make_broker()
     full = tmp_path / "full"
     broker.entry = ("tests.support.short_of_memory", place, str(full))

@@ -1,9 +1,9 @@
-"""Requests of real clients, mutated and replayed beside live clients, of whose records none is lost or doubled.
+"""Mutated requests of real clients are replayed beside live clients, which must lose or double no record.
 
-Runs: a real broker; librdkafka, aiokafka and kafka-python produce, fetch and read in groups through a door that remembers their
+Runs: a real broker; librdkafka, aiokafka and kafka-python produce, fetch and read in groups through a proxy that records their
 requests. Then each replay takes one of these requests, flips bits, overwrites lengths, cuts, repeats or swaps parts of it (in
-record batches with a right CRC, too), and sends it on a connection of its own. Meanwhile an idempotent producer writes, and a group
-reads. Compared: what the live clients wrote and read; the process, its memory and its output; and every record that a mutated
+record batches with a right CRC, too), and sends it on a new connection. Meanwhile an idempotent producer writes, and a group
+reads. Compared: the live clients' acks and reads; the process, its memory and its output; and every record that a mutated
 request stored, which all clients must be able to read. A mismatch means that one client's broken requests harm other clients.
 """
 
@@ -39,7 +39,7 @@ KINDS = (PRODUCE, FETCH, LIST_OFFSETS, *GROUPS)
 MEMORY_BOUND_BYTES = 500 * MIB
 EDGES = (*(struct.pack(">i", value) for value in (0, 1, -1, -2, 2**31 - 1, -(2**31), 1 << 24)), b"\x80" * 4)
 ANSWER_S = 2.0
-"""The longest wait for an answer: a mutated fetch may ask to wait longer."""
+"""The longest wait for an answer: a mutated fetch may request a longer wait."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def record(bootstrap: str) -> None:
-    """What real clients do."""
+    """Let real clients do their ordinary work."""
     create_topic(bootstrap, "recorded", 2, headgate_check_records="all")
     for reader in READERS:
         rows = [
@@ -111,7 +111,7 @@ def record(bootstrap: str) -> None:
 
 
 def batch_at(frame: bytes) -> tuple[int, int] | None:
-    """Where a record batch stands in a Produce request: (first byte, behind the last)."""
+    """The position of a record batch in a Produce request: (first byte, end)."""
     for start in range(len(frame) - 61):
         if frame[start + 16] == 2:
             end = start + 12 + struct.unpack_from(">i", frame, start + 8)[0]
@@ -123,7 +123,7 @@ def batch_at(frame: bytes) -> tuple[int, int] | None:
 
 
 def mutated(frame: bytes, rng: random.Random) -> bytes:
-    """The request, changed in one to three ways, behind its length."""
+    """The request, with one to three mutations behind its length."""
     batch = batch_at(frame) if frame[:2] == b"\0\0" and rng.random() < 0.6 else None
     low, high = (0, len(frame)) if batch is None else (batch[0] + 21, batch[1])
     part = bytearray(frame[low:high])
@@ -149,7 +149,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
                 del part[at : at + size]
     if batch is None:
         whole = bytes(part)
-        # Sometimes the length is a lie.
+        # Sometimes the length is wrong.
         return framed(whole) if rng.random() < 0.9 else struct.pack(">i", max(len(whole) + rng.randint(-9, 9), 0)) + whole
     header = bytearray(frame[batch[0] : low])
     header[8:12] = struct.pack(">i", len(header) + len(part) - 12)
@@ -157,7 +157,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
     prefix, behind = frame[: batch[0]], frame[batch[1] :]
     if rng.random() < 0.5:
         return framed(prefix + header + part + behind)
-    # With a right length of the records, too, where that is a varint of one or two bytes or an int32.
+    # If the records' length is a varint of one or two bytes or an int32, it is sometimes corrected too.
     old, new = batch[1] - batch[0], len(header) + len(part)
     for encode in (lambda size: struct.pack(">i", size), compact):
         if prefix.endswith(encode(old)):
@@ -167,7 +167,7 @@ def mutated(frame: bytes, rng: random.Random) -> bytes:
 
 
 def compact(size: int) -> bytes:
-    """The length of compact bytes: an unsigned varint, one more."""
+    """The length of compact bytes: an unsigned varint of the length plus one."""
     size += 1
     out = bytearray()
     while size > 0x7F:
@@ -178,7 +178,7 @@ def compact(size: int) -> bytes:
 
 
 def replay(port: int, data: bytes) -> None:
-    """Send it, say that nothing follows, and take what comes. The broker closes the connection or answers."""
+    """Send it, close the sending side, and read everything. The broker closes the connection or answers."""
     with socket.create_connection((HOST, port)) as connection:
         connection.settimeout(ANSWER_S)
         try:
@@ -191,7 +191,7 @@ def replay(port: int, data: bytes) -> None:
 
 
 class Live:
-    """An idempotent producer and a group that reads what it writes."""
+    """An idempotent producer and a group that reads its records."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = create_topic(bootstrap, topic, 1)

@@ -1,8 +1,8 @@
-"""The broker and its supervisor as processes: how they start, say why they cannot, and end.
+"""The broker and its supervisor as processes: their start, the reasons why they cannot start, and their end.
 
-Runs `headgate broker` and `headgate up` as a user or a fleet would: taken ports, stores that cannot be, signals, a second broker on
-the same store, a supervisor that is killed. Compared: exit codes and what is on stdout and stderr. A mismatch means that an
-operator would see a traceback, a wrong exit code or nothing at all, or that a process stays behind.
+Runs `headgate broker` and `headgate up` as a user or a fleet does: taken ports, impossible stores, signals, a second broker on
+the same store, a supervisor that is killed. Compared: exit codes, stdout and stderr. A mismatch means that an operator sees a
+traceback, a wrong exit code or nothing at all, or that a process stays behind.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Spawn = Callable[..., "Running"]
 
 
 class Running:
-    """A `headgate` command under way; stdout and stderr are kept apart, in files."""
+    """A running `headgate` command; stdout and stderr are kept apart, in files."""
 
     def __init__(self, directory: Path, arguments: tuple[str, ...], environment: dict[str, str], stdin: int) -> None:
         self.out_path, self.err_path = directory / "out", directory / "err"
@@ -62,7 +62,7 @@ class Running:
         return self.err_path.read_text()
 
     def wait_for(self, pattern: str, *, in_errors: bool = False, timeout_s: float = START_S) -> re.Match[str]:
-        """Until the pattern is in its output. Fails when the process ends first."""
+        """Wait until the pattern is in its output. Fails if the process ends first."""
         deadline = time.monotonic() + timeout_s
         while True:
             found = re.search(pattern, self.err if in_errors else self.out)
@@ -78,7 +78,7 @@ class Running:
 
 @pytest.fixture
 def spawn(tmp_path: Path) -> Iterator[Spawn]:
-    """Start `headgate` commands on free ports; whatever is still there at the end is killed."""
+    """Start `headgate` commands on free ports; a command that still runs at the end is killed."""
     made: list[Running] = []
 
     def start(*arguments: str, environment: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL) -> Running:
@@ -172,7 +172,7 @@ def test_a_read_only_store(spawn: Spawn, tmp_path: Path) -> None:
     directory = tmp_path / "store"
     directory.mkdir(mode=0o555)
     if os.access(directory, os.W_OK):
-        # Nobody can take that right from root; /sys lets not even root make a directory.
+        # File permissions do not stop root; but not even root can make a directory in /sys.
         directory = Path("/sys/headgate-store")
     running = spawn("broker", "--store", str(directory))
     assert running.wait() == 1
@@ -208,7 +208,7 @@ def test_a_store_that_must_be_there_is_not_made(spawn: Spawn, tmp_path: Path, is
 
 @pytest.mark.parametrize("place", ["empty", "missing", "s3"])
 def test_no_cluster_is_made_unasked(spawn: Spawn, tmp_path: Path, s3_server: S3Server, place: str) -> None:
-    """A broker whose store is not mounted, or whose URL is wrong, ends and says how a new cluster is made; then `init` makes it."""
+    """A broker whose store is not mounted, or whose URL is wrong, ends and says how to make a new cluster; then `init` makes it."""
     store = tmp_path / "mount" / "store"
     if place == "empty":
         store.mkdir(parents=True)
@@ -257,7 +257,7 @@ def test_a_second_signal_ends_it_at_once(spawn: Spawn, tmp_path: Path) -> None:
     running.wait_for("serves")
     running.process.send_signal(signal.SIGTERM)
     running.process.send_signal(signal.SIGTERM)
-    # Either it had ended in order before the second one came, or that one ended it.
+    # Either it had ended cleanly before the second signal came, or the second signal ended it.
     assert running.wait() in (0, 128 + signal.SIGTERM)
 
 
@@ -279,7 +279,8 @@ def test_a_store_that_vanishes_ends_the_broker_with_the_reason(spawn: Spawn, tmp
     running.wait_for("serves")
     if topic_exists:
         assert produce(running.ports[0], "gone", 1) == 1
-    # The broker makes files while its directory is deleted one by one. Once it is renamed, only what was under way is still made.
+    # The broker creates files while its directory is deleted file by file. After the rename, only calls under way still create
+    # files.
     renamed = store.rename(tmp_path / "renamed")
     while renamed.exists():
         shutil.rmtree(renamed, ignore_errors=True)
@@ -341,7 +342,8 @@ def test_the_kafka_path_imports_nothing_heavy() -> None:
 
 
 def test_the_health_port_does_not_delay_the_engine(tmp_path: Path) -> None:
-    """Where reading the engine's modules takes seconds, as on a starved machine, those of the health port wait for it."""
+    """If importing the engine's modules takes seconds, as on a starved machine, the health port's modules are imported after
+    them."""
     ports = [free_port() for _ in range(3)]
     code = (
         "import sys, time\n"
@@ -394,7 +396,7 @@ def test_up_serves_restarts_and_ends(spawn: Spawn, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_up_waits_for_a_store_that_vanished(spawn: Spawn, tmp_path: Path) -> None:
-    # A name with spaces: what the brokers say of their cluster is what they are told again.
+    # A name with spaces: the supervisor passes the cluster name from the brokers back to them.
     store = tmp_path / "store"
     running = spawn("up", "--store", str(store), "--brokers", "2", "--cluster-name", "the red one")
     running.wait_for("headgate serves")
@@ -403,7 +405,7 @@ def test_up_waits_for_a_store_that_vanished(spawn: Spawn, tmp_path: Path) -> Non
     for broker in (1, 2):
         running.wait_for(f"broker {broker} ended: the store is not there.*it starts again in", in_errors=True, timeout_s=60)
     assert not store.exists()
-    # Another disk in its place, that of another cluster.
+    # Put another disk in its place, which belongs to another cluster.
     other = spawn("broker", "--store", str(store))
     other.wait_for("serves")
     other.process.terminate()
@@ -431,7 +433,7 @@ def test_up_that_is_killed_leaves_no_broker_behind(spawn: Spawn, tmp_path: Path)
 
 
 def test_up_goes_on_when_nobody_reads_what_it_says(spawn: Spawn, tmp_path: Path) -> None:
-    """`headgate up 2>&1 | head -1`"""
+    """Stand for `headgate up 2>&1 | head -1`."""
     ports = [free_port() for _ in range(3)]
     doors = [f"--{door}-port={port}" for door, port in zip(("kafka", "grpc", "http"), ports, strict=True)]
     arguments = ["up", *doors, "--store", str(tmp_path / "store"), "--log-level", "info"]
@@ -477,7 +479,7 @@ def test_up_says_why_it_cannot(spawn: Spawn, tmp_path: Path) -> None:
 
 
 def is_ready(http_port: int) -> bool:
-    """Whether /readyz says so."""
+    """Whether /readyz reports ready."""
     connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=START_S)
     try:
         connection.request("GET", "/readyz")
@@ -489,14 +491,14 @@ def is_ready(http_port: int) -> bool:
 
 
 def produce(port: int, topic: str, count: int, *, timeout_ms: int = 30_000) -> int:
-    """Write so many records to partition 0; their keys are their numbers. Returns how many were acked."""
+    """Write this many records to partition 0; their keys are their numbers. Returns the number of acks."""
     acked = 0
 
     def delivered(error: KafkaError | None, message: Message) -> None:
         nonlocal acked
         acked += error is None
 
-    # A broker that goes away is what some of these tests are about; librdkafka must not print it.
+    # Some of these tests end the broker; librdkafka must not print that.
     settings = {"bootstrap.servers": f"{HOST}:{port}", "message.timeout.ms": timeout_ms, "log_level": 0}
     producer = Producer(settings)
     for number in range(count):
@@ -537,7 +539,7 @@ def only_child(parent: int) -> int:
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs; a zombie does not."""
+    """Whether the process runs; a zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -559,7 +561,7 @@ def test_up_replaces_a_broker_that_does_not_answer(spawn: Spawn, tmp_path: Path)
 
 
 def knock(port: int) -> bool:
-    """Whether a connection is accepted, if only by the kernel."""
+    """Whether a connection is accepted, at least by the kernel."""
     try:
         socket.create_connection((HOST, port), timeout=START_S).close()
     except ConnectionRefusedError:
@@ -568,7 +570,7 @@ def knock(port: int) -> bool:
 
 
 def test_up_lets_clients_wait_while_a_broker_starts_again(spawn: Spawn, tmp_path: Path) -> None:
-    """A client that is refused comes again after pauses that grow; one that waits in the backlog is served at once."""
+    """A refused client retries after growing pauses; a client that waits in the backlog is served at once."""
     running = spawn("up", "--store", str(tmp_path / "store"))
     running.wait_for("headgate serves")
     for number in range(3):
@@ -584,7 +586,7 @@ def test_up_lets_clients_wait_while_a_broker_starts_again(spawn: Spawn, tmp_path
 
 
 def test_a_broker_that_is_told_to_end_refuses_clients_though_up_keeps_its_port(spawn: Spawn, tmp_path: Path) -> None:
-    """They look for another broker at once, instead of waiting for one that hands over what it leads."""
+    """Clients look for another broker at once, instead of waiting for one that hands its segments over."""
     running = spawn("up", "--store", str(tmp_path / "store"), "--brokers", "2")
     running.wait_for("headgate serves")
     first = child_that_listens(running.process.pid, running.ports[0])

@@ -24,7 +24,7 @@ TARGETS = {"make demo", "make up"}
 """Commands that other tests run: they end only by Ctrl-C, or take minutes."""
 BYTES_MAX = 12_000
 BLOCK_S = 240.0
-"""Bound of one block; the longest one starts Spark twice."""
+"""Bound of one block, seconds; the longest one starts Spark twice."""
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 

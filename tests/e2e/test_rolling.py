@@ -1,9 +1,9 @@
-"""Three real brokers, restarted one after the other under load: no client has an error that its own retries do not hide.
+"""Three real brokers, restarted one after the other under load: each client's own retries hide every error.
 
-Runs: librdkafka and the Python client of Headgate write idempotently and read all the time; the latter creates, changes, describes
-and deletes topics. First every broker is ended with SIGTERM and begun anew, one of them drained by hand before; then one is killed
-and one is stopped until the others replaced it, while the clients that know only the first two addresses go on.
-Compared, at the end: the whole topic with every ack and with what the readers were shown. A mismatch means a record that was lost,
+Runs: librdkafka and the Python client of Headgate write idempotently and read all the time; the latter creates, changes,
+describes and deletes topics. First every broker is ended with SIGTERM and restarted, one of them after a drain by hand. Then one
+is killed and one is stopped until the others replaced it, while clients that know only the first two addresses continue.
+Compared, at the end: the whole topic with every ack and with the readers' reads. A mismatch means a record that was lost,
 repeated, reordered or moved; an error means one that a user would have had.
 """
 
@@ -31,7 +31,7 @@ PARTITIONS = 6
 
 
 class Load:
-    """Clients that run all the time, and what they saw."""
+    """Clients that run all the time, and their acks and reads."""
 
     def __init__(self, brokers: Brokers, doors: list[str], *others: Running) -> None:
         self.brokers = brokers
@@ -49,7 +49,7 @@ class Load:
             one.start()
 
     def flows(self, more: int = 1) -> None:
-        """Wait until every writer is acked in every partition again, and every reader sees more."""
+        """Wait until every writer has new acks in every partition, and every reader has new records."""
 
         def acked() -> dict[tuple[Writer, int], int]:
             return {
@@ -68,7 +68,7 @@ class Load:
         eventually(more_came, "everything flows again")
 
     def finish(self) -> str:
-        """End and judge. Returns what was done, in words."""
+        """Stop the clients and judge. Returns a summary in words."""
         for one in (*self.others, *self.writers):
             one.stop()
         for one in (*self.others, *self.writers):
@@ -94,7 +94,8 @@ def headgate(door: str, *arguments: str) -> str:
 
 
 def all_back(brokers: Brokers) -> bool:
-    """Whether all are known. One that this machine had no time for, so that it was replaced, is begun anew, as supervisors do."""
+    """Whether all brokers are members. A broker that the busy machine starved, so that it was replaced, is restarted, as
+    supervisors do."""
     for broker in brokers.all:
         if not broker.running:
             assert broker.wait_exit(1) == EXIT_FENCED, broker.log_tail()
@@ -108,7 +109,7 @@ def doors(brokers: Brokers) -> list[str]:
 
 @pytest.mark.timeout(180)
 def test_rolling_restart(make_broker: BrokerFactory, tmp_path: Path, report: Callable[[str], None]) -> None:
-    # Nobody is lost here: brokers must not be taken for that on a machine that is busy.
+    # No broker is lost in this test: on a busy machine none may count as lost.
     brokers = Brokers(
         make_broker,
         tmp_path / "store",
@@ -141,7 +142,7 @@ def test_the_python_client_outlives_brokers(make_broker: BrokerFactory, tmp_path
     brokers = Brokers(make_broker, tmp_path / "store")
     brokers.start()
     create_topic(brokers.bootstrap, "t", PARTITIONS)
-    load = Load(brokers, doors(brokers)[:2])  # of the third one it is told by the others
+    load = Load(brokers, doors(brokers)[:2])  # it learns the third address from the other brokers
     load.flows(20)
     dead, hung, last = brokers.all
     dead.kill()

@@ -1,8 +1,9 @@
-"""A range that is skipped in a cluster: any broker is asked, and the next lead knows of it.
+"""Skipped ranges in a cluster: any broker takes the request, and the next leader knows the range.
 
-Runs: three real brokers over one directory; poison in a topic that checks headers only; `Admin.skip_records` at a broker that does
-not lead the partition; then the lead is killed, and each broker is drained. Compared: what foreign clients read. A mismatch means
-that readers stop at a skipped batch after a failover, or that an operator has to know who leads a partition.
+Runs: three real brokers over one directory; poison in a topic that checks headers only; `Admin.skip_records` at a broker that
+does not lead the partition; then the leader is killed, and each broker is drained. Compared: the reads of foreign clients with
+the good records. A mismatch means that readers stop at a skipped batch after a failover, or that an operator has to know the
+leader.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Spark data source `headgate`: batch and streaming, read and write, against a real broker.
 
-Compared: what Spark reads with what foreign Kafka clients wrote and with the source of a flood, and what foreign clients read with
-what Spark wrote. A mismatch means that a job which moved over from Spark's Kafka source loses, doubles or changes records.
+Compared: Spark's reads with the records of foreign Kafka clients and with the source of a flood, and foreign clients' reads with
+Spark's writes. A mismatch means that a job which moved over from Spark's Kafka source loses, doubles or changes records.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def create(broker: BrokerProcess, topic: str, partitions: int = PARTITIONS) -> N
 
 
 def everything(rows: list[Event]) -> dict[int, list[tuple[int, bytes | None, bytes | None]]]:
-    """(time, key, value) of what the topic `mixed` holds."""
+    """(time, key, value) of every record of the topic `mixed`."""
     found: dict[int, list[tuple[int, bytes | None, bytes | None]]] = {}
     for number, history in expected(rows, PARTITIONS).items():
         live = [(record.timestamp_ms or 0, record.key, record.value) for record in LIVE if record.partition == number]
@@ -134,7 +134,7 @@ def test_where_a_batch_begins_and_ends(broker: BrokerProcess, spark: SparkSessio
 
 
 def test_offsets_that_were_removed(broker: BrokerProcess, spark: SparkSession) -> None:
-    """They are an error, unless who reads says that lost records do not matter."""
+    """Removed offsets are an error, unless the reader sets the option that lost records do not matter."""
     from pyspark.errors import PySparkException
 
     create(broker, "cut", 1)
@@ -332,7 +332,7 @@ def stream(spark: SparkSession, broker: BrokerProcess, into: str, checkpoint: Pa
 
 
 def test_a_stream_copies_exactly_once(broker: BrokerProcess, spark: SparkSession, mixed: list[Event], tmp_path: Path) -> None:
-    """History and live records go through in bites, over restarts; at last a batch is replayed as after a crash."""
+    """History and live records go through in small batches, over restarts; at last a batch is replayed as after a crash."""
     create(broker, "copied")
     bites = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 1500}
     first = stream(spark, broker, "copied", tmp_path / "c", subscribe="mixed", **bites)
@@ -345,7 +345,7 @@ def test_a_stream_copies_exactly_once(broker: BrokerProcess, spark: SparkSession
     commits = sorted((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     assert len(commits) == 4
     for where in ("true", "value <> X'33'"):
-        # As if the driver had died after the sink's commit and before Spark wrote it down; at last with another query.
+        # Stands for a driver that died after the sink's commit and before Spark recorded it; the last pass uses another query.
         commits[-1].unlink()
         (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
         stream(spark, broker, "copied", tmp_path / "c", subscribe="mixed", where=where).awaitTermination()
@@ -357,9 +357,11 @@ def test_a_stream_copies_exactly_once(broker: BrokerProcess, spark: SparkSession
 
 
 def test_a_checkpoint_of_before_is_refused(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
-    """A backup of a checkpoint counts from its own last batch: the numbers that follow are of batches which were committed since.
+    """A restored backup of a checkpoint counts from its own last batch. The next numbers belong to batches that were committed
+    since.
 
-    They have other records, and may have as many. To take one batch for the other would leave records out.
+    Those batches have other records, and may have the same count. If the sink took one batch for the other, records would be
+    missing.
     """
     create(broker, "restored")
     create(broker, "restored_to")
@@ -388,7 +390,8 @@ def test_a_checkpoint_of_before_is_refused(broker: BrokerProcess, spark: SparkSe
 def test_a_topic_that_is_made_again_is_another(
     broker: BrokerProcess, spark: SparkSession, tmp_path: Path, named: dict[str, str]
 ) -> None:
-    """Its offsets go further than the old one's did: only its id tells that those of the checkpoint mean other records."""
+    """The new topic's offsets go further than those of the old one: only the topic id shows that the checkpoint's offsets mean
+    other records."""
     from pyspark.errors import PySparkException
 
     into = f"copy-of-{next(iter(named))}"
@@ -424,7 +427,7 @@ def test_a_topic_that_is_made_again_is_another(
 
 
 def test_a_stream_steps_over_a_flood_that_was_given_up(broker: BrokerProcess, spark: SparkSession, tmp_path: Path) -> None:
-    """The window of its gate has no records: a limit for a trigger is not spent on it, bite by bite."""
+    """The window of its gate has no records: a trigger does not spend its limit on it, batch by batch."""
     create(broker, "given-up", 1)
     create(broker, "behind", 1)
 

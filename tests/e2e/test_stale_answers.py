@@ -1,9 +1,9 @@
-"""A broker that was stopped answers what waited in its sockets, and must not answer with what it knew before.
+"""A broker that was stopped answers the requests in its sockets, and must not answer from its old state.
 
-Runs: three real brokers. One that leads a topic's partition and coordinates a group is stopped with SIGSTOP until another broker
-leads both, and a new record and a new position were acked there. Then requests are sent to the stopped broker, and it goes on.
-Compared: its answers with what was acked before they were asked. A mismatch means that a consumer reads records twice, or takes a
-log for shorter than it is.
+Runs: three real brokers. One leads a topic's partition and coordinates a group. The test stops it with SIGSTOP until another
+broker leads both and has acked a new record and a new position. Then the test sends requests to the stopped broker, and resumes
+it. Compared: its answers with the acks from before the requests. A mismatch means that a consumer reads records twice, or takes
+a log for shorter than it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Order = control_pb2.ReshardRequest
 
 
 def asked_once(broker: BrokerProcess, api: int, version: int, values: dict[str, Any]) -> Any:
-    """A request and its answer; None where the broker closes the connection."""
+    """Send a request and read its answer; None if the broker closes the connection."""
     try:
         with RawConnection(HOST, broker.kafka_port) as connection:
             return oracle.call(connection, api, version, values)
@@ -56,7 +56,7 @@ def produce(broker: BrokerProcess) -> int:
 
 
 class Question:
-    """One request on a connection of its own, and what its answer says: (error code, offset)."""
+    """One request on its own connection, and its parsed answer: (error code, offset)."""
 
     def __init__(self, broker: BrokerProcess, api: int, version: int, values: dict[str, Any]) -> None:
         self.api, self.version, self.values = api, version, values
@@ -83,7 +83,7 @@ class Question:
 
 
 def questions(broker: BrokerProcess) -> list[Question]:
-    """About the group's position, and the end of the log, to one broker; the connections are open."""
+    """Requests for the group's position and for the end of the log, to one broker; the connections are open."""
     fetch_rows = ({"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1},)
     return [
         Question(broker, OFFSET_FETCH, 5, {"group_id": "g", "topics": ({"name": "t", "partition_indexes": (0,)},)}),
@@ -140,7 +140,7 @@ def test_a_stopped_broker_does_not_answer_with_what_it_knew_before(
 
 
 def stop_and_ask(brokers: Brokers, victim: BrokerProcess, asked: list[Question]) -> None:
-    """Stop a broker, write elsewhere, send requests to the stopped one, and let it go on."""
+    """Stop a broker, write elsewhere, send requests to the stopped one, and resume it."""
     others = [broker for broker in brokers.all if broker is not victim]
     victim.signal(signal.SIGSTOP)
     try:

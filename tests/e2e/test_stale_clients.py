@@ -1,8 +1,8 @@
-"""Clients that do not notice by themselves that a partition has got another lead.
+"""Clients that do not notice by themselves that a partition has a new leader.
 
-Runs: three real brokers; an aiokafka consumer that knows who leads a partition, and fetches nothing; the partition is moved; then
-the consumer looks for its beginning where it was led before. Compared: what it is shown. A mismatch means that such a consumer
-stands still until its metadata are five minutes old.
+Runs: three real brokers; an aiokafka consumer that knows a partition's leader, and fetches nothing; the partition is moved; then
+the consumer asks the previous leader for the partition's beginning. Compared: the records that it gets. A mismatch means that
+such a consumer stands still until its metadata are five minutes old.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_who_looks_for_offsets_at_a_former_lead_comes_to_the_lead(make_broker: B
             consumer.assign([partition])
             await consumer.seek_to_beginning(partition)
             consumer.pause(partition)
-            await consumer.getmany(partition, timeout_ms=1000)  # what is under way comes
+            await consumer.getmany(partition, timeout_ms=1000)  # answers under way arrive
             await asyncio.to_thread(move)
             await consumer.seek_to_beginning(partition)
             consumer.resume(partition)

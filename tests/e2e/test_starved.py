@@ -1,10 +1,10 @@
-"""Brokers on a machine that gives them too little time.
+"""Brokers on a machine that gives them too little CPU time.
 
-Runs: three broker processes that are stopped together (SIGSTOP) for longer than `cluster_member_timeout_ms` and go on for a moment
+Runs: three broker processes that are stopped together (SIGSTOP) for longer than `cluster_member_timeout_ms` and run for a moment
 between two stops, as on a machine with far more runnable processes than cores; then one that is stopped for good. The brokers of
 `headgate up`, in the same way, and beside busy loops.
-Compared: the processes that still run with those that were started. A mismatch means that healthy brokers replace one another, and
-each replacement costs the machine more; or that a broker that hangs is never replaced.
+Compared: the processes that still run with the started ones. A mismatch means that healthy brokers replace one another, and each
+replacement costs the machine more; or that a broker that hangs is never replaced.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.support.writers import ConfluentWriter
 __all__ = ["spawn"]
 
 TIMEOUT_S = 1.0
-"""`cluster_member_timeout_ms`: the stops, and so the test, are short with it."""
+"""`cluster_member_timeout_ms`: it is short, so that the stops, and thus the test, are short."""
 STOPS = 4
 GO_ON_S = 0.3
 BUSY_LOOPS = 25
-"""For each core."""
+"""Busy loops per core."""
 BUSY_S = 60.0
 
 

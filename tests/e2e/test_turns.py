@@ -1,12 +1,11 @@
 """No request holds the event loop for long: the costliest requests of every API against small ones.
 
 Runs: a broker in this process, with real sockets, whose event loop measures the CPU time of its turns. For every API that the
-broker serves it gets the most expensive requests that the limits of size and elements admit (`tests/support/costly.py` makes them
-from Kafka's schema, so a new API is covered).
-Compared: the longest turn of the loop during such a request with the longest turn during small requests, in CPU time of the loop's
-thread, which other processes do not change much. The best of several runs counts.
-A mismatch means that an API works on all of a large request at once: while it does, nobody else is served, and a broker that is
-silent for long is replaced. Its loops belong into `Context.turn.each`.
+broker serves, the test sends the most expensive requests that the limits of size and elements admit (`tests/support/costly.py`
+makes them from Kafka's schema, so a new API is covered). Compared: the longest turn of the loop during such a request with the
+longest turn during small requests, in CPU time of the loop's thread, which other processes do not change much. The best of
+several runs counts. A mismatch means that an API processes a whole large request in one turn. Meanwhile the broker serves no
+other client, and a broker that is silent for long is replaced. The API's loops belong into `Context.turn.each`.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from headgate.broker.server.kafka.apis import APIS, Api
 from tests.support.costly import Costly, MeasuredBroker, costly, served, small
 
 TURN_RATIO_MAX = 15.0
-"""The longest turn of any request, as a multiple of the longest turn of the small requests of all APIs. A slice is some 2 ms, a
-small request takes up to half a millisecond, and a step or freeing memory may follow a slice. Work on all of a request at once
-takes from 30 ms to seconds, a ratio from 60 to 10,000."""
+"""Bound of the longest turn of any request, as a multiple of the longest turn of the small requests of all APIs. A slice is some
+2 ms. A small request takes up to half a millisecond, and a step or freeing memory may follow a slice. A whole request in one
+turn takes from 30 ms to seconds, a ratio from 60 to 10,000."""
 RUNS = 3
 QUICK_ELEMENTS = 20_000
-"""Elements of a request in the short form: an array that is handled at once takes 20 ms at least."""
+"""Elements of a request in the short form: an array that is processed in one turn takes 20 ms at least."""
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[MeasuredBroker]:
-    # A collection takes a hundred milliseconds in this process with its tests and tools, and a few in a broker.
+    # A garbage collection takes a hundred milliseconds in this process with its tests and tools, and a few in a broker.
     gc.disable()
     try:
         with MeasuredBroker() as broker:
@@ -42,7 +41,7 @@ def broker() -> Iterator[MeasuredBroker]:
 
 @pytest.fixture(scope="module")
 def small_turn_s(broker: MeasuredBroker) -> float:
-    """The longest turn of a small request of any API, once its code was imported."""
+    """The longest turn of a small request of any API, after its code was imported."""
     longest_s = SLICE_S / 8
     for api in APIS.values():
         request = small(api, api.max_version)

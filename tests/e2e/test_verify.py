@@ -1,8 +1,8 @@
-"""`headgate verify` as a user runs it: against a broker that is right, against one whose store goes back in time, and against none.
+"""`headgate verify` as a user runs it: against a correct broker, against one whose store goes back in time, and against none.
 
-The broker whose store goes back is killed, an older copy of its store takes the place of the newer one, and it is started again.
-So everything that was acknowledged in between is lost, readers saw records that are gone, offsets get other records, and a group's
-position goes back. All of this must be on the page. A mismatch means that the judge of the chaos tests is blind.
+The test kills the second broker, replaces its store by an older copy, and restarts it. So all acknowledgements from in between
+are lost, readers saw records that are gone, offsets get other records, and a group's position goes back. Compared: the page with
+all of these violations. A mismatch means that the judge of the chaos tests is blind.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The simulated cluster: engine, control plane, recovery and journal as they are, in virtual time, one life per seed.
+"""The simulated cluster: the real engine, control plane, recovery and journal, in virtual time, one life per seed.
 
-Runs: `python -m headgate.broker.testing.simulate`, as a person would (a process of its own: its seeds depend on nothing that
-stands here). Compared: what clients were told with what a fresh broker has at the end; invariants 1 to 7 and 9 of the design,
-and that a cluster goes on when its faults are over. A mismatch names its seed and the command that tells its story.
+Runs: `python -m headgate.broker.testing.simulate`, as a person would (a separate process: its seeds do not depend on this one).
+Compared: the clients' answers with the records of a fresh broker at the end; invariants 1 to 7 and 9 of the design, and that a
+cluster goes on when its faults are over. A mismatch names its seed and the command that shows its events.
 
-The canaries plant a bug and expect the seeds to find it: among them bugs that the simulation found in the past. They prove that
-the checkers can fail. The digests prove that a seed is one life: without that, no failure could be run again.
+The canaries plant a bug and expect the seeds to find it. Among them are bugs that the simulation found in the past. They prove
+that the checkers can fail. The digests prove that a seed is one life: without that, no failure could be replayed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SEEDS = 400
 SEEDS_LONG = 4_000
 CANARY_SEEDS = 500
 LONG = ("no-proof",)
-"""Bugs that show while a broker is stopped for longer than it takes to replace it, as long lives have it."""
+"""Bugs that show only in long lives, in which a broker is stopped for longer than its replacement takes."""
 
 
 def simulate(*arguments: str, timeout_s: float = 600.0) -> tuple[int, str]:
-    """(exit status, what it printed)."""
+    """(exit status, output)."""
     done = subprocess.run(
         [sys.executable, "-m", "headgate.broker.testing.simulate", *arguments],
         capture_output=True,
@@ -55,7 +55,7 @@ def test_many_long_seeds() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_limit_of_time(jobs: int) -> None:
-    """No seed begins after it: of more seeds than can run in the test's own time-out, only the first ones do."""
+    """The run starts no seed after that time: of more seeds than fit into the test's timeout, only the first ones run."""
     status, printed = simulate("--jobs", str(jobs), "--seeds", "0-99999", "--seconds", "0.5", timeout_s=250.0)
     assert status == 0, printed
     summary = dict(word.split("=") for word in printed.splitlines()[-1].split())
@@ -64,7 +64,7 @@ def test_a_limit_of_time(jobs: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_seed_is_one_life() -> None:
-    """Also in another process, beside other seeds, and with its story told."""
+    """The digest is the same in another process, beside other seeds, and with its events printed."""
     _, printed = simulate("--seeds", "0-7", "--digests")
     digests = dict(line.split() for line in printed.splitlines() if line[0].isdigit())
     assert len(digests) == len(set(digests.values())) == 8

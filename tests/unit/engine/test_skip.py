@@ -70,9 +70,8 @@ async def test_what_is_skipped_is_never_shown_again(make_machine: MakeMachine, m
     for first, last in gone:
         assert await broker.engine.skip_records(log, first, first, validate_only=True) == (first, last + 1)
         assert await broker.engine.skip_records(log, first, first) == (first, last + 1)
-        low, end = await broker.engine.skip_records(
-            log, first, last
-        )  # the same request again, as from a client that lost the answer
+        # The same request again, as from a client that lost the answer.
+        low, end = await broker.engine.skip_records(log, first, last)
         assert low <= first and last < end
     assert 0 <= log.size_bytes <= size
     await check(broker, gone)
