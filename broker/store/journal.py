@@ -18,6 +18,10 @@ process that finds two snapshots above v therefore knows nothing about v + 1 any
 nothing above v was ever deleted. Both the writer that appended v + 1 and the reader that loaded the edits above v check this
 afterwards; no clock is involved.
 
+*Damage.* The edits since the second newest snapshot are kept. So a load that finds the newest snapshot damaged begins at the one
+before it, or at the empty journal if there is none, and reports the damage. It fails if the edits from there do not reach the
+damaged snapshot.
+
 An object is one line of ASCII, for a person with `cat`, then the data::
 
     headgate-edit <format> <version> <name> <crc32 of the data, 8 hex digits> <length of the data in bytes>
@@ -33,9 +37,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headgate.broker.runtime.errors import CorruptError, FatalError, FencedError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import end_tasks
 from headgate.broker.store.interface import Store
 from headgate.broker.store.keys import check_key, number_of, numbered
+
+log = get_logger("journal")
 
 FORMAT_VERSION = 1
 """Format of the line above the data. A newer one is refused."""
@@ -115,7 +122,7 @@ class Journal:
         """Read the newest version; `append` continues from it.
 
         Raises:
-            CorruptError: an edit or a snapshot is damaged or missing. The message names it.
+            CorruptError: an edit, or each snapshot that a load may begin at, is damaged or missing. The message names the object.
             FatalError: a newer release wrote it.
             RetryError: the store does not answer, or was rewritten faster than it could be read.
         """
@@ -185,11 +192,16 @@ class Journal:
         """One attempt; None if it has to start again."""
         snapshots = await self._versions(self._snapshots)
         base = snapshots[-1] if snapshots else 0
+        damage: CorruptError | None = None
         try:
             snapshot = None
             if snapshots:
-                key = self._snapshot_key(base)
-                _, snapshot = _decode("snapshot", key, base, await self._store.get(key))
+                try:
+                    snapshot = await self._get_snapshot(base)
+                except CorruptError as error:
+                    damage = error
+                    base = snapshots[-2] if len(snapshots) > 1 else 0
+                    snapshot = await self._get_snapshot(base) if base else None
             versions = await self._versions(self._edits, self._edit_key(base))
             edits = await _gather(self._get_edit, versions)
         except InvalidError as error:
@@ -204,6 +216,10 @@ class Journal:
             if version != expected:
                 await self._prove(expected)
                 return None
+        if damage is not None:
+            if base + len(edits) < snapshots[-1]:
+                raise damage
+            log.error("snapshot_damaged", error=damage.message, begun_at=base)
         return Loaded(base + len(edits), snapshot, edits)
 
     async def _prove(self, version: int) -> None:
@@ -216,6 +232,10 @@ class Journal:
                 raise
             if not await self._is_forgotten(version):
                 raise CorruptError(Reason.CORRUPT_STORE, f"the journal lacks an edit. {error.message}") from error
+
+    async def _get_snapshot(self, version: int) -> bytes:
+        key = self._snapshot_key(version)
+        return _decode("snapshot", key, version, await self._store.get(key))[1]
 
     async def _get_edit(self, version: int) -> bytes:
         key = self._edit_key(version)

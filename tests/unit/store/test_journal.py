@@ -443,15 +443,45 @@ async def test_damaged_edits(store: MemoryStore, damage: str) -> None:
         await journal.append(b"2")
 
 
-async def test_a_damaged_snapshot(store: MemoryStore) -> None:
+BAD_SNAPSHOT = b"headgate-snapshot 1 %d w 00000000 5\nstate"
+
+
+async def test_a_load_begins_before_a_damaged_snapshot(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    journal = await opened(store)
+    await journal.append(b"1")
+    await journal.snapshot(b"state 1")
+    await write(store, "snapshot", 1, BAD_SNAPSHOT % 1)
+    assert await loaded(store) == Loaded(1, None, [b"1"]), "there is no other snapshot, and every edit is still there"
+    await write(store, "snapshot", 1, module._encode("snapshot", 1, "w", b"state 1"))
+    for number in range(2, 8):
+        await journal.append(b"%d" % number)
+        if number in (3, 5):
+            await journal.snapshot(b"state %d" % number)
+    await write(store, "snapshot", 5, BAD_SNAPSHOT % 5)
+    caplog.clear()
+    another = Journal(store, PREFIX)
+    assert await another.load() == Loaded(7, b"state 3", [b"4", b"5", b"6", b"7"])
+    (told,) = [record for record in caplog.records if record.message == "snapshot_damaged"]
+    assert told.levelname == "ERROR"
+    assert await another.append(b"8") == 8
+    await another.snapshot(b"state 8")
+    assert await loaded(store) == Loaded(8, b"state 8", [])
+
+
+async def test_a_damaged_snapshot_that_the_edits_do_not_reach_is_refused(store: MemoryStore) -> None:
     journal = await opened(store)
     await journal.append(b"1")
     await journal.snapshot(b"state")
-    await write(store, "snapshot", 1, b"headgate-snapshot 1 1 w 00000000 5\nstate")
-    with pytest.raises(CorruptError):
+    await write(store, "snapshot", 1, BAD_SNAPSHOT % 1)
+    await store.delete(f"{PREFIX}/edit/{1:020d}")
+    with pytest.raises(CorruptError, match=f"snapshot/{1:020d}"):
         await loaded(store)
     await write(store, "snapshot", 1, b"headgate-snapshot 3 1 w 00000000 5\nstate")
     with pytest.raises(FatalError, match="newer release"):
+        await loaded(store)
+    await write(store, "snapshot", 1, BAD_SNAPSHOT % 1)
+    await write(store, "snapshot", 2, BAD_SNAPSHOT % 2)
+    with pytest.raises(CorruptError):
         await loaded(store)
 
 
