@@ -75,7 +75,7 @@ def check(manifest: Manifest, edit: Edit, by: str) -> None:
             topic = _check_topic(manifest, topic_id)
             if was is not None and was != topic.config:
                 raise InvalidError(
-                    Reason.CHANGED_MEANWHILE, f"somebody else changed the topic's settings meanwhile. topic=`{topic.name}`"
+                    Reason.CHANGED_MEANWHILE, f"another client changed the topic's settings meanwhile. topic=`{topic.name}`"
                 )
         case SetPartitions(topic_id, partitions):
             topic = _check_topic(manifest, topic_id)
@@ -194,7 +194,7 @@ def _check_paths(manifest: Manifest, extents: Iterable[ParquetExtent]) -> None:
         if one.path in manifest.condemned:
             raise InvalidError(
                 Reason.INVALID_REFERENCE,
-                f"the file is too old: nobody named it for long, and it is being deleted. path=`{one.path}`",
+                f"the file was unused for too long and is being deleted. path=`{one.path}`",
             )
 
 

@@ -79,7 +79,7 @@ class Fleet:
 
     @property
     def serving(self) -> list[int]:
-        """Slots whose brokers serve and stay, lowest first."""
+        """Slots with a broker that serves and is not draining, lowest first."""
         return sorted(number for number, slot in self.slots.items() if slot.phase == "serving")
 
     def want(self, brokers: int) -> None:

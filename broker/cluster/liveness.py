@@ -244,7 +244,7 @@ class _Peer:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The brokers that are lost now, and those whose silence has just exceeded the time-out and for which the leader waits."""
+    """The brokers that are lost now, and those that have just been silent for the time-out and for which the leader waits."""
 
     lost: tuple[Lost, ...] = ()
     waited_for: tuple[Lost, ...] = ()

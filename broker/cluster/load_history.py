@@ -58,12 +58,12 @@ class Targets:
     gain_share_min: float = 0.1
     """Amount by which a move or split must bring two brokers closer together."""
     quiet_share: float = 0.05
-    """Neighbours whose sum is below this, or below the average segment, are merged ..."""
+    """Neighbours that together are below this, or below the average segment, are merged ..."""
     merge_after_ms: int = 60_000
     """... when it lasts this long."""
 
     cooldown_ms: int = 10_000
-    """A segment whose writers waited rests for this long (except for drains); doubled when it happens again soon ..."""
+    """After its writers waited, a segment rests for this long (except for drains); doubled when it happens again soon ..."""
     cooldown_ms_max: int = 600_000
     """... up to this."""
     warm_up_ms: int = 5_000

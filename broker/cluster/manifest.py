@@ -38,7 +38,7 @@ from headgate.broker.runtime.errors import CorruptError, Reason
 FORMAT_VERSION = 2
 """Format of the snapshots and edits. A broker refuses any other format."""
 CHAIN_SEGMENTS_MAX = 64
-"""Sealed segments of one topic that are remembered, beside those whose successors are not open yet."""
+"""Sealed segments of one topic that are remembered, beside those without open successors."""
 DOWNTIMES_MAX = 64
 """Downtimes that are remembered, the newest ones. An older downtime counts as elapsed time again."""
 
@@ -267,8 +267,9 @@ class ReleaseReservation(msgspec.Struct, frozen=True, tag="release_reservation")
 
 
 class OpenGate(msgspec.Struct, frozen=True, tag="open_gate"):
-    """Reserved offsets for history. `segments`: for each partition in order, the segment whose lead reserved the window; [] for
-    a gate at the front, which needs no lead. A gate that is filled in the same step has its extents, and the state `filled`."""
+    """Reserved offsets for history. `segments`: for each partition in order, the segment of the lead that reserved the window;
+    [] for a gate at the front, which needs no lead. A gate that is filled in the same step has its extents, and the state
+    `filled`."""
 
     gate: Gate
     segments: list[int] = []
@@ -391,7 +392,7 @@ class Manifest:
         self.log_starts: dict[uuid.UUID, dict[int, int]] = {}
         """First readable offset, if it is not the first one ever written. Only of live topics."""
         self.incarnations: dict[str, Incarnation] = {}
-        """Incarnations whose chunks may hold records, in the order of their opening."""
+        """Incarnations with chunks that may hold records, in the order of their opening."""
         self.chunks: dict[str, dict[int, Chunk]] = {}
         """Sealed chunks by incarnation and number. Every incarnation has a key."""
         self.followers: dict[str, Follower] = {}

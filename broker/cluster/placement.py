@@ -19,7 +19,7 @@ MOVED_PART_MAX = 2 / 3
 PRESSURE_STEP = 0.1
 """Pressures that differ by less than this count as equal. A few percent of idle CPU must decide nothing."""
 NEAR_SHARE = 0.25
-"""A new topic is divided among the brokers whose pressure is within this of the lowest."""
+"""A new topic is divided among the brokers with a pressure within this of the lowest one."""
 SEGMENTS_PER_BROKER = 1000
 """With more segments than this, new topics are not divided, and quiet segments are merged."""
 CUT_CANDIDATES = 8

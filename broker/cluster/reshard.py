@@ -16,7 +16,7 @@ These rules prevent oscillation:
 - A split must bring two brokers closer by `gain_share_min`.
 - The limits for splits and merges lie far apart.
 - Merges never leave a broker empty, nor a topic with fewer segments than brokers: it would be divided again.
-- A segment whose writers have just waited rests. The time doubles when it happens again soon.
+- After its writers have waited, a segment rests. The time doubles when it happens again soon.
 - A broker that gained or lost a segment is not judged until its averages have followed.
 """
 
@@ -222,7 +222,7 @@ class _Pass:
                 broker.uneven_since_ms = None
 
     def _is_free(self, segment: SegmentHistory) -> bool:
-        """True if an order may seal the segment: no order is under way on it, and its writers have not just waited."""
+        """True if an order may seal the segment: no order on it is running, and its writers have not just waited."""
         segment_id = segment.info.id
         return segment_id in self._segments and segment_id not in self._used and not segment.is_cooling(self._now_ms)
 
@@ -541,7 +541,7 @@ def _singled_out(piece: Piece) -> list[tuple[int, int]] | None:
 
 
 def _half(piece: Piece, gap: float) -> list[tuple[int, int]]:
-    """The half to move: the one that brings two brokers closest, whose pressures are `gap` apart."""
+    """The half to move: the one that brings two brokers closest. Their pressures are `gap` apart."""
     at = halve(piece)
     first = sum(piece.weights[: at - piece.first])
     halves = [(first, (piece.first, at)), (piece.weight - first, (at, piece.end))]

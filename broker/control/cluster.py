@@ -184,7 +184,7 @@ class Cluster:
                 await asyncio.sleep(LOOK_S)
                 continue
             if lease is not None and lease.holder == self._mine.id:
-                lease = None  # written by an attempt of this broker whose answer was lost, or by a term that has ended
+                lease = None  # from an earlier term of this broker, or from an attempt of it that got no answer
             if (lease is None or not lease.holder) and self.engine.clock.monotonic() < self._stands_back_until_s:
                 await asyncio.sleep(LOOK_S)
                 continue

@@ -247,7 +247,9 @@ class LeaderGates:
         by_lead: dict[str, dict[int, int]] = {}
         for partition, segment in enumerate(self._owner.manifest.leads.get(topic.id, ())):
             if segment is None:
-                raise RetryError(Reason.NOT_LEADER, f"nobody leads the partition yet. topic=`{topic.name}` partition=`{partition}`")
+                raise RetryError(
+                    Reason.NOT_LEADER, f"no broker leads the partition yet. topic=`{topic.name}` partition=`{partition}`"
+                )
             by_lead.setdefault(segment.incarnation_id, {})[partition] = rows[partition]
         asked = await asyncio.gather(
             *(self._owner.hold(lead, topic.id, gate_id, wanted) for lead, wanted in by_lead.items()), return_exceptions=True

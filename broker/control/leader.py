@@ -757,7 +757,7 @@ class Leader:
     def _note_damage(self, incarnation: Incarnation, error: CorruptError) -> None:
         """Note that the store lost records that a broker acked. Its partitions wait for an operator; all others continue."""
         why = (
-            f"broker {incarnation.broker_id} was lost, and its log is damaged: nobody can lead its partitions until it is restored"
+            f"broker {incarnation.broker_id} was lost, and its log is damaged: no broker leads its partitions until it is restored"
         )
         log.error("failover_impossible", broker=incarnation.broker_id, why=why, error=error.message)
         now_s = self.clock.monotonic()

@@ -187,7 +187,7 @@ class Membership:
     def _promised(self, promise: control_pb2.Promise) -> None:
         """Called when the leader has answered a report, and thereby all earlier ones.
 
-        The leader takes a broker with a closed port for dead, also during a promise. So a broker whose port is not open yet
+        The leader takes a broker with a closed port for dead, also during a promise. So a broker with a port that is not open yet
         relies on none.
         """
         while self._reported and self._reported[0][0] <= promise.number:

@@ -25,11 +25,11 @@ IDLE_S = 0.5
 """Seconds between two messages to the follower if there are no copies. They tell it how much is durable, and that the lead is
 alive."""
 SILENCE_S = 2.0
-"""Silence after which a follower is replaced, on a quiet machine. `liveness.stretched` makes it longer on a starved one."""
+"""Seconds of silence after which a follower is replaced, on a quiet machine. `liveness.stretched` extends it on a starved one."""
 AVOID_S = 10.0
 """Seconds for which a broker is not chosen again after a failure."""
 LOOK_S = 0.5
-"""Pause between two looks for a follower where there is none, and between two looks at how long the follower has been silent."""
+"""Pause, in seconds, between two searches for a follower, and between two checks of the follower's silence."""
 PROBE_S = 0.5
 ASK_S = 5.0
 """Seconds for which a follower may be silent while it gives its copies away."""
@@ -39,7 +39,7 @@ two failures."""
 
 
 class Replication:
-    """Keeps a follower for this broker, from the first batch of a topic with `ack=replicated` on: the next live broker by id.
+    """Keeps a follower for this broker, from the first batch of a topic with `ack=replicated` on. It is the next live broker by id.
 
     Args:
         attention: of this process.
@@ -134,7 +134,7 @@ class Replication:
             self._engine.replicator.held(message.held)
 
     async def _watch(self, stream: Stream, follower: Heard) -> None:
-        """Give the stream up where the follower is silent for too long: `_hear` raises RetryError then."""
+        """End the stream if the follower is silent for too long. Then `_hear` raises RetryError."""
         while True:
             await asyncio.sleep(LOOK_S)
             now_s = self._engine.clock.monotonic()
@@ -151,7 +151,7 @@ class Surrenders:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._asked_s: dict[str, float] = {}
-        """For each lead whose follower does not answer, the monotonic time in seconds of the first request."""
+        """For each lead with a silent follower, the monotonic time in seconds of the first request."""
 
     async def ask(self, lead: Incarnation, follower: Follower) -> list[Copy]:
         """The copies of a lost lead's follower, which takes no further ones from the lead. [] if the follower is lost too, with

@@ -86,7 +86,7 @@ SNAPSHOT_ROWS_MIN = 2_000
 LOADS_MAX = 16
 """Partitions that are read at the same time. From S3, each read takes some tens of milliseconds."""
 DAMAGED_RETRY_S = 10.0
-"""Pause before a partition of groups is loaded again whose records cannot be read. An operator may restore them."""
+"""Pause, in seconds, before a partition with unreadable records is loaded again. An operator may restore the records."""
 LOAD_RETRY_S = 0.5
 """Pause, in seconds, before groups are loaded again after the store did not answer."""
 CUT_INTERVAL_S = 10.0
@@ -199,7 +199,8 @@ class Coordinator:
             task.cancel()
 
     async def close(self) -> None:
-        """Answer all waiting clients. The engine is closed: requests whose records became durable have been answered before."""
+        """Answer all waiting clients. The engine is closed. It has reported all durable records, and their requests have been
+        answered."""
         self.stop()
         tasks = list(self._tasks())
         if tasks:
@@ -310,7 +311,7 @@ class Coordinator:
         self._execute(slot, slot.shard.unload(Reason.NOT_COORDINATOR))
 
     def _live(self) -> list[_Slot]:
-        """The slots whose partitions have been replayed."""
+        """The slots with replayed partitions."""
         return [slot for slot in self._slots.values() if slot.loaded]
 
     async def _replay(self, slot: _Slot) -> int:
@@ -423,7 +424,7 @@ class Coordinator:
         return value if value is not None and self._topic_exists(topic, value) else None
 
     def positions(self, group_id: str) -> list[tuple[str, int, OffsetValue]]:
-        """All committed positions of a group whose topics still exist: topic, partition, value."""
+        """All committed positions of a group in topics that still exist: topic, partition, value."""
         self._check()
         slot = self._looked_at(group_id)
         rows = [] if slot is None else slot.shard.positions(group_id)

@@ -8,7 +8,7 @@ life. A fold moves batches unchanged, and drops batches that are no longer reada
 A fold is one edit of the manifest. A reader that finds a chunk gone looks up its offset again.
 
 A fold deletes the chunks that it read. So it compares every batch with its row in the index and with its CRC, and every extent with
-its size in the manifest. Where they differ, it makes the index again from the chunk. Where that does not help, it refuses.
+its size in the manifest. If they differ, it rebuilds the index from the chunk. If that does not help, it refuses to fold.
 
 The first fold of a chunk also checks the records of every batch (`log/check.py`). If consumers cannot read a
 batch, the fold still moves it, because it was acked, and reports it. An operator may then skip it.
@@ -156,7 +156,7 @@ async def fold(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The batches of one extent: rows of an index whose positions count from the start of `data`."""
+    """The batches of one extent: rows of an index. Their positions count from the start of `data`."""
 
     extent: Extent
     index: BatchIndex
@@ -165,7 +165,7 @@ class _Piece:
 
 
 async def _checked(store: Store, manifest: Manifest, incarnation_id: str, chunk: Chunk) -> tuple[list[_Piece], list[Found]]:
-    """The batches of a chunk that consumers can reach, each compared with the index; and those that consumers cannot read.
+    """The reachable batches of a chunk, each compared with the index; and those of them that consumers cannot read.
 
     Raises:
         InvalidError: NOT_FOUND: the chunk is missing. CorruptError: the chunk is damaged, or its inline index. RetryError.
@@ -211,7 +211,7 @@ async def _check_chunk(store: Store, manifest: Manifest, incarnation_id: str, ch
 def _check_batch(
     batch: memoryview, index: BatchIndex, row: int, manifest: Manifest, incarnation_id: str, extent: Extent
 ) -> BatchHeader:
-    """The header of a batch. Raises CorruptError unless it is the batch of its row, as its producer sent it.
+    """The header of a batch. Raises CorruptError unless the batch fits its row and its CRC.
 
     A batch that an operator skipped may differ from its CRC: consumers do not reach it.
     """
@@ -229,7 +229,7 @@ def _check_batch(
 
 
 def _judge(manifest: Manifest, extent: Extent, header: BatchHeader, batch: memoryview) -> Found | None:
-    """What is wrong with the records of a batch that readers do not step over."""
+    """The error in the records of a batch, unless readers pass the batch; None without an error."""
     try:
         check_sample(header, batch)
     except RecordError as error:

@@ -44,7 +44,7 @@ their memory."""
 FOOTERS_BYTES_MAX = 32 << 20
 """Bytes of footers of open files, as stored in the file. In memory a footer is a few times larger."""
 PART_BYTES_MIN = 16 << 20
-"""Smallest bound, in bytes, from which a row group is encoded in parts. The row groups of our own uploader stay below it, also
+"""Lower limit, in bytes, for the size of a part. Row groups of our own uploader are smaller, so they are never encoded in parts, even
 with a small cache."""
 PARTS_MAX = 1000
 """Parts of one row group that the reader remembers."""

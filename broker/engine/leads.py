@@ -88,7 +88,7 @@ class Leads:
         """The same slots, by topic id."""
         self._names: dict[uuid.UUID, str] = {}
         self._mine: dict[int, SegmentInfo] = {}
-        """Open segments of this incarnation, including those whose producer state is still being read."""
+        """Open segments of this incarnation, including those with producer state that is still being read."""
         self._opening: set[asyncio.Task[None]] = set()
         self._watchers: list[Callable[[PartitionLog], None]] = []
         self._changed = asyncio.Event()

@@ -67,7 +67,7 @@ def parse_index(data: bytes | memoryview, incarnation_id: str, chunk: Chunk, ext
         raise CorruptError(Reason.CORRUPT_STORE, f"index section is not what was written. key=`{key}` position=`{extent.position}`")
     rows = rows_of(index, extent)
     size = sum(index.sizes[rows.start : rows.stop])
-    # A row with a wrong offset would be passed over.
+    # Without this check, a reader would pass a row with a wrong offset.
     if size != extent.data_bytes:
         raise CorruptError(
             Reason.CORRUPT_STORE,
@@ -78,7 +78,7 @@ def parse_index(data: bytes | memoryview, incarnation_id: str, chunk: Chunk, ext
 
 
 def rows_of(index: BatchIndex, extent: Extent) -> range:
-    """The rows of one extent. A section may belong to two, on both sides of a window."""
+    """The rows of one extent. Two extents, on both sides of a window, may share a section."""
     return range(bisect_left(index.offsets, extent.base_offset), bisect_left(index.offsets, extent.end_offset))
 
 
@@ -126,7 +126,7 @@ class Reader:
         self._broken: OrderedDict[str, None] = OrderedDict()
         """Error messages that were already logged, oldest first."""
         self._hopeless: OrderedDict[str, None] = OrderedDict()
-        """Keys of indexes that were made again although they could be read, oldest first: to do so again would not help."""
+        """Keys of readable indexes that were rebuilt anyway, oldest first. A second rebuild would not help."""
         self._mending = asyncio.Lock()
         """Lets only one call rebuild an index. A chunk may be large, and many readers may need it at the same time."""
 
@@ -169,7 +169,7 @@ class Reader:
             raise
 
     async def _mend(self, log: PartitionLog, offset: int) -> bool:
-        """Rebuild the index that a read from `offset` needs, if only the index is lost. Returns True if another attempt makes
+        """Rebuild the index that a read from `offset` needs, if it is lost or damaged. Returns True if another attempt makes
         sense."""
         offset, _, in_files = log.reach(offset, skip=True)
         row = log.sealed.find(offset)
@@ -192,14 +192,14 @@ class Reader:
                 return True
             if somebody_mends or key in self._hopeless:
                 return somebody_mends
-            # Its rows may be wrong all the same. Only the whole chunk shows that, so this is tried once.
+            # A readable index may still have wrong rows. Only the whole chunk shows that, so rebuild it once.
             self._hopeless[key] = None
             if len(self._hopeless) > BROKEN_MAX:
                 self._hopeless.popitem(last=False)
             try:
                 await rebuild_index(self._store, ref.incarnation_id, ref.chunk)
             except (InvalidError, CorruptError):
-                return False  # the chunk itself is damaged, or gone
+                return False  # the chunk itself is damaged or lost
             return True
 
     def _forget(self, key: str, position: int) -> None:
@@ -298,12 +298,12 @@ class Reader:
                     damage = "a batch is not what was written"
                 if damage is not None:
                     if batches:
-                        return batches  # the next read begins at this batch, and tells
+                        return batches  # the next read begins at this batch, and raises the error
                     raise CorruptError(
                         Reason.CORRUPT_STORE,
                         f"{damage}. key=`{located.key}` position=`{positions[row]}` offset=`{wanted.offsets[row]}`",
                     )
-                # Copied where it is sparse: otherwise the batch would keep the whole range in memory.
+                # Copy a batch of a sparse range: otherwise the batch would keep the whole range in memory.
                 batches.append(memoryview(bytes(batch)) if is_sparse else batch)
             start = end
         return batches

@@ -165,7 +165,7 @@ def _bad(one: ParquetExtent, what: str) -> InvalidError:
 
 
 def _judge(one: ParquetExtent, footer: bytes, absolute: bool) -> tuple[ExtentFile, list[RowGroup]]:
-    """Compare a footer with the file's reference. Returns the footer, and the row groups whose times must be read. Slow: run it
+    """Compare a footer with the file's reference. Returns the footer, and the row groups with times that must be read. Slow: run it
     in a thread."""
     from headgate.broker.log.parquet import read_footer, unproven_times
 

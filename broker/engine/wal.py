@@ -280,7 +280,7 @@ class AppendWal:
 
 
 class InlineWal:
-    """A WAL whose writes do not block, because the store is memory. They happen at the end of the loop's turn."""
+    """A WAL without blocking writes, because the store is memory. They happen at the end of the loop's turn."""
 
     def __init__(self, writer: GroupWriter, loop: Loop, owner: Owner) -> None:
         self._writer = writer

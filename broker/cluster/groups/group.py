@@ -29,15 +29,15 @@
     ¹ starts the member's session anew. Checked before, in this order: FENCED_INSTANCE_ID, UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION.
 
 - **Generations** count completed join phases; they only grow. The member that leads is told all members' metadata and assigns.
-- **Sessions.** A member is dropped when its session timer fires, unless it waits in a join or a sync: whoever is kept waiting by us
-  is not silent. The exception is a member that never got an answer, for its client may be long gone: it has
-  `new_member_join_timeout_ms`. Whenever a waiting member is answered its session starts anew.
+- **Sessions.** A member is dropped when its session timer fires, unless it waits in a join or a sync: a member that
+  waits for the coordinator is not silent. The exception is a member that never got an answer, because its client may be long gone.
+  It has `new_member_join_timeout_ms`. An answer to a waiting member starts its session anew.
 - **Join phase.** It ends when every member has rejoined and no id that was handed out is unused, at the latest after the largest
   rebalance time-out of the members. Dynamic members that did not rejoin are dropped; static ones stay until their session ends. The
   first rebalance of an empty group always waits `initial_rebalance_delay_ms`, and longer while members keep coming.
 - **Sync phase.** Members that do not sync within that same time-out are dropped.
-- **Static members** (KIP-345) are known by their instance id. One that comes back without its member id replaces its old self:
-  whoever holds the old id is fenced. In a stable group whose protocol stays the same this does not rebalance.
+- **Static members** (KIP-345) are known by their instance id. One that comes back without its member id gets a new one, and the
+  old id is fenced. In a stable group with an unchanged protocol, this does not rebalance.
 - **Durability.** The assignment is persisted before any member sees it, and an empty group when it becomes empty. Everything else
   that a crash takes away makes members join again.
 

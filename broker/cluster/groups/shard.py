@@ -1,7 +1,7 @@
 """All groups of one partition of `__consumer_offsets`: a pure state machine that is the fold of that partition's records.
 
-The driver (`engine/coordinator.py`) replays the partition into it, then gives it requests and the time, appends the rows it asks
-for, and tells it what became of them. A position is shown, and a commit answered, only once it is durable.
+The driver (`engine/coordinator.py`) replays the partition into it. Then it passes requests and the time to it, appends the rows
+that the shard returns, and reports the result. The shard shows a position, and answers a commit, only once it is durable.
 
 Theory of operation::
 
@@ -9,8 +9,8 @@ Theory of operation::
                                               │  effects: Reply(token, response), Append(ticket, rows)
                                               └◀ stored(ticket, error)
 
-The log of a partition is the truth; what is here is its latest value per key. `snapshot` gives that back as rows, with what is on
-its way to the log laid over it, so that everything before those rows may be cut off.
+The log of a partition is the truth. The shard holds the latest value of each key in it. `snapshot` returns these values as rows,
+updated by the rows that are on their way to the log. Then all rows before them may be cut off.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from headgate.broker.log.group_records import (
 from headgate.broker.runtime.errors import Reason
 
 Row: TypeAlias = tuple[bytes, bytes | None]
-"""Key and value of a record; no value deletes the key."""
+"""Key and value of a record. A record without a value deletes the key."""
 
 ROWS_PER_APPEND_MAX = 1_000
-"""Of what the shard writes on its own account, so that no single batch grows large."""
+"""Rows in one batch that the shard writes without a request. It bounds the size of a batch."""
 
 
 class Now(NamedTuple):
-    """Both times, ms. `timer_ms` never goes back and is for time-outs; `wall_ms` is the date, for what is stored."""
+    """Both times, in ms. `timer_ms` never goes back and is for time-outs. `wall_ms` is the wall-clock time, for stored values."""
 
     timer_ms: int
     wall_ms: int
@@ -74,7 +74,7 @@ class Now(NamedTuple):
 
 @dataclass(slots=True)
 class Budget:
-    """How many groups all shards of a broker may hold together."""
+    """The number of groups that all shards of a broker hold, and its bound."""
 
     groups_max: int
     groups: int = 0
@@ -82,7 +82,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """OffsetCommit. `unknown_group`: what to answer a member of a group that does not exist; it changed with the version."""
+    """OffsetCommit. `unknown_group`: the error for a member of a group that does not exist; it depends on the request's version."""
 
     token: object
     member_id: str = NO_MEMBER
@@ -95,7 +95,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class RowsReply:
-    """Answer to a Commit or a deletion of positions: `errors` of each row, in order; or one error for all of them."""
+    """Answer to a Commit or a deletion of positions: `errors` of each row, in order; or one error for all rows."""
 
     errors: tuple[Reason | None, ...] = ()
     error: Reason | None = None
@@ -108,7 +108,7 @@ class DeleteReply:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer the request of this token; each is answered once."""
+    """Answer the request of this token. Each token is answered once."""
 
     token: object
     response: object
@@ -126,25 +126,25 @@ Effect: TypeAlias = Answer | Append
 
 
 class _Record(NamedTuple):
-    """A group's metadata as it was last handed to the log, and what is asked of it often."""
+    """A group's metadata in the last record that was handed to the log, and values of it that are needed often."""
 
     data: bytes
     protocol_type: str | None
     generation: int
     has_members: bool
     state_ms: int
-    """When the group came into the state that it tells."""
+    """The time in ms at which the group entered its state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ticket:
-    """Rows on their way to the log, and what follows once they are there."""
+    """Rows on their way to the log, and the actions once they are durable."""
 
     group_id: str
     rows: list[Row]
     group_ticket: int | None = None
     before: _Record | None = None
-    """With `group_ticket`: what the log had before, in case that this does not reach it."""
+    """With `group_ticket`: the log's previous record, in case these rows do not become durable."""
     positions: tuple[tuple[OffsetKey, OffsetValue | None], ...] = ()
     deletes_group: bool = False
     token: object | None = None
@@ -152,7 +152,7 @@ class _Ticket:
 
 
 class _Entry:
-    """One group: its state machine, made when it is first needed, its positions, and its last record."""
+    """One group: its state machine (made when it is first needed), its positions, and its last record."""
 
     __slots__ = ("group", "in_flight", "offsets", "record")
 
@@ -160,9 +160,9 @@ class _Entry:
         self.group: Group | None = None
         self.offsets = Offsets()
         self.record: _Record | None = None
-        """None: the log has none, or it was deleted."""
+        """None: the log has no record of the group, or the record was deleted."""
         self.in_flight = 0
-        """Tickets of this group that are not back yet."""
+        """Number of this group's tickets that have no result yet."""
 
     @property
     def state(self) -> State:
@@ -170,7 +170,7 @@ class _Entry:
 
 
 class GroupListing(NamedTuple):
-    """A group in a list. `protocol_type` is empty where nobody ever joined."""
+    """A group in a list. `protocol_type` is empty if the group never had a member."""
 
     group_id: str
     protocol_type: str
@@ -179,7 +179,7 @@ class GroupListing(NamedTuple):
 
 
 class Shard:
-    """See the module's text. Methods that return effects never raise for what a client sent."""
+    """All groups of one partition. Methods that return effects never raise for the contents of a request."""
 
     def __init__(self, config: GroupConfig, budget: Budget) -> None:
         self.config = config
@@ -187,15 +187,15 @@ class Shard:
         self._entries: dict[str, _Entry] = {}
         self._timers: Timers[str] = Timers()
         self._tickets: dict[int, _Ticket] = {}
-        """In the order of the log."""
+        """Tickets without a result, in the order of the log."""
         self._ticket = 0
         self.rows_appended = 0
-        """Rows that were replayed, or appended since the last `snapshot`: what a new one would save."""
+        """Rows that were replayed, or appended since the last `snapshot`. A new snapshot would replace them."""
 
     # -- start and end
 
     def replay(self, key_bytes: bytes, value_bytes: bytes | None) -> None:
-        """Take one record of the log. Raises CorruptError, with nothing changed, where it is not one of ours."""
+        """Take one record of the log. Raises CorruptError, with nothing changed, if no coordinator wrote the record."""
         key = decode_key(key_bytes)
         self.rows_appended += 1
         if isinstance(key, str):
@@ -208,14 +208,15 @@ class Shard:
                 self._entry(key.group).offsets.set(key.topic, key.partition, value)
 
     def loaded(self, now: Now) -> None:
-        """The whole log was replayed: groups with members come alive, and their sessions start."""
+        """Called when the whole log was replayed. Groups with members get their state machines, and the members' sessions start."""
         for group_id, entry in list(self._entries.items()):
             if entry.record is not None and entry.record.has_members:
                 self._group(group_id, entry, now)
             self._settle(group_id)
 
     def unload(self, reason: Reason) -> list[Effect]:
-        """The partition goes elsewhere, or the broker stops: every waiting request is answered, and the shard is empty."""
+        """Called when the partition goes to another broker, or this broker stops. Answers every waiting request, and empties the
+        shard."""
         effects: list[Effect] = []
         for entry in self._entries.values():
             if entry.group is not None:
@@ -235,7 +236,7 @@ class Shard:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is wanted, on the timers' clock, or None."""
+        """The time at which `tick` must be called, in ms of the timers' clock; None without timers."""
         return self._timers.next_deadline_ms
 
     def tick(self, now: Now) -> list[Effect]:
@@ -246,7 +247,7 @@ class Shard:
         return effects
 
     def handle(self, group_id: str, event: Join | Sync | Heartbeat | Leave, now: Now) -> list[Effect]:
-        """A request of a member."""
+        """Handle a request of a member."""
         if not group_id:
             return [Answer(event.token, _refusal(event, Reason.INVALID_GROUP_ID))]
         entry = self._entries.get(group_id)
@@ -263,7 +264,7 @@ class Shard:
     # -- positions
 
     def commit(self, group_id: str, event: Commit, now: Now) -> list[Effect]:
-        """Store positions; answered with a RowsReply."""
+        """Store positions. Answers with a RowsReply."""
         entry = self._entries.get(group_id)
         if entry is None:
             if event.generation >= 0:
@@ -300,7 +301,7 @@ class Shard:
         return [self._append(ticket)]
 
     def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
-        """A committed position, whatever the group's state."""
+        """A committed position, in any state of the group."""
         entry = self._entries.get(group_id)
         return None if entry is None else entry.offsets.get(topic, partition)
 
@@ -310,7 +311,8 @@ class Shard:
         return [] if entry is None else list(entry.offsets.items())
 
     def delete_positions(self, group_id: str, rows: list[tuple[str, int]], token: object, now: Now) -> list[Effect]:
-        """OffsetDelete of (topic, partition) rows; answered with a RowsReply. A position that is not there is deleted already."""
+        """Delete positions by (topic, partition), for OffsetDelete. Answers with a RowsReply. A missing position counts as
+        deleted."""
         entry = self._entries.get(group_id)
         if entry is None:
             return [Answer(token, RowsReply(error=Reason.GROUP_ID_NOT_FOUND))]
@@ -331,7 +333,7 @@ class Shard:
     # -- groups as a whole
 
     def delete_group(self, group_id: str, token: object, now: Now) -> list[Effect]:
-        """DeleteGroups: an empty group and its positions; answered with a DeleteReply."""
+        """Delete an empty group and its positions, for DeleteGroups. Answers with a DeleteReply."""
         entry = self._entries.get(group_id)
         if entry is None:
             return [Answer(token, DeleteReply(Reason.GROUP_ID_NOT_FOUND))]
@@ -343,7 +345,7 @@ class Shard:
         return [self._append(self._tombstones(group_id, entry, token, DeleteReply()))]
 
     def list_groups(self) -> Iterator[GroupListing]:
-        """The groups that there are when the iteration begins. Groups may come and go meanwhile."""
+        """The groups at the beginning of the iteration. Groups may come and go meanwhile."""
         for group_id, entry in list(self._entries.items()):
             group = entry.group
             if group is not None:
@@ -353,7 +355,7 @@ class Shard:
                 yield GroupListing(group_id, protocol_type or "", State.EMPTY, 0)
 
     def find(self, group_id: str, now: Now) -> Group | None:
-        """The group, for looking at only; None if there is none."""
+        """The group, for reading only; None if it does not exist."""
         entry = self._entries.get(group_id)
         if entry is None or entry.group is not None:
             return None if entry is None else entry.group
@@ -362,12 +364,12 @@ class Shard:
     def clean(
         self, now: Now, *, retention_ms: int, empty_group_ms: int, topic_exists: Callable[[str, OffsetValue], bool]
     ) -> list[Effect]:
-        """Forget positions that expired or whose topic is gone, and groups of which nothing is left.
+        """Forget expired positions, positions of deleted topics, and groups without any state.
 
         Args:
             retention_ms: of positions, or NEVER.
-            empty_group_ms: a group that has no positions is forgotten when it is empty for this long.
-            topic_exists: whether a position's topic is still the one that was meant.
+            empty_group_ms: a group without positions is forgotten after it has been empty for this long.
+            topic_exists: returns True if a position's topic exists and is the same one as at the commit.
         """
         effects: list[Effect] = []
         for group_id, entry in list(self._entries.items()):
@@ -389,14 +391,15 @@ class Shard:
         return effects
 
     def live_count(self) -> int:
-        """Keys that have a value."""
+        """Number of keys with a value."""
         return sum(len(entry.offsets) + (entry.record is not None) for entry in self._entries.values())
 
     def snapshot(self) -> Iterator[list[Row]]:
-        """Every key's latest value, group by group: once all of it is in the log, nothing before its first row counts.
+        """The latest value of every key, group by group. Once all of it is in the log, the rows before its first row are not
+        needed any more.
 
-        Each group's rows are made when they are asked for, with what is on its way to the log laid over, and must be appended
-        before the shard is called again; between two groups it may be.
+        The rows of a group are made on demand, and include the group's rows that are on their way to the log. The caller must
+        append them before it calls the shard again. Between two groups it may call the shard.
         """
         self.rows_appended = 0
         for group_id in list(self._entries):
@@ -422,10 +425,11 @@ class Shard:
     # -- the log
 
     def stored(self, number: int, error: Reason | None, now: Now) -> list[Effect]:
-        """What became of an Append: None, it is durable; or why it must be taken as lost. In the order of the tickets."""
+        """Take the result of an Append, in the order of the tickets. None: the rows are durable. Else the reason why they count
+        as lost."""
         ticket = self._tickets.pop(number, None)
         if ticket is None:
-            return []  # of before `unload`
+            return []  # from before `unload`
         effects: list[Effect] = []
         entry = self._entries[ticket.group_id]
         entry.in_flight -= 1
@@ -437,7 +441,7 @@ class Shard:
         if ticket.deletes_group:
             assert entry.group is not None
             if error is None:
-                entry.group = entry.record = None  # nothing is left, and `_settle` forgets it
+                entry.group = entry.record = None  # the group has no state left, and `_settle` forgets it
             else:
                 entry.group.revive()
         elif ticket.group_ticket is not None and entry.group is not None:
@@ -464,7 +468,7 @@ class Shard:
         )
 
     def _tombstones(self, group_id: str, entry: _Entry, token: object, reply: DeleteReply | None) -> _Ticket:
-        """The end of a group: of every position that the log knows, and of the group itself."""
+        """The rows that end a group: they delete every position that the log contains, and the group itself."""
         keys = self._keys(group_id, entry)
         rows: list[Row] = [(encode_offset_key(key), None) for key in keys]
         rows.append((encode_group_key(group_id), None))
@@ -478,7 +482,7 @@ class Shard:
         )
 
     def _keys(self, group_id: str, entry: _Entry) -> list[OffsetKey]:
-        """The keys of a group's positions, with those on their way to the log."""
+        """The keys of a group's positions, including those on their way to the log."""
         keys = dict.fromkeys(entry.offsets.keys(group_id))
         if entry.in_flight:
             for ticket in self._tickets.values():
@@ -486,7 +490,7 @@ class Shard:
                     keys.update((key, None) for key, value in ticket.positions if value is not None)
         return list(keys)
 
-    # -- the small steps
+    # -- internal steps
 
     def _run(self, group_id: str, entry: _Entry, event: Event, now: Now, effects: list[Effect]) -> None:
         group = self._group(group_id, entry, now)
@@ -512,7 +516,7 @@ class Shard:
         return entry
 
     def _group(self, group_id: str, entry: _Entry, now: Now) -> Group:
-        """The state machine of an entry, made from its record if it is not there."""
+        """The state machine of an entry. If it is missing, it is made from the entry's record."""
         if entry.group is None:
             entry.group = self._make(group_id, entry, now)
             self._schedule(group_id, entry.group)
@@ -531,13 +535,13 @@ class Shard:
             self._timers.set(group_id, deadline)
 
     def _settle(self, group_id: str) -> None:
-        """Let go of what is not needed: the state machine of an empty group, and a group of which there is nothing."""
+        """Drop unneeded state: the state machine of an empty group, and a group without any state."""
         entry = self._entries.get(group_id)
         if entry is None or entry.in_flight:
             return
         group = entry.group
         if group is not None and group.state is State.EMPTY and not group.pending:
-            # Not where the log could not be told of this: then its record would bring members or an old generation back.
+            # Keep the state machine if the log's record is older than it: the record would bring back members or an old generation.
             record = entry.record
             told = group.generation == 0 if record is None else (group.generation, False) == (record.generation, record.has_members)
             if told:
@@ -558,7 +562,7 @@ class Shard:
 
 
 def _refusal(event: Join | Sync | Heartbeat | Leave, reason: Reason) -> object:
-    """The answer to a request about a group that is not there, or that has no valid id."""
+    """The answer to a request about a group that does not exist, or that has no valid id."""
     match event:
         case Join():
             return JoinReply(error=reason, member_id=event.member_id)
@@ -577,7 +581,7 @@ def _record(data: bytes, metadata: GroupMetadata) -> _Record:
 
 
 def _failed(response: RowsReply | DeleteReply, reason: Reason) -> RowsReply | DeleteReply:
-    """The same answer, if what it promises could not be stored."""
+    """The same answer with an error, because its changes could not be stored."""
     if isinstance(response, DeleteReply):
         return DeleteReply(reason)
     return RowsReply(tuple(error or reason for error in response.errors))
