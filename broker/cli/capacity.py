@@ -1,4 +1,4 @@
-"""``headgate capacity``: reservations, and how many brokers there are to be."""
+"""``headgate capacity``: reservations, and the desired number of brokers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ LOOK_S = 0.1
 
 
 async def open_one(cluster: str, brokers: int, ttl_ms: int, owner: str, reservation_id: str, json: bool) -> None:
-    """Open a reservation, or renew the one of that id."""
+    """Open a reservation, or renew the one with that id."""
     async with Control(cluster) as control:
         _show(await control.open_reservation(brokers, ttl_ms, owner=owner, reservation_id=reservation_id), "open", json)
 
 
 async def renew(cluster: str, reservation_id: str, ttl_ms: int | None, json: bool) -> None:
-    """Start a reservation's time again."""
+    """Start a reservation's time to live again."""
     async with Control(cluster) as control:
         _show(await control.renew_reservation(reservation_id, ttl_ms), "renewed", json)
 
 
 async def release(cluster: str, reservation_id: str) -> None:
-    """Give capacity back."""
+    """End a reservation."""
     async with Control(cluster) as control:
         released = await control.release_reservation(reservation_id)
     output.print_line(f"reservation {reservation_id} {'released' if released else 'was not open any more'}")
 
 
 async def status(cluster: str, wait_ms: int, json: bool) -> None:
-    """How many brokers there are to be and how many serve. Raises RetryError where there are too few, `wait_ms` from now."""
+    """Show the desired number of brokers and the number that serve. Raises RetryError if too few serve `wait_ms` from now."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
     async with Control(cluster) as control:

@@ -20,18 +20,18 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, 
 
 POLL_MS = 500
 LOOK_S = 2.0
-"""Pause between two looks for partitions that were added."""
+"""Pause between two checks for added partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """A place so many records before the end of each partition, or at its start if there are not that many."""
+    """A position this many records before the end of each partition, or at its start if it has fewer."""
 
     records: int
 
 
 def parse_start(*, from_beginning: bool, offset: int | None, timestamp: str | None) -> Start | Back:
-    """Where to start. Raises InvalidError where more than one place is given, or a time cannot be read."""
+    """The position to start at. Raises InvalidError if more than one is given, or if a time cannot be read."""
     if from_beginning + (offset is not None) + (timestamp is not None) > 1:
         raise InvalidError(Reason.INVALID_REQUEST, "give only one of --from-beginning, --offset and --timestamp")
     if offset is not None:
@@ -42,10 +42,10 @@ def parse_start(*, from_beginning: bool, offset: int | None, timestamp: str | No
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of ``1700000000000``, ``2026-11-21T10:00:00`` (UTC unless it says otherwise), ``15m`` (ago)."""
+    """Milliseconds since 1970 of ``1700000000000``, ``2026-11-21T10:00:00`` (UTC by default), ``15m`` (ago)."""
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    # A bare number was no time, so it is no duration either: that needs its unit here.
+    # A bare number was no time, so it is no duration either: here a duration needs its unit.
     ago_ms = parse_duration_ms(text) if text[-1:].isalpha() else None
     if ago_ms is not None:
         return max(now_ms - ago_ms, 0)
@@ -62,7 +62,8 @@ def parse_time_ms(text: str, now_ms: int) -> int:
 
 
 class Printer:
-    """Writes records to stdout. To a terminal, control characters are escaped; to anything else, bytes are written as they are."""
+    """Writes records to stdout. For a terminal, control characters are escaped; for any other output, bytes are written
+    unchanged."""
 
     def __init__(self, as_json: bool, key_separator: bytes | None) -> None:
         self._as_json = as_json
@@ -70,7 +71,7 @@ class Printer:
         self._terminal = sys.stdout.isatty()
 
     def write(self, records: Sequence[ConsumerRecord]) -> None:
-        """Print some records, and let a reader see them now. Raises BrokenPipeError when there is none."""
+        """Print some records, and flush them to the reader now. Raises BrokenPipeError if the reader has gone."""
         line = self._json if self._as_json else self._plain
         sys.stdout.buffer.write(b"".join(line(record) for record in records))
         sys.stdout.buffer.flush()
@@ -108,7 +109,7 @@ class Printer:
 
 
 def _put(row: dict[str, object], name: str, data: bytes | None) -> None:
-    """Bytes that are text as text, others as ``<name>_base64``."""
+    """Text for bytes that are text, and ``<name>_base64`` for others."""
     try:
         row[name] = None if data is None else data.decode()
     except UnicodeDecodeError:
@@ -124,7 +125,7 @@ async def consume_records(
     exit_at_end: bool,
     printer: Printer,
 ) -> None:
-    """Print records from `start` on: for ever, or `count` of them, or up to what is the end now."""
+    """Print records from `start` on: for ever, or `count` of them, or up to the current end."""
     async with Consumer(cluster, on_outage=partial(output.tell_outage, "consume")) as consumer:
         places, ends = await _places(cluster, topic, partitions, start)
         if exit_at_end:
@@ -162,11 +163,11 @@ async def consume_records(
 
 
 async def _read_added(consumer: Consumer, topic: str) -> None:
-    """Read partitions that were added to the topic as well, from their beginning."""
+    """Also read partitions that were added to the topic, from their beginning."""
     try:
         numbers = await consumer.partitions(topic)
     except RetryError:
-        return  # later
+        return  # try again at the next check
     reads: dict[TopicPartition, Start] = {at: consumer.position(at) for at in consumer.assignment()}
     added: dict[TopicPartition, Start] = {TopicPartition(topic, number): "earliest" for number in numbers}
     if len(added) > len(reads):
@@ -174,12 +175,12 @@ async def _read_added(consumer: Consumer, topic: str) -> None:
 
 
 async def _gate_in_the_way(cluster: str, topic: str, positions: Mapping[int, int]) -> str | None:
-    """The id of an open gate that one of the positions, by partition, stands at."""
+    """The id of an open gate that one of the positions (by partition) is waiting at."""
     async with GateAdmin(cluster, timeout_ms=POLL_MS) as admin:
         try:
             gates = await admin.list(topic)
         except HeadgateError:
-            return None  # nobody knows; what is wrong ends the reading itself, or is waited for
+            return None  # unknown: a lasting fault ends the reading itself, and a passing one is waited for
     for gate in gates:
         for window in gate.windows:
             if gate.state is GateState.OPEN and window.base_offset <= positions.get(window.partition, -1) < window.end_offset:
@@ -190,7 +191,7 @@ async def _gate_in_the_way(cluster: str, topic: str, positions: Mapping[int, int
 async def _places(
     cluster: str, topic: str, partitions: Sequence[int] | None, start: Start | Back
 ) -> tuple[dict[TopicPartition, Start], dict[TopicPartition, int]]:
-    """Where to start, and where the end is now, by partition."""
+    """The start position and the current end, by partition."""
     async with Admin(cluster) as admin:
         description = await admin.describe_topic(topic)
     known = {part.number: part for part in description.partitions}

@@ -1,4 +1,4 @@
-"""``headgate drain``: empty a broker before it is ended, or to look at it in peace."""
+"""``headgate drain``: take all segments from a broker before it is ended or examined."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from headgate.broker.cli import output
 from headgate.broker.client.control import Control
 
 TIMEOUT_MS = 90_000
-"""Longer than a broker may take to hand all its segments over."""
+"""Longer than the time in which a broker must hand over all its segments."""
 
 
 async def drain(cluster: str, broker_id: int, json: bool) -> None:
-    """Take all segments from a broker. Says where they went."""
+    """Move all segments away from a broker. Prints their new brokers."""
     async with Control(cluster, timeout_ms=TIMEOUT_MS) as control:
         segments = await control.drain(broker_id)
     if json:

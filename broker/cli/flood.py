@@ -1,8 +1,7 @@
-"""`headgate flood run|verify`: history into a topic by reference, and the proof that it is there.
+"""`headgate flood run|verify`: history into a topic by reference, and the proof of its completeness.
 
-What it runs is `headgate.pipelines.backfill` and `headgate.pipelines.verify`; this module shows it: bars on a terminal, a line
-per step elsewhere, and at the end what the certificate says. Of Spark's own words, which are many, nothing is shown unless the
-flood fails.
+The work is done by `headgate.pipelines.backfill` and `headgate.pipelines.verify`. This module shows it: bars on a terminal,
+otherwise one line per step, and at the end the certificate. Spark's own output, which is long, is shown only if the flood fails.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
     from headgate.pipelines.progress import Progress
 
 LINE_INTERVAL_S = 5.0
-"""Between two lines about one phase, where there is no terminal."""
+"""Pause between two lines about one phase, without a terminal."""
 
 
 def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certificate_path: Path | None, as_json: bool) -> int:
-    """Run a flood and show its certificate. Returns the exit code: 0 only where everything is there."""
+    """Run a flood and show its certificate. Returns the exit code: 0 only if all records are there."""
     from headgate.pipelines import backfill as flood
     from headgate.pipelines.session import session, while_ending
 
@@ -66,7 +65,7 @@ def run_flood(backfill: Backfill, master: str, conf: Mapping[str, str], certific
 def verify_flood(
     cluster: str, topic: str, flood_id: str | None, certificate_path: Path | None, write_path: Path | None, as_json: bool
 ) -> int:
-    """Read a flood back from its topic and show the certificate. Returns the exit code: 0 only where everything is there."""
+    """Read a flood back from its topic and show the certificate. Returns the exit code: 0 only if all records are there."""
     from headgate.pipelines.certificate import Certificate
     from headgate.pipelines.verify import verify
 
@@ -87,20 +86,20 @@ def verify_flood(
 
 
 def _check_writable(path: Path) -> None:
-    """Find out before the work, not after it. Raises InvalidError."""
+    """Check before the work that the certificate can be written. Raises InvalidError."""
     directory = path.resolve().parent
     if not directory.is_dir() or not os.access(directory, os.W_OK) or path.is_dir():
         raise InvalidError(Reason.INVALID_REQUEST, f"certificate cannot be written there. path=`{path}`")
 
 
 def _with_earlier(certificate: Certificate, path: Path) -> Certificate:
-    """A certificate of records that were there, with what the file that it replaces knows of the same gate."""
+    """A certificate of records that existed already, with the facts about the same gate from the file that it replaces."""
     from headgate.pipelines.certificate import Certificate
 
     try:
         return certificate.with_proof_of(Certificate.from_json(path.read_bytes()))
     except (OSError, InvalidError):
-        return certificate  # there is no file, or it is no certificate
+        return certificate  # the file does not exist, or is no certificate
 
 
 def _show(certificate: Certificate, path: Path | None, as_json: bool, kept: str = "") -> int:
@@ -171,7 +170,7 @@ def _time(ms: int) -> str:
 
 @contextmanager
 def _shown(title: str) -> Iterator[Callable[[Progress | None, str], None]]:
-    """Something to be told of progress: draws bars on a terminal, else prints lines to stderr."""
+    """Receives progress: draws bars on a terminal, otherwise prints lines to stderr."""
     if not sys.stderr.isatty():
         yield _Lines(title).tell
         return
@@ -187,7 +186,7 @@ def _shown(title: str) -> Iterator[Callable[[Progress | None, str], None]]:
             name = str(seen.phase) if seen is not None else text
             if name not in tasks:
                 for done in tasks.values():
-                    # One phase ends where the next begins.
+                    # One phase ends when the next one begins.
                     task = next(one for one in bars.tasks if one.id == done)
                     bars.update(done, completed=task.total if task.total is not None else 1, total=task.total or 1)
                 tasks[name] = bars.add_task(name, total=None)
@@ -200,7 +199,7 @@ def _shown(title: str) -> Iterator[Callable[[Progress | None, str], None]]:
 
 
 class _Lines:
-    """Progress as lines on stderr: when a phase begins, and every few seconds."""
+    """Progress as lines on stderr: at the begin of a phase, and every few seconds."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -226,9 +225,9 @@ class _Lines:
 
 
 class _Ending:
-    """Ctrl-C, SIGTERM and the terminal's end are one to the flood: its gate is released. A context manager.
+    """Makes Ctrl-C, SIGTERM and the end of the terminal equal for the flood: its gate is released. A context manager.
 
-    Who ignores one of them (nohup) is left to it.
+    An ignored signal (nohup) stays ignored.
     """
 
     def __enter__(self) -> Self:
@@ -242,7 +241,8 @@ class _Ending:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While Spark starts the first of them waits, and the second does not: a JVM whose launch is broken off stays for ever."""
+        """During the start of Spark the first signal waits; the second one acts at once. A JVM whose start is interrupted would
+        stay for ever."""
         came: list[int] = []
 
         def note(number: int, frame: FrameType | None) -> None:
@@ -254,7 +254,7 @@ class _Ending:
         try:
             yield
         finally:
-            # Spark has set a handler by now, which calls the JVM while another call to it is under way.
+            # Spark has set its own handler by now. That handler would call the JVM while another call to it is in progress.
             self._set(_end)
             if came:
                 raise KeyboardInterrupt
@@ -270,8 +270,8 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[Path]:
-    """What Spark says, in the JVM and in Python's logs, goes to a file, and what we say still to stderr. The file is removed unless
-    something fails."""
+    """Redirect Spark's output, of the JVM and of Python's logs, to a file; our own output still goes to stderr. The file is
+    removed unless an error occurs."""
     handle, name = tempfile.mkstemp(prefix="headgate-spark-", suffix=".log")
     sys.stderr.flush()
     own = os.dup(2)
@@ -300,7 +300,7 @@ def _quiet() -> Iterator[Path]:
 
 
 def _with_log(error: HeadgateError, log: Path) -> HeadgateError:
-    """The same error, with the place of Spark's own words where Spark is what failed."""
+    """The error, with the path of Spark's log if Spark failed."""
     if isinstance(error, FatalError) or "spark=`" in error.message:
         return type(error)(error.reason, f"{error.message} log=`{log}`")
     return error

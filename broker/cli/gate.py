@@ -1,4 +1,4 @@
-"""``headgate gate``: room for history, and what fills it."""
+"""``headgate gate``: room for history, and the files that fill it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ async def fill(cluster: str, topic: str, gate_id: str, source: str, json: bool) 
 
 
 async def renew(cluster: str, topic: str, gate_id: str, ttl_ms: int | None, json: bool) -> None:
-    """Start a gate's time again."""
+    """Start a gate's time to live again."""
     async with GateAdmin(cluster) as gates:
         _show(await gates.renew(topic, gate_id, ttl_ms), json)
 
 
 async def release(cluster: str, topic: str, gate_id: str, json: bool) -> None:
-    """Give a gate up."""
+    """Release a gate."""
     async with GateAdmin(cluster) as gates:
         _show(await gates.release(topic, gate_id), json)
 
@@ -86,7 +86,7 @@ async def describe(cluster: str, topic: str, gate_id: str, json: bool) -> None:
 
 
 def rows_of(gates: Sequence[Gate]) -> list[tuple[object, ...]]:
-    """Of a table with `COLUMNS`."""
+    """Rows of a table with `COLUMNS`."""
     return [
         (
             gate.topic,

@@ -1,4 +1,4 @@
-"""``headgate group``: look at consumer groups, move their positions, forget them."""
+"""``headgate group``: describe consumer groups, move their positions, delete them."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def _show(groups: Sequence[GroupDescription]) -> None:
 async def reset(
     cluster: str, group_id: str, topics: Sequence[str], partitions: Sequence[int], start: Start, execute: bool, as_json: bool
 ) -> None:
-    """Print where a group's positions would go, and with `execute` move them.
+    """Print the new positions of a group, and with `execute` set them.
 
     Args:
-        topics: none: those in which the group has positions.
-        partitions: none: all of these topics; else only with one topic.
-        start: the same place for every partition; an offset outside of a partition is its first or last one.
+        topics: empty for all topics in which the group has positions.
+        partitions: empty for all partitions of these topics; otherwise only with one topic.
+        start: the same position for every partition; an offset outside of a partition becomes its first or last one.
     """
     async with GroupAdmin(cluster) as admin:
         places = await _places(admin, group_id, topics, partitions)
@@ -126,7 +126,7 @@ async def reset(
 
 
 async def delete(cluster: str, ids: Sequence[str]) -> None:
-    """Forget groups and their positions."""
+    """Delete groups and their positions."""
     async with GroupAdmin(cluster) as admin:
 
         async def forget(group_id: str) -> None:

@@ -12,11 +12,12 @@ from headgate.broker.store.open import PRIVATE_URLS, open_store
 
 
 async def init(settings: Settings) -> str:
-    """Make a new cluster in the store, or find the one that is there. Returns its id.
+    """Make a new cluster in the store, or find the existing one. Returns its id.
 
     Raises:
         InvalidError: the settings name no store, or one that ends with its process.
-        FatalError: no store can be there, or it is not the cluster's that the settings name. RetryError: the store does not answer.
+        FatalError: the place cannot hold a store, or the store has another cluster than the settings name.
+        RetryError: the store does not answer.
     """
     if settings.store in PRIVATE_URLS:
         raise InvalidError(Reason.INVALID_REQUEST, f"a store in memory is made by its broker. store=`{settings.store}`")

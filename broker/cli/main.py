@@ -1,7 +1,7 @@
 """``headgate``: the command line.
 
-``headgate broker`` is what fleets start, a thousand times: it goes straight to the broker and never imports what the commands for
-people need (typer, rich, grpc).
+Fleets start ``headgate broker`` a thousand times: it goes straight to the broker and never imports the modules that only the
+commands for people need (typer, rich, grpc).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ A setting comes from the command line, else from the environment, else from the 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # gRPC's C core writes lines of its own to stderr, such as one for each broker that goes away. What matters comes as an error.
+    # gRPC's C core writes lines of its own to stderr, such as one for each lost broker. Relevant faults are reported as errors.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if given[:1] == ["broker"]:
         return broker(given[1:])

@@ -21,17 +21,17 @@ from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 COMMAND = "headgate produce"
 READ_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20
-"""A longer line is an error: it could not be a record anyway, and would only fill the memory."""
+"""A longer line is an error: no record can be that large, and the line would only fill the memory."""
 INTERRUPTED_S = 5.0
-"""How long the brokers have for what was read before Ctrl-C, or before a line that is wrong."""
+"""Time that the brokers have to ack the lines before Ctrl-C, or before an invalid line."""
 STANDARD_INPUT = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a line becomes a record.
+    """The rules that make a record from a line.
 
-    `key_separator`: what stands between key and value; None: there is no key. `null_value`: the value that means none (a
+    `key_separator`: the bytes between key and value; None: no key. `null_value`: the value that is written as null (a
     tombstone). `headers` and `partition`: for every record.
     """
 
@@ -41,7 +41,7 @@ class Format:
     partition: int | None
 
     def split(self, line: bytes, number: int) -> tuple[bytes | None, bytes | None]:
-        """(key, value) of the line. Raises InvalidError where the key separator is missing."""
+        """(key, value) of the line. Raises InvalidError if the key separator is missing."""
         key, value = None, line
         if self.key_separator is not None:
             key, separator, value = line.partition(self.key_separator)
@@ -54,7 +54,7 @@ class Format:
 
 
 class Tally:
-    """What became of the records. The first one that is refused is told of at once; the others are written none the less."""
+    """Outcome of the records. The first refused record is reported at once; the others are still written."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -62,7 +62,7 @@ class Tally:
         self._told = False
 
     def watch(self, delivery: asyncio.Future[Delivery], line: int) -> None:
-        """Count the record of a line that was handed over, and later that it is durable."""
+        """Count the record of a line that was sent, and later that it is durable."""
         self.sent += 1
         delivery.add_done_callback(partial(self._done, line))
 
@@ -73,19 +73,19 @@ class Tally:
         if error is None:
             self.written += 1
         elif isinstance(error, HeadgateError) and error.reason is not Reason.CLOSED and not self._told:
-            # CLOSED: the command was interrupted, and says at its end how many were written.
+            # CLOSED: the command was interrupted, and reports the number of written records at its end.
             self._told = True
             output.fail(f"a record was refused: {output.error_line(error, COMMAND)} line=`{line}`", COMMAND)
 
 
 async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_format: Format, compression: str) -> int:
-    """Write every line of the files, or of standard input, and say how many on stderr.
+    """Write every line of the files, or of standard input, and report the number on stderr.
 
-    Returns the exit code: 1 where records were refused.
+    Returns the exit code: 1 if records were refused.
     """
     paths = [str(path) for path in files] or [STANDARD_INPUT]
     sources = [_open(path) for path in paths]
-    # SIGTERM, as Ctrl-C, ends the reading; what was read is still written.
+    # SIGTERM, like Ctrl-C, ends the reading; lines read before are still written.
     task = asyncio.current_task()
     assert task is not None, "this is a coroutine"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -98,7 +98,7 @@ async def produce_lines(cluster: str, topic: str, files: Sequence[Path], line_fo
                 try:
                     await _send_all(producer, topic, sources, line_format, tally, advance)
                 except (asyncio.CancelledError, InvalidError):
-                    # What stands before the line at which it ended is written, wherever that was.
+                    # Every line before the end of the reading is written, at any point of the reading.
                     with suppress(TimeoutError):
                         async with asyncio.timeout(INTERRUPTED_S):
                             await producer.flush()
@@ -144,7 +144,7 @@ def _open(path: str) -> int:
 
 
 async def _lines(source: int) -> AsyncIterator[list[bytes]]:
-    """The lines of a file, as many at a time as are there, without their ends."""
+    """The lines of a file without their ends, as many at a time as are available."""
     loop = asyncio.get_running_loop()
     # Ordinary files are always readable, and the event loop refuses to wait for them.
     mode = os.fstat(source).st_mode
@@ -172,7 +172,7 @@ async def _lines(source: int) -> AsyncIterator[list[bytes]]:
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, source: int) -> None:
-    """Until there is something to read, or the end."""
+    """Wait until the input is readable, or at its end."""
     ready = loop.create_future()
     loop.add_reader(source, lambda: None if ready.done() else ready.set_result(None))
     try:
@@ -182,7 +182,7 @@ async def _readable(loop: asyncio.AbstractEventLoop, source: int) -> None:
 
 
 def _progress(sources: Sequence[int]) -> tuple[AbstractContextManager[object], Callable[[int], None]]:
-    """A bar on stderr, where that is a terminal and the input is not; and the function that moves it to so many bytes."""
+    """A bar on stderr, if stderr is a terminal and the input is not; and the function that moves it to a number of bytes."""
     if not sys.stderr.isatty() or any(os.isatty(source) for source in sources):
         return nullcontext(), lambda done: None
     from rich.console import Console

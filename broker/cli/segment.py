@@ -1,4 +1,4 @@
-"""``headgate segment``: what the leader does by itself, by hand; and the list."""
+"""``headgate segment``: manual forms of the leader's own actions, and the list of segments."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headgate.broker.client.control import Control, Segment
 
 
 async def list_all(cluster: str, topic: str | None, json: bool) -> None:
-    """Open segments, by topic and partition."""
+    """Show open segments, by topic and partition."""
     async with Control(cluster) as control:
         view = await control.describe()
     segments = [one for one in view.segments if topic in (None, one.topic)]
     if topic is not None and not segments:
         async with Admin(cluster) as admin:
-            await admin.describe_topic(topic)  # raises where there is no such topic
+            await admin.describe_topic(topic)  # raises if the topic does not exist
     if json:
         output.print_json([asdict(one) for one in segments])
         return
@@ -32,13 +32,13 @@ async def split(cluster: str, segment_id: int, at_partition: int | None, broker_
 
 
 async def merge(cluster: str, segment_id: int, next_segment_id: int, json: bool) -> None:
-    """Make one of two neighbours."""
+    """Merge two neighbouring segments."""
     async with Control(cluster) as control:
         _show(await control.merge(segment_id, next_segment_id), f"segments {segment_id} and {next_segment_id} merged", json)
 
 
 async def move(cluster: str, segment_id: int, broker_id: int | None, json: bool) -> None:
-    """Give a segment to another broker."""
+    """Move a segment to another broker."""
     async with Control(cluster) as control:
         _show(await control.move(segment_id, broker_id), f"segment {segment_id} moved", json)
 

@@ -26,11 +26,11 @@ from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 BROKER_COLUMNS = ("broker", "kafka", "grpc", "http", "up", "cpu", "memory", "connections", "segments", "state")
 BROKER_NUMERIC = ("broker", "cpu", "memory", "connections", "segments")
 LEADER_MS = 5 * SECOND_MS
-"""Longest wait for the leader; the rest of the screen does not need it."""
+"""Longest wait for the leader; the rest of the screen does not need the leader."""
 
 
 async def show_status(cluster: str, window_ms: int, json: bool) -> None:
-    """Brokers and topics; with a window, the traffic in it."""
+    """Show brokers and topics; with a window, also the traffic in it."""
     async with Admin(cluster, timeout_ms=window_ms + 15 * SECOND_MS) as admin:
         status = await admin.status(rate_window_ms=window_ms)
     gates: list[Gate] = []
@@ -39,7 +39,7 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
             found = await look(control)
             gates = await _open_gates(gate_admin)
         except RetryError as error:
-            # While the lead changes hands the rest is worth seeing.
+            # During a change of the leader, the rest is still worth showing.
             found, trouble = None, error.message
         else:
             trouble = ""
@@ -91,7 +91,7 @@ async def show_status(cluster: str, window_ms: int, json: bool) -> None:
 
 
 def broker_rows(brokers: Sequence[Broker], view: ClusterView | None) -> list[tuple[object, ...]]:
-    """A row per broker. Without a leader's view nothing is known of loads and segments."""
+    """A row per broker. Without the leader's view, loads and segments are unknown."""
     members = {} if view is None else {one.incarnation_id: one for one in view.members}
     rows: list[tuple[object, ...]] = []
     for broker in brokers:
@@ -109,7 +109,7 @@ def broker_rows(brokers: Sequence[Broker], view: ClusterView | None) -> list[tup
 
 
 async def _open_gates(gates: GateAdmin) -> list[Gate]:
-    """None where the brokers do not know gates yet."""
+    """The open gates; none if the brokers do not know gates yet."""
     try:
         return [one for one in await gates.list() if one.state is GateState.OPEN]
     except InvalidError as error:

@@ -1,6 +1,6 @@
 """The tables of broker/README.md, generated from the code: ``python -m headgate.broker.cli.tables`` writes them.
 
-A table stands between two comments, ``<!-- settings -->`` and ``<!-- /settings -->``. A test fails when the page differs from the
+A table is between two comments, ``<!-- settings -->`` and ``<!-- /settings -->``. A test fails when the page differs from the
 code.
 """
 

@@ -1,7 +1,7 @@
-"""``headgate top``: the cluster while it works; and the tables that ``headgate status`` shares with it.
+"""``headgate top``: the cluster at work; and the tables that ``headgate status`` shares with it.
 
-On a terminal the screen is drawn again at every look; elsewhere every look is printed as tab-separated lines, with an empty one
-between two looks.
+On a terminal each update draws the screen again. Otherwise each update is printed as tab-separated lines, with an empty line
+between two updates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as `output.print_table` takes it."""
+    """A table with the arguments of `output.print_table`."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -47,13 +47,13 @@ class Table:
 
 
 async def look(control: Control) -> Look | None:
-    """Ask the leader. None: these brokers know no segments. Raises HeadgateError."""
+    """Ask the leader. None: these brokers have no segments yet. Raises HeadgateError."""
     view = await _supported(control.describe())
     return None if view is None else Look(view, await _supported(control.desired_brokers()))
 
 
 async def _supported(asking: Awaitable[_T]) -> _T | None:
-    """An answer; None where brokers do not know the question."""
+    """The answer; None if the brokers do not know the call."""
     try:
         return await asking
     except InvalidError as error:
@@ -63,7 +63,7 @@ async def _supported(asking: Awaitable[_T]) -> _T | None:
 
 
 async def watch(cluster: str, interval_ms: int, count: int | None) -> None:
-    """Look again and again, until Ctrl-C or `count` looks."""
+    """Update until Ctrl-C, or `count` times."""
     live = _Live() if sys.stdout.isatty() else None
     number = 0
     try:
@@ -75,7 +75,7 @@ async def watch(cluster: str, interval_ms: int, count: int | None) -> None:
                 except RetryError as error:
                     if count is not None and number >= count:
                         raise
-                    # A change of leader: the screen says so, and goes on.
+                    # A change of the leader: the screen reports it, and the updates continue.
                     _say(live, error)
                 else:
                     if found is None:
@@ -161,7 +161,7 @@ def decision_rows(decisions: Sequence[Decision]) -> list[tuple[object, ...]]:
 
 
 def state(member: Member, segments: int, leader_broker_id: int) -> str:
-    """What a broker does, in a word or two. `segments`: how many it leads."""
+    """The broker's activity, in a word or two. `segments`: the number that it leads."""
     if member.trouble:
         return member.trouble
     word = "serves" if not member.draining else "drains" if segments else "drained"
@@ -173,7 +173,7 @@ def state(member: Member, segments: int, leader_broker_id: int) -> str:
 
 
 def starvation(view: ClusterView) -> str:
-    """What a person is told where a machine gives brokers too little time; empty where none does."""
+    """The warning about machines that give brokers too little processor time; empty without such a machine."""
     starved = [one for one in view.members if one.starved]
     if not starved:
         return ""

@@ -12,7 +12,7 @@ from headgate.broker.client.errors import skip_command
 from headgate.broker.runtime.errors import HeadgateError, Reason
 
 UNKNOWN = "?"
-"""Nobody leads the partition at the moment, or its lead does not answer."""
+"""No broker leads the partition at the moment, or its lead does not answer."""
 
 
 async def create(
@@ -69,7 +69,7 @@ async def list_all(cluster: str, json: bool) -> None:
 
 
 async def describe(cluster: str, names: Sequence[str], every: bool, json: bool) -> None:
-    """Partitions and settings of some topics; with `every`, settings that are at their defaults too."""
+    """Print partitions and settings of some topics; with `every`, also settings at their defaults."""
     async with Admin(cluster) as admin:
         found, errors = await output.each(names, admin.describe_topic)
     async with GateAdmin(cluster) as gate_admin:
@@ -113,7 +113,7 @@ def _show(found: Sequence[TopicDescription], gates: Mapping[str, Sequence[Gate]]
 
 
 async def alter(cluster: str, name: str, partitions: int | None, config: Mapping[str, str], unset: Sequence[str]) -> None:
-    """Change settings first, the number of partitions last: only the first can be undone."""
+    """Change settings first and the number of partitions last: only the settings can be changed back."""
     async with Admin(cluster) as admin:
         if partitions is not None:
             await admin.create_partitions(name, partitions, validate_only=True)
@@ -138,7 +138,7 @@ async def delete(cluster: str, names: Sequence[str]) -> None:
 
 
 async def check(cluster: str, name: str, partitions: Sequence[int], as_json: bool) -> bool:
-    """Print every batch that consumers cannot read. Returns whether there is none. `partitions`: none: all."""
+    """Print every batch that consumers cannot read. Returns whether there is none. `partitions`: empty for all."""
     rows: list[tuple[int, int, int, str]] = []
     batches = 0
     async with Admin(cluster) as admin:
@@ -170,7 +170,7 @@ async def check(cluster: str, name: str, partitions: Sequence[int], as_json: boo
 
 
 async def skip(cluster: str, name: str, partition: int, first: int, last: int, execute: bool, as_json: bool) -> None:
-    """Print which records readers would step over, and with `execute` let them. Batches are skipped whole."""
+    """Print the records that readers would skip, and with `execute` make them skip. Whole batches are skipped."""
     async with Admin(cluster) as admin:
         base, end = await admin.skip_records(name, partition, first, last, validate_only=True)
         checked = await admin.check_records(name, partition, base, end - 1)

@@ -1,4 +1,4 @@
-"""What /metrics shows: the counters of all parts, by name. The parts themselves know nothing of this."""
+"""The content of /metrics: the counters of all parts, by name. The parts themselves do not depend on this module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAG_INTERVAL_S = 1.0
 
 
 class LoopLag:
-    """How late the event loop is: the time between when a timer was due and when it ran. Every client waits at least that long."""
+    """Delay of the event loop: the time from a timer's due time to its run. Every client waits at least that long."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.seconds = Histogram(LATENCY_BUCKETS_S)
@@ -41,14 +41,14 @@ class LoopLag:
 
 
 class TopicCounts:
-    """Traffic of topics on this broker since it started: what it leads now, and what it led before. It never falls."""
+    """Traffic of topics on this broker since its start, including partitions that it no longer leads. It never falls."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._before: dict[uuid.UUID, tuple[int, int, int]] = {}
-        """Of partitions that are led by others now: bytes in, bytes out, offsets given."""
+        """Partitions that other brokers lead now: bytes in, bytes out, offsets given."""
         self._first: dict[PartitionLog, int] = {}
-        """The end offset of every partition that this broker leads when it took it over."""
+        """For every partition that this broker leads, the end offset at the time when it took over the lead."""
         for partition in engine.all_logs():
             self._watch(partition)
         engine.leads.watch(self._watch)
@@ -64,7 +64,7 @@ class TopicCounts:
             before = self._before.get(topic_id, (0, 0, 0))
             self._before[topic_id] = before[0] + counted[0], before[1] + counted[1], before[2] + counted[2]
             if len(self._before) > len(self._engine.manifest.topics):
-                # Some were deleted when others led all of their partitions.
+                # Some topics were deleted while other brokers led all of their partitions.
                 self._before = {key: one for key, one in self._before.items() if key in self._engine.manifest.topics_by_id}
         else:
             self._before.pop(topic_id, None)
@@ -84,7 +84,7 @@ class TopicCounts:
 
 
 class Observer:
-    """The metrics of one broker; parts are added as they come."""
+    """The metrics of one broker; parts are added as they start."""
 
     def __init__(self, broker_id: int, not_ready: Callable[[], str | None], kafka: KafkaServer) -> None:
         self.metrics = Metrics()
@@ -93,13 +93,13 @@ class Observer:
         _register_kafka(self.metrics, kafka)
 
     def engine_opened(self, engine: Engine, groups: Coordinator) -> None:
-        """The engine is there, and what depends on it."""
+        """Add the engine and the parts that depend on it."""
         _register_engine(self.metrics, engine)
         _register_cluster(self.metrics, engine)
         _register_groups(self.metrics, groups)
 
     def cluster_joined(self, cluster: Cluster) -> None:
-        """The control plane is there."""
+        """Add the control plane."""
         self.metrics.gauge(
             "headgate_cluster_late_seconds",
             "how late this broker's timers were at most in the last half minute; above 0.2 its machine is starved",
@@ -126,7 +126,7 @@ def _register_process(metrics: Metrics, broker_id: int, not_ready: Callable[[], 
 
 
 def _register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
-    """The Kafka door."""
+    """The Kafka listener."""
     gauge, counter = metrics.gauge, metrics.counter
     gauge("headgate_kafka_open_connections", "open connections of Kafka clients", lambda: len(kafka.connections))
     counter("headgate_kafka_refused_connections", "connections closed at once for want of room", lambda: kafka.connections_refused)
@@ -186,7 +186,7 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
 
 
 def _register_cluster(metrics: Metrics, engine: Engine) -> None:
-    """This broker's place among the others."""
+    """This broker's role in the cluster."""
     metrics.gauge("headgate_cluster_brokers", "live brokers, as this one knows them", lambda: len(engine.brokers()))
     metrics.gauge(
         "headgate_cluster_leader_bool",

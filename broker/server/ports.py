@@ -1,4 +1,5 @@
-"""Taking ports: early, before anything is touched that another broker may be using, and with an answer a person can act on."""
+"""Binding of ports: early, before any file or object that another broker may be using is changed, and with an error that tells a
+person the remedy."""
 
 from __future__ import annotations
 
@@ -9,18 +10,18 @@ from contextlib import suppress
 from headgate.broker.runtime.errors import FatalError, Reason
 
 BACKLOG = 1024
-"""Connections that the kernel accepts for us while the loop is busy or still starting."""
+"""Connections that the kernel accepts for the broker while its loop is busy or still starting."""
 
 
 def listen(host: str, port: int, setting: str) -> socket.socket:
-    """A listening socket; clients may connect at once, and wait until somebody accepts.
+    """A listening socket; clients may connect at once, and wait until the loop accepts them.
 
     Args:
         port: 0 for any free one.
         setting: the setting that chose the port, for the error.
 
     Raises:
-        FatalError(INVALID_CONFIG) that names address and port and what to do.
+        FatalError(INVALID_CONFIG) that names address, port and remedy.
     """
     bound = _bind(host, port, setting)
     try:
@@ -33,7 +34,7 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
 
 
 def adopt(descriptor: int) -> socket.socket:
-    """A listening socket that a supervisor has opened and keeps; no process that this one begins inherits it."""
+    """A listening socket that a supervisor has opened and keeps. Processes that this one starts do not inherit it."""
     listening = socket.socket(fileno=descriptor)
     listening.set_inheritable(False)
     listening.setblocking(False)
@@ -41,23 +42,24 @@ def adopt(descriptor: int) -> socket.socket:
 
 
 def listen_again(listening: socket.socket) -> None:
-    """Have a socket listen that a broker may have closed for all processes that hold it; does nothing to one that listens."""
+    """Make a socket listen again. A broker may have stopped it for all processes that hold it. Does nothing to a listening
+    socket."""
     listening.listen(BACKLOG)
 
 
 def refuse_more(listening: socket.socket) -> None:
-    """Refuse connections from now on, also where another process holds the socket: those that wait there would wait in vain."""
+    """Refuse connections from now on, even if another process holds the socket: waiting connections would never be accepted."""
     with suppress(OSError):
         listening.shutdown(socket.SHUT_RDWR)
 
 
 def check_free(host: str, port: int, setting: str) -> None:
-    """Raises FatalError as `listen` does if `port` cannot be taken now; for a library that insists on binding by itself."""
+    """Raises the FatalError of `listen` if `port` cannot be bound now; for a library that insists on binding by itself."""
     _bind(host, port, setting).close()
 
 
 def free(host: str) -> int:
-    """A port that nobody listens on now; for those who must say where they will listen before they do."""
+    """A port without a listener at the moment; for components that must announce their port before they listen."""
     bound = _bind(host, 0, "grpc_port")
     try:
         return address(bound)[1]
@@ -79,11 +81,11 @@ def shown(host: str, port: int) -> str:
 def _bind(host: str, port: int, setting: str) -> socket.socket:
     bound: socket.socket | None = None
     try:
-        # As bytes, an ordinary name does not make Python load its tables for international ones.
+        # As bytes: for an ordinary name Python then does not load its tables for international names.
         name = host.encode() if host.isascii() else host
         family, kind, protocol, _, where = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         bound = socket.socket(family, kind, protocol)
-        # A broker that was killed leaves connections in TIME_WAIT; they must not keep its successor from the port.
+        # A killed broker leaves connections in TIME_WAIT; they must not keep its successor from the port.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(where)
     except (OSError, UnicodeError) as error:

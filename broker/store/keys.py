@@ -1,4 +1,4 @@
-"""What may be a key, a prefix and a range. Every store refuses the rest alike, so that what works on one works on all."""
+"""Valid keys, prefixes and ranges. Every store refuses all others, so that code that works on one store works on all."""
 
 from __future__ import annotations
 
@@ -50,32 +50,32 @@ def check_listing(prefix: str, start_after: str, limit: int) -> None:
 
 
 def is_name(name: str) -> bool:
-    """Whether it can stand between two slashes of a key."""
+    """Whether the name can be a part of a key, between two slashes."""
     return _NAME.fullmatch(name) is not None
 
 
 def numbered(prefix: str, number: int) -> str:
-    """A key that ends in a number, of as many digits whatever it is, so that keys in order are numbers in order."""
+    """A key that ends in a number with a fixed number of digits, so that keys in byte order are numbers in order."""
     return f"{prefix}{number:0{NUMBER_DIGITS}d}"
 
 
 def number_of(prefix: str, key: str) -> int | None:
-    """The reverse of `numbered`; None where it did not make the key."""
+    """The reverse of `numbered`; None if `numbered` did not make the key."""
     digits = key.removeprefix(prefix)
     return int(digits) if len(digits) == NUMBER_DIGITS and digits.isascii() and digits.isdigit() else None
 
 
 def views(data: Buffer | Sequence[Buffer]) -> list[memoryview]:
-    """What a caller gave as an object, as flat views of bytes, in order; nothing is copied."""
+    """An object's data as flat views of bytes, in order, without a copy."""
     parts = (data,) if isinstance(data, bytes | bytearray | memoryview) else data
     return [memoryview(part).cast("B") for part in parts]
 
 
 def not_found(key: str) -> InvalidError:
-    """What `get` raises."""
+    """The error of `get` for a missing object."""
     return InvalidError(Reason.NOT_FOUND, f"no such object. key=`{key}`")
 
 
 def key_conflict(key: str) -> InvalidError:
-    """A key that is the directory of another one, or the reverse."""
+    """The error for a key that is the directory of another one, or the reverse."""
     return InvalidError(Reason.INVALID_REQUEST, f"one key cannot be the directory of another. key=`{key}`")

@@ -1,4 +1,5 @@
-"""A directory as a store. `local_files.py` says how; here it gets threads, so that no disk ever stops the loop."""
+"""A directory as a store. `local_files.py` has the file operations; this module runs them in threads, so that no disk stops the
+loop."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from headgate.broker.store.local_append import Fsync, LocalAppender
 from headgate.broker.store.local_files import LocalFiles
 
 THREADS = 4
-"""Calls to the disk at a time. More would only queue at the disk."""
+"""Calls to the disk at a time. More calls would only wait at the disk."""
 FSYNC_INTERVAL_MS = 100
 
 _T = TypeVar("_T")
@@ -24,16 +25,16 @@ _T = TypeVar("_T")
 class LocalStore:
     """Objects are files below `root`, named by their keys. Opening blocks for some milliseconds and creates a missing directory.
 
-    A call that is cancelled goes on in its thread: it may still take effect, and reads `data` until it has.
+    A cancelled call continues in its thread: it may still take effect, and it reads `data` until it ends.
 
     Args:
-        root: the directory, absolute or relative to where the process stands now.
-        fsync: of the appender; `put` and `put_if_absent` are durable whatever it says.
+        root: the directory, absolute or relative to the current working directory.
+        fsync: for the appender; `put` and `put_if_absent` are durable with every value.
         fsync_interval_ms: see LocalAppender.
         required_key: see LocalFiles.
 
     Raises:
-        FatalError, RetryError: see LocalFiles; FatalError(OUT_OF_MEMORY) where threads do not start.
+        FatalError, RetryError: see LocalFiles; FatalError(OUT_OF_MEMORY) if threads do not start.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from headgate.broker.store.keys import check_key, check_listing, check_range, ke
 
 
 class MemoryObjects:
-    """The medium. Thread-safe; outlives the stores over it, as a disk outlives processes."""
+    """The medium. Thread-safe. Outlives the stores over it, as a disk outlives processes."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.lock = threading.Lock()
@@ -64,12 +64,12 @@ class MemoryObjects:
 
 
 class MemoryStore:
-    """See the module's docstring.
+    """A store in memory; the module's text lists the differences to real stores.
 
     Args:
         objects: the medium, shared with other stores; by default its own.
-        append: True gives it an `appender`, which a directory has and S3 has not.
-        alignment_bytes: of its append files.
+        append: True gives the store an `appender`, which a directory has and S3 has not.
+        alignment_bytes: alignment of its append files.
     """
 
     def __init__(self, objects: MemoryObjects | None = None, *, append: bool = True, alignment_bytes: int = 1) -> None:
@@ -162,7 +162,7 @@ class _MemoryAppender:
 
 
 class _MemoryAppendFile:
-    """Stricter than a file: it refuses what is not aligned, and writes after `truncate` or `close`."""
+    """Stricter than a file: it refuses unaligned data, and writes after `truncate` or `close`."""
 
     def __init__(self, objects: MemoryObjects, key: str, alignment_bytes: int) -> None:
         self._objects = objects

@@ -1,4 +1,4 @@
-"""From what a user writes to a store: `open_store`."""
+"""`open_store`: makes a store from a user's URL or path."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from headgate.broker.store.local_append import Fsync
 
 FSYNC_INTERVAL_MS = 100
 PRIVATE_URLS = frozenset({"memory:", "null:"})
-"""Stores that only the process sees which opened them, and that end with it."""
+"""Stores that only their own process can see, and that end with it."""
 
 
 def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FSYNC_INTERVAL_MS, required_key: str = "") -> Store:
     """The store at a URL: `/path`, `path`, `file:///path`, `s3://bucket/prefix`, `memory:` or `null:`.
 
-    A directory is created and tried out now, which blocks for some milliseconds. A bucket is tried by the first operation, and what
-    fails there is repeated for some seconds; a directory's errors come at once, for a disk does not lose requests on the way.
+    A directory is created and tested now, which blocks for some milliseconds. A bucket is tested by the first operation, and a
+    failed request is retried for some seconds. A directory's errors are raised at once, because a disk does not lose requests on
+    the way.
 
     Args:
-        fsync, fsync_interval_ms: of a directory's append files, see `local_append.py`. Other stores have none.
-        required_key: of an object that a directory must have already, else nothing is created there. Empty: none.
+        fsync, fsync_interval_ms: for a directory's append files, see `local_append.py`. Other stores have none.
+        required_key: key of an object that a directory must contain; otherwise nothing is created there. Empty: none.
 
     Raises:
-        InvalidError(INVALID_CONFIG): this names no store; the message says what to write instead.
-        FatalError(STORE_MISCONFIGURED): no store can be there.
+        InvalidError(INVALID_CONFIG): the text names no store; the message shows the valid forms.
+        FatalError(STORE_MISCONFIGURED): the place cannot hold a store.
         RetryError: the disk is full or does not answer.
     """
     scheme, colon, rest = url.partition(":")
@@ -56,12 +57,12 @@ def open_store(url: str, *, fsync: Fsync = "always", fsync_interval_ms: int = FS
 
 
 def open_readable(url: str, pool: Executor | None = None) -> Readable:
-    """Somebody else's files, to be read only, at `file:///path` or `s3://bucket/prefix`. Nothing is written there, not even to try.
+    """Foreign files, to be read only, at `file:///path` or `s3://bucket/prefix`. Nothing is written there, not even as a test.
 
     Args:
         pool: threads for requests to S3; None: the store has its own.
 
-    Raises InvalidError(INVALID_CONFIG), FatalError(STORE_MISCONFIGURED) as `open_store`.
+    Raises InvalidError(INVALID_CONFIG), FatalError(STORE_MISCONFIGURED), for the reasons given at `open_store`.
     """
     if url.startswith("s3://"):
         return _open_s3(url.rstrip("/"), pool)

@@ -1,4 +1,4 @@
-"""A foreign directory, from which objects are read. Nothing is ever written there."""
+"""A foreign directory, from which objects are read. It is never written to."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class ReadableDirectory:
-    """Files below `root`, which may itself be a symbolic link; below it no link is followed.
+    """Files below `root`. `root` may itself be a symbolic link; below it no link is followed.
 
-    Raises FatalError(STORE_MISCONFIGURED) when it is not a directory.
+    Raises FatalError(STORE_MISCONFIGURED) if it is not a directory.
     """
 
     def __init__(self, root: str) -> None:
@@ -39,7 +39,7 @@ class ReadableDirectory:
         return await asyncio.get_running_loop().run_in_executor(None, self._open, key)
 
     async def close(self) -> None:
-        """Do nothing: nothing is held open."""
+        """Do nothing: no descriptor is held open."""
 
     def _read(self, key: str, start: int, length: int) -> bytes:
         descriptor = self._open(key)

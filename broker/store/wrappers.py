@@ -147,9 +147,9 @@ OPERATIONS = ("put_if_absent", "put", "get", "get_range", "open_file", "list", "
 
 
 class MeteredStore:
-    """Counts what passes through: calls, errors, bytes of objects and seconds per operation.
+    """Counts calls, errors, bytes of objects and seconds per operation.
 
-    An InvalidError is an answer (there is no such object), not an error of the store.
+    An InvalidError is an answer (the object does not exist), not an error of the store.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:

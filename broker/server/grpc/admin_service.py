@@ -1,4 +1,5 @@
-"""`headgate.v1.Admin`: topics and the state of the cluster. Any broker answers, and asks the others for what only they know."""
+"""`headgate.v1.Admin`: topics and the state of the cluster. Any broker answers, and asks the others for facts that only they
+know."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ UNKNOWN_BOUND = Bound(-1, -1, -1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where clients reach this broker."""
+    """The addresses at which clients reach this broker."""
 
     host: str
     kafka_port: int
@@ -70,7 +71,7 @@ class AdminService:
         return response
 
     async def _own_status(self, window_ms: int) -> admin_pb2.StatusResponse:
-        """This broker, and what it leads of all topics."""
+        """This broker, and its part of all topics."""
         before: dict[PartitionLog, tuple[int, int]] = {}
         seconds = 0.0
         if window_ms:
@@ -88,7 +89,7 @@ class AdminService:
                 row.size_bytes += partition.size_bytes
                 row.records += partition.high_watermark - partition.log_start
                 if seconds:
-                    # Of a segment that was opened within the window nothing is known from before.
+                    # A segment that was opened within the window has no earlier numbers.
                     records, size = before.get(partition, (partition.high_watermark, partition.bytes_in))
                     row.records_in_per_second += (partition.high_watermark - records) / seconds
                     row.bytes_in_per_second += (partition.bytes_in - size) / seconds
@@ -99,7 +100,7 @@ class AdminService:
         return {log: (log.high_watermark, log.bytes_in) for log in self._engine.all_logs()}
 
     def _partitions(self, topic: Topic) -> list[PartitionLog]:
-        """Those that this broker leads."""
+        """The partitions that this broker leads."""
         return [log for log in self._engine.logs_by_id.get(topic.id, []) if log is not None]
 
     def _broker(self) -> admin_pb2.Broker:
@@ -298,7 +299,7 @@ class AdminService:
         return admin_pb2.SkipRecordsResponse(base_offset=base_offset, end_offset=end_offset)
 
     def _elsewhere(self, topic: Topic, number: int, context: Context) -> Incarnation | None:
-        """The broker to ask about a partition, where this one does not lead it."""
+        """The broker to ask about a partition that this broker does not lead."""
         lead = self._engine.lead(topic.id, number)
         if lead is None or lead[0].id == self._engine.incarnation_id or is_forwarded(context):
             return None
@@ -312,7 +313,7 @@ class AdminService:
         return self._engine.cut_offset(partition, cut.before_offset)
 
     async def _delete_below(self, offsets: dict[PartitionLog, int]) -> HeadgateError | None:
-        """Returns why it failed, if it did."""
+        """Delete records below these offsets. Returns the error, if one occurred."""
         try:
             await self._engine.delete_below(offsets)
         except HeadgateError as error:
@@ -325,7 +326,7 @@ def _topic(topic: Topic) -> admin_pb2.Topic:
 
 
 def _row(broker: Incarnation) -> admin_pb2.Broker:
-    """Another broker, as the manifest knows it."""
+    """Another broker, as described by the manifest."""
     return admin_pb2.Broker(
         id=broker.broker_id,
         host=broker.host,
@@ -337,14 +338,14 @@ def _row(broker: Incarnation) -> admin_pb2.Broker:
 
 
 def _silent(broker: Incarnation, error: HeadgateError) -> admin_pb2.Broker:
-    """A broker that does not tell of itself."""
+    """A broker that did not answer."""
     row = _row(broker)
     row.trouble = error.message
     return row
 
 
 def _add_status(response: admin_pb2.StatusResponse, other: admin_pb2.StatusResponse) -> None:
-    """Add what another broker leads. A topic that only one of them knows is being created or deleted."""
+    """Add another broker's row and its part of the topics. A topic that only one of them knows is being created or deleted."""
     response.brokers.extend(other.brokers)
     rows = {row.id: row for row in response.topics}
     for part in other.topics:
@@ -358,7 +359,7 @@ def _add_status(response: admin_pb2.StatusResponse, other: admin_pb2.StatusRespo
 
 
 def _memory_bytes() -> int:
-    """Resident memory of this process; 0 where the system does not tell."""
+    """Resident memory of this process; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

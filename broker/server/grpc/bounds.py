@@ -1,4 +1,4 @@
-"""Where partitions begin and end, whoever leads them: from this broker's logs, and from the other leads."""
+"""The first and last offsets of partitions, from this broker's logs and from the other leads."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Bound(NamedTuple):
 
 
 NAMES_MAX = 1000
-"""Topics that one request may be about."""
+"""Most topics of one request."""
 
 Bounds = dict[tuple[str, int], Bound]
-"""By topic name and partition. What is not in it has no lead that answers."""
+"""By topic name and partition. A missing partition has no lead that answers."""
 
 
 async def own_bounds(engine: Engine, topics: Iterable[str]) -> Bounds:
-    """Of what this broker leads for sure (`Engine.confirm`)."""
+    """Bounds of partitions that this broker certainly leads (`Engine.confirm`)."""
     try:
         await engine.confirm()
     except RetryError:
@@ -49,12 +49,12 @@ async def own_bounds(engine: Engine, topics: Iterable[str]) -> Bounds:
 
 
 def batched(names: list[str], size: int) -> Iterator[list[str]]:
-    """Slices of `size`, the last one may be shorter."""
+    """Slices of `size`; the last one may be shorter."""
     return (names[start : start + size] for start in range(0, len(names), size))
 
 
 async def find_bounds(engine: Engine, peers: Peers, topics: Iterable[str]) -> Bounds:
-    """Of all partitions of some topics. Topics that do not exist are left out."""
+    """Bounds of all partitions of some topics. Topics that do not exist are left out."""
     names = [name for name in dict.fromkeys(topics) if name in engine.manifest.topics]
     found = await own_bounds(engine, names)
     wanted: dict[str, tuple[Incarnation, dict[str, None]]] = {}
@@ -73,7 +73,7 @@ async def find_bounds(engine: Engine, peers: Peers, topics: Iterable[str]) -> Bo
         if answer.error is None:
             for row in answer.response.topics:
                 for part in row.partitions:
-                    # Of what it does not lead (any more) it says nothing.
+                    # A broker reports nothing about partitions that it does not lead (any more).
                     if part.high_watermark >= 0:
                         found[row.topic.name, part.partition] = Bound(part.log_start, part.high_watermark, part.size_bytes)
     return found

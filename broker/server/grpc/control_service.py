@@ -1,4 +1,4 @@
-"""`headgate.v1.Control`: the leader's door for other brokers."""
+"""`headgate.v1.Control`: the leader's service for other brokers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MemberSession:
         self._orders: dict[int, asyncio.Future[control_pb2.OrderResult]] = {}
         self._order_id = 0
 
-    # -- as `leader.Session`
+    # -- the methods of `leader.Session`
 
     def edits(self, version: int, data: bytes) -> None:
         self._put(control_pb2.JoinResponse(edits=control_pb2.Edits(version=version, edits=data)))
@@ -112,7 +112,7 @@ class MemberSession:
     # -- the stream
 
     async def serve(self, call: Call) -> None:
-        """Until the stream ends. Raises what `end` was told."""
+        """Run until the stream ends. Raises the error given to `end`."""
         tasks = [asyncio.create_task(work) for work in (self._write(call), self._read(call), self._wait_end())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -183,7 +183,7 @@ class ControlService:
         incarnation = incarnation_of(hello, leader.clock.now_ms())
         await leader.admit(incarnation, hello.version)
         session = MemberSession(leader, incarnation)
-        # From here to `joined` nothing is awaited: every commit after the snapshot goes into the queue behind it.
+        # No await from here to `joined`: so every commit after the snapshot goes into the queue behind it.
         missed = leader.since(hello.version) if hello.version else None
         welcome = control_pb2.Welcome(
             snapshot=b"" if missed is not None else leader.manifest.encode(),

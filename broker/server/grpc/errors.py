@@ -1,7 +1,8 @@
-"""The one table from what went wrong in Headgate to the status that a gRPC client gets.
+"""The one table from Headgate's reasons to gRPC statuses.
 
-A status is coarse: the reason itself travels beside it, in the trailing metadata of a failed call or in an `Error` message. What is
-retried is the class's affair, not the code's: UNAVAILABLE always may be, RESOURCE_EXHAUSTED after a pause.
+A status is coarse. The reason itself is sent beside it, in the trailing metadata of a failed call or in an `Error` message. The
+class of the error decides whether the client retries, not the status: UNAVAILABLE may always be retried, RESOURCE_EXHAUSTED
+after a pause.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from headgate.broker.wire.grpc.headgate.v1 import common_pb2
 REASON_KEY = "headgate-reason"
 """Trailing metadata with the `Reason` of a failed call."""
 LEADER_KEY = "headgate-leader"
-"""Trailing metadata with the address of the broker to go to."""
+"""Trailing metadata with the address of the right broker."""
 
 MESSAGE_CHARS_MAX = 1000
-"""A longer message is cut: HTTP/2 headers are small, and a client must not choose how large ours are."""
+"""A longer message is cut: HTTP/2 headers are small, and a client must not choose their size."""
 
 STATUS: dict[Reason, StatusCode] = {
     Reason.INVALID_REQUEST: StatusCode.INVALID_ARGUMENT,
@@ -80,11 +81,12 @@ STATUS: dict[Reason, StatusCode] = {
     Reason.CORRUPT_STORE: StatusCode.DATA_LOSS,
     Reason.INTERNAL: StatusCode.INTERNAL,
 }
-"""All reasons there are; a test proves it."""
+"""Has all reasons; a test proves it."""
 
 
 class MovedError(RetryError):
-    """This broker does not lead the partition. `leader` does: ``host:port`` of its gRPC door, empty where nobody is known to."""
+    """This broker does not lead the partition. `leader` is the lead's address: ``host:port`` of its gRPC port, empty if no lead
+    is known."""
 
     def __init__(self, message: str, leader: str) -> None:
         super().__init__(Reason.NOT_LEADER, message)
@@ -92,7 +94,7 @@ class MovedError(RetryError):
 
 
 def leader_of(error: HeadgateError) -> str:
-    """The address that an error tells."""
+    """The address in an error."""
     return error.leader if isinstance(error, MovedError) else ""
 
 
@@ -102,11 +104,11 @@ def retriable(error: HeadgateError) -> bool:
 
 
 def error_message(error: HeadgateError) -> common_pb2.Error:
-    """The error of a part of a request."""
+    """The error for one part of a request."""
     return common_pb2.Error(reason=error.reason.value, message=shown(error), retriable=retriable(error), leader=leader_of(error))
 
 
 def shown(error: HeadgateError) -> str:
-    """The error's text as it is sent: bounded, and valid UTF-8."""
+    """The error's text in the form that is sent: bounded, and valid UTF-8."""
     text = error.message[:MESSAGE_CHARS_MAX]
     return text.encode("utf-8", "replace").decode()

@@ -1,7 +1,7 @@
-"""Calls that only the leader can answer, at a broker that does not lead: passed on as they came, once.
+"""Calls that only the leader can answer, at a broker that is not the leader: passed on unchanged, once.
 
-A call that was passed on carries `FORWARDED_KEY`, and is not passed on again: while the lead changes hands two brokers may each
-take the other for the leader.
+A call that was passed on carries `FORWARDED_KEY`, and is not passed on again: during a change of the leader, each of two brokers
+may take the other for the leader.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.broker.wire.grpc.methods import Method
 
 FORWARDED_KEY = "headgate-forwarded"
 TIMEOUT_S = 30.0
-"""Of a call whose client set no deadline."""
+"""Deadline of a call whose client set none."""
 
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -33,14 +33,15 @@ OPTIONS = [
 
 
 class Forwarder:
-    """One channel, to the leader of the moment."""
+    """One channel, to the current leader."""
 
     def __init__(self) -> None:
         self._address = ""
         self._channel: grpc.aio.Channel | None = None
 
     async def unary(self, address: str, method: Method, request: Message, context: Context) -> bytes:
-        """The leader's answer, encoded. Its error becomes this call's. Raises RetryError(NOT_LEADER) for one passed on already."""
+        """The leader's answer, encoded. The leader's error becomes this call's error. Raises RetryError(NOT_LEADER) for a call
+        that was passed on already."""
         channel = await self._to(address, context)
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method.path)
         try:
@@ -50,7 +51,7 @@ class Forwarder:
             raise
 
     async def stream(self, address: str, method: Method, request: Message, context: Context) -> AsyncIterator[bytes]:
-        """The leader's messages, encoded; as `unary` otherwise."""
+        """The leader's messages, encoded. Raises the errors of `unary`."""
         channel = await self._to(address, context)
         call: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method.path)
         answers = call(request.SerializeToString(), timeout=_left_s(context), metadata=((FORWARDED_KEY, "1"),))
@@ -64,7 +65,7 @@ class Forwarder:
             answers.cancel()
 
     async def close(self) -> None:
-        """Give back the connection."""
+        """Close the channel."""
         if self._channel is not None:
             channel, self._channel = self._channel, None
             await channel.close()

@@ -52,7 +52,7 @@ class GatesService:
         return leader.gates
 
     async def _elsewhere(self, method: str, request: Message, context: Context) -> bytes | None:
-        """The leader's answer; None where this broker leads."""
+        """The leader's answer; None if this broker is the leader."""
         address = self._cluster.leader_address()
         return None if address is None else await self._forwarder.unary(address, GATES[method], request, context)
 
@@ -151,7 +151,7 @@ class GatesService:
 
 
 def layout(manifest: Manifest, store_url: str, topic_name: str) -> gates_pb2.LayoutResponse:
-    """Where a topic's records are. Raises InvalidError(UNKNOWN_TOPIC)."""
+    """The places of a topic's records. Raises InvalidError(UNKNOWN_TOPIC)."""
     topic = manifest.topics.get(topic_name)
     if topic is None:
         raise InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{topic_name}`")
@@ -176,9 +176,9 @@ def layout(manifest: Manifest, store_url: str, topic_name: str) -> gates_pb2.Lay
 def _holes(
     manifest: Manifest, topic_id: uuid.UUID, partition: int, files: Mapping[str, Sequence[ParquetExtent]]
 ) -> list[gates_pb2.Hole]:
-    """What is empty of windows, whatever became of their gates, and what was removed before a gate was opened in front of it.
+    """Empty parts of windows, of gates in any state, and records that were removed before a gate was opened in front of them.
 
-    `files`: the partition's, by gate, each gate's by offset.
+    `files`: the partition's files by gate, each gate's files by offset.
     """
     cuts = manifest.cuts.get(topic_id, {}).get(partition, ())
     found = [gates_pb2.Hole(base_offset=base, end_offset=end, state=gates_pb2.GATE_STATE_RELEASED) for base, end in cuts]
@@ -191,7 +191,7 @@ def _holes(
     holes: list[gates_pb2.Hole] = []
     position = manifest.log_start(topic_id, partition)
     for hole in sorted(found, key=lambda one: one.base_offset):
-        # A cut may reach over windows: each offset is told of once.
+        # A cut may cover windows: each offset appears only once.
         hole.base_offset = max(hole.base_offset, position)
         if hole.base_offset < hole.end_offset:
             holes.append(hole)

@@ -26,11 +26,11 @@ GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
 IDS_MAX = 1000
 ROWS_MAX = 10_000
 SLICE_GROUPS = 500
-"""Groups of a list that are looked at before other work gets its turn."""
+"""Groups of a list that are handled before other work gets its turn."""
 
 
 class GroupsService:
-    """Looks at groups, and changes those without members. A group's own broker answers; any other one asks it."""
+    """Describes groups, and changes groups without members. The broker that holds a group answers; any other broker asks it."""
 
     def __init__(self, shared: Shared, groups: Coordinator) -> None:
         self._engine = shared.engine
@@ -44,7 +44,7 @@ class GroupsService:
             asked = [(broker, request) for broker in self._peers.others()]
             for answer in await self._peers.ask(asked, GROUPS["ListGroups"]):
                 if answer.error is not None:
-                    raise answer.error  # part of a list is no list
+                    raise answer.error  # part of a list would be wrong, so the whole list fails
                 parts.append(answer.response)
             bounds = await find_bounds(self._engine, self._peers, {row.topic for part in parts for row in part.positions})
             for part in parts:
@@ -53,7 +53,7 @@ class GroupsService:
                     if bound is not None:
                         part.groups[row.group].lag_records += bound.lag(row.offset)
         response = groups_pb2.ListGroupsResponse(
-            # While a group moves, two brokers may know it for a moment.
+            # While a group moves, two brokers may report it for a moment.
             groups=sorted({row.id: row for part in parts for row in part.groups}.values(), key=lambda row: row.id)
         )
         if forwarded:
@@ -61,7 +61,7 @@ class GroupsService:
         return response
 
     async def _own_groups(self) -> groups_pb2.ListGroupsResponse:
-        """Those that this broker holds, in order, and their positions."""
+        """The groups that this broker holds, in order, and their positions."""
         response = groups_pb2.ListGroupsResponse()
         await self._groups.confirm()
         for number, row in enumerate(sorted(self._groups.list_groups())):
@@ -141,7 +141,7 @@ class GroupsService:
             return response
         reply = await self._groups.commit(request.group, Commit(token=self._groups.token(), positions=tuple(positions)))
         if reply.error is not None:
-            # Somebody joined meanwhile.
+            # A member has joined meanwhile.
             raise _has_members(request.group) if reply.error is Reason.UNKNOWN_MEMBER_ID else _failed(reply.error)
         for result, reason in zip(accepted, reply.errors, strict=True):
             if reason is not None:
@@ -168,13 +168,13 @@ class GroupsService:
     # -- the small steps
 
     def _holder(self, group_id: str) -> Incarnation | None:
-        """The other broker that holds a group; None: this one does, or would say why it cannot be asked."""
+        """The other broker that holds a group. None: this broker holds it, or reports why the holder cannot be asked."""
         topic = self._engine.manifest.topics.get(TOPIC)
         lead = None if topic is None else self._engine.lead(topic.id, shard_of(group_id, topic.partitions))
         return None if lead is None or lead[0].id == self._engine.incarnation_id else lead[0]
 
     async def _doubt(self) -> HeadgateError | None:
-        """Why another broker may hold this one's groups by now, or None."""
+        """The error if another broker may hold this broker's groups by now, or None."""
         try:
             await self._groups.confirm()
         except HeadgateError as error:
@@ -182,7 +182,7 @@ class GroupsService:
         return None
 
     def _describe(self, group_id: str, doubt: HeadgateError | None) -> groups_pb2.GroupDescription:
-        """A group that this broker holds, without the ends of partitions."""
+        """The description of a group that this broker holds, without the ends of partitions."""
         try:
             if doubt is not None:
                 raise doubt
@@ -227,7 +227,7 @@ class GroupsService:
         return description
 
     def _exists(self, topic: str, partition: int) -> bool:
-        """Whether there is such a partition: a garbled assignment may name any."""
+        """Whether the partition exists: a garbled assignment may name any."""
         known = self._engine.manifest.topics.get(topic)
         return known is not None and 0 <= partition < known.partitions
 
@@ -260,7 +260,7 @@ def _summary(group: GroupListing, positions: int) -> groups_pb2.Group:
 
 
 def _add_bounds(description: groups_pb2.GroupDescription, bounds: Bounds) -> None:
-    """Say how far a group is behind, where that is known."""
+    """Set a group's lag, if it is known."""
     for row in description.positions:
         bound = bounds.get((row.topic, row.partition))
         if bound is None:
@@ -272,7 +272,7 @@ def _add_bounds(description: groups_pb2.GroupDescription, bounds: Bounds) -> Non
 
 
 def _owned(assignment: bytes) -> Iterator[tuple[str, int]]:
-    """The partitions in a consumer's assignment; none where it cannot be read. Every version begins like the first."""
+    """The partitions in a consumer's assignment; none if it cannot be read. Every version begins like the first."""
     if len(assignment) <= 2:
         return
     try:

@@ -1,4 +1,4 @@
-"""From the methods of a .proto service to handlers that a grpc server runs: decoding, errors, encoding.
+"""From the methods of a .proto service to handlers that a gRPC server runs: decoding, errors, encoding.
 
 A service is an object with one coroutine per rpc, named in snake_case:
 
@@ -6,8 +6,8 @@ A service is an object with one coroutine per rpc, named in snake_case:
 - server-streaming: ``async def watch(request, context) -> AsyncIterator[Message | bytes]``, a generator.
 - bidirectional: ``async def publish(call: Call) -> None``, which reads and writes raw messages until it returns.
 
-Bytes that are no message of the declared type give INVALID_ARGUMENT. HeadgateError gives its status; anything else is logged and
-gives INTERNAL, without a word of what is inside.
+Bytes that are no message of the declared type give INVALID_ARGUMENT. A HeadgateError gives its status. Any other error is logged
+and gives INTERNAL, without internal details.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ log = get_logger(__name__)
 
 
 class StalledError(RetryError):
-    """The client does not take what it is sent. The stream cannot go on, and even its status waits until the client reads."""
+    """The client does not read its messages. The stream cannot continue, and even its status waits until the client reads."""
 
 
 Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class Call(Protocol):
-    """A bidirectional stream of raw messages, as `ServicerContext` has it."""
+    """A bidirectional stream of raw messages: the used part of `ServicerContext`."""
 
     async def read(self) -> Any:
         """The next message, or `grpc.aio.EOF` after the client's last one."""
         ...
 
     async def write(self, message: bytes) -> None:
-        """Send a message; returns when the transport took it, which is how a slow reader slows us."""
+        """Send a message; returns when the transport has accepted it, so a slow reader slows the sender down."""
         ...
 
 
 class CallCounts:
-    """What became of the calls of one server."""
+    """Counts the calls of one server by their outcome."""
 
     def __init__(self) -> None:
         self.open = 0
-        """Calls and streams under way."""
+        """Calls and streams in progress."""
         self.ended: dict[Labels, float] = {}
-        """How many ended, by method and status, such as (`Log/Fetch`, `ok`). A client that went away is `cancelled`."""
+        """Ended calls by method and status, such as (`Log/Fetch`, `ok`). The status is `cancelled` if the client went away."""
 
     @contextmanager
     def call(self, method: Method) -> Iterator[None]:
-        """Around one call."""
+        """Counts one call: a context manager around it."""
         status = "cancelled"
         self.open += 1
         try:
@@ -81,7 +81,7 @@ class CallCounts:
 
 
 def service_handler(service: ServiceDescriptor, implementation: object, counts: CallCounts) -> grpc.GenericRpcHandler:
-    """The handlers of a whole service. Raises AttributeError where `implementation` lacks one."""
+    """The handlers of a whole service. Raises AttributeError if `implementation` lacks one."""
     table: dict[str, Any] = {}
     for method in methods(service).values():
         call = getattr(implementation, _snake(method.name))
@@ -153,13 +153,15 @@ async def _abort(method: Method, context: Context, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
     if context.cancelled() or (isinstance(error, grpc.aio.BaseError) and not isinstance(error, grpc.aio.UsageError)):
-        # The client is gone, or this server has stopped; what failed is most likely the attempt to hear it or to answer it.
+        # The client is gone, or this server has stopped. Most likely the failure comes from reading the client's messages or
+        # answering them.
         raise asyncio.CancelledError from error
     if not isinstance(error, HeadgateError):
         log.exception("grpc_call_failed", error, method=method.path)
         error = HeadgateError(Reason.INTERNAL, "unexpected error, see the broker's log")
     try:
-        # Of a stream whose client does not read this returns only when it does, or is gone: by now we hold nothing for it.
+        # For a stream with a client that does not read, this returns only when the client reads or is gone. Nothing is held for it
+        # by now.
         leader = leader_of(error)
         metadata = ((REASON_KEY, error.reason.value), *(((LEADER_KEY, leader),) if leader else ()))
         await context.abort(STATUS[error.reason], shown(error), metadata)

@@ -1,4 +1,4 @@
-"""How far groups are behind, for /metrics: shown by a group's own broker, which asks the leads of the partitions."""
+"""Lag of groups, for /metrics. The broker that holds a group shows it, and asks the leads of the partitions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headgate.broker.server.grpc.bounds import find_bounds
 from headgate.broker.server.grpc.shared import Shared
 
 SERIES_MAX = 10_000
-"""Series of one metric; Prometheus and whoever pays for it want no more. gRPC tells all."""
+"""Most series of one metric: Prometheus, and its operators, want no more. The gRPC API returns all."""
 
 
 class Lags:
-    """Of the groups that this broker holds, as they were when somebody last asked for metrics."""
+    """Lags of the groups that this broker holds, at the time of the last scrape."""
 
     def __init__(self, shared: Shared, groups: Coordinator) -> None:
         self._shared = shared
@@ -22,7 +22,7 @@ class Lags:
         self._lags: dict[Labels, float] = {}
 
     def register(self, metrics: Metrics) -> None:
-        """Show them; they are found anew for each reading."""
+        """Register the metric; the lags are found anew for each scrape."""
         metrics.prepare_with(self.find)
         metrics.gauge(
             "headgate_group_lag_records",
@@ -32,7 +32,7 @@ class Lags:
         )
 
     async def find(self) -> None:
-        """Ask where partitions end. Those whose lead does not answer have no lag."""
+        """Ask for the ends of the partitions. A partition whose lead does not answer has no lag."""
         committed = list(islice(self._groups.committed(), SERIES_MAX))
         bounds = await find_bounds(self._shared.engine, self._shared.peers, {topic for _, topic, _, _ in committed})
         self._lags = {

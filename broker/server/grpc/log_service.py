@@ -21,7 +21,7 @@ BATCH_BYTES_MAX = 64 << 20
 
 
 class LogService:
-    """Records in and out."""
+    """The records' service: writing and reading."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -46,7 +46,7 @@ class LogService:
             await self._wait(partition, request.offset, min(max(request.min_bytes, 1), max_bytes), wait_ms)
         await budget.room()
         self._shared.open(partition)
-        # Reserved before the read, which may take time; given back when the answer is on the wire.
+        # Reserved before the read, which may take time. Given back when the answer has been sent.
         reserved = max_bytes
         budget.take(reserved)
         try:
@@ -63,16 +63,16 @@ class LogService:
             budget.give(reserved)
 
     async def _wait(self, partition: PartitionLog, offset: int, min_bytes: int, wait_ms: int) -> None:
-        """Until `min_bytes` can be read from `offset`, the time is over, or the broker stops."""
+        """Wait until `min_bytes` can be read from `offset`, the time is over, or the broker stops."""
         news = asyncio.Event()
         partition.subscribe(news.set)
         self._shared.on_stop(news.set)
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while not self._shared.stopping and partition.closed is None:
-                    # A read stops before its limit, so that with `min_bytes` as the limit it may give less though more is there.
+                    # A read stops before its limit. With `min_bytes` as the limit it might return less although more exists.
                     slices = self._engine.read_tail(partition, offset, min_bytes + BATCH_BYTES_MAX)
-                    # None: older than what is in memory, so there is enough.
+                    # None: the offset is older than the records in memory, so there is enough.
                     if slices is None or sum(map(len, slices)) >= min_bytes:
                         return
                     news.clear()

@@ -1,4 +1,4 @@
-"""Places in a partition, as requests name them, turned into offsets."""
+"""Turns positions, as written in requests, into offsets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 
 
 async def resolve(engine: Engine, partition: PartitionLog, position: log_pb2.Position) -> tuple[int, int | None]:
-    """(offset, timestamp in ms of the record there if the question was about time and there is one, else None).
+    """(offset, timestamp in ms of the record there if the request asked for a time and such a record exists, otherwise None).
 
     Raises:
-        InvalidError: OFFSET_OUT_OF_RANGE; INVALID_REQUEST where no place is named. RetryError: the store does not answer, or
-            another broker may lead the partition by now.
+        InvalidError: OFFSET_OUT_OF_RANGE; INVALID_REQUEST if the request has no position.
+        RetryError: the store does not answer, or another broker may lead the partition by now.
     """
     at = position.WhichOneof("at")
     if at == "offset":

@@ -1,4 +1,4 @@
-"""What the streams and calls of the gRPC door share: a budget of bytes, and the news that the broker stops."""
+"""Shared parts of the gRPC streams and calls: a budget of bytes, and the notice that the server stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from headgate.broker.server.grpc.peers import Peers, address_of
 
 
 class Budget:
-    """Bytes that may be in flight. What is taken is known only once it is there, so the limit may be passed by one message a taker.
+    """Bytes that may be in flight. The size of a message is known only after its arrival, so each taker may exceed the limit by
+    one message.
 
     Args:
         limit_bytes: `room` waits while more than this is taken.
@@ -46,7 +47,7 @@ class Budget:
         self.used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
-        """Put back what was taken. All who wait look again: that there is room now is not a promise to any of them."""
+        """Give bytes back. All waiters check again: free room is not reserved for any of them."""
         self.used_bytes -= size_bytes
         assert self.used_bytes >= 0, self.used_bytes
         if not self.is_overdrawn:
@@ -57,7 +58,7 @@ class Budget:
 
 
 class Shared:
-    """Of all calls of one server."""
+    """State of all calls of one server."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
@@ -75,20 +76,21 @@ class Shared:
             raise self.moved(error, topic, number) from error
 
     def open(self, partition: PartitionLog) -> PartitionLog:
-        """The same, if this broker leads it still. Raises as `partition`."""
+        """The partition, if this broker still leads it. Raises the errors of `partition`."""
         if partition.closed is not None:
             raise self.moved(partition.closed, partition.topic, partition.number)
         return partition
 
     async def confirm(self, partition: PartitionLog) -> None:
-        """As `Engine.confirm`; raises MovedError where another broker may lead the partition."""
+        """Confirm with `Engine.confirm` that this broker still leads. Raises MovedError if another broker may lead the
+        partition."""
         try:
             await self.engine.confirm(partition)
         except RetryError as error:
             raise self.moved(error, partition.topic, partition.number) from error
 
     def moved(self, error: HeadgateError, topic: Topic, number: int) -> HeadgateError:
-        """An error that says where the partition is led now, if it is one of that kind."""
+        """The error for the client; for a partition led elsewhere, an error that names the current lead."""
         if error.reason is not Reason.NOT_LEADER or isinstance(error, MovedError):
             return error
         lead = self.engine.lead(topic.id, number)
@@ -96,7 +98,7 @@ class Shared:
         return MovedError(error.message, address_of(lead[0]) if lead is not None and elsewhere else "")
 
     def on_stop(self, callback: Callable[[], None]) -> None:
-        """Call back when the server stops; at once where it has."""
+        """Call back when the server stops; at once if it has stopped."""
         self._on_stop.add(callback)
         if self.stopping:
             callback()
@@ -105,7 +107,7 @@ class Shared:
         self._on_stop.discard(callback)
 
     def stop(self) -> None:
-        """Tell every call that waits for something to end itself."""
+        """Tell every call that waits to end itself."""
         self.stopping = True
         for callback in list(self._on_stop):
             callback()

@@ -1,12 +1,13 @@
-"""One Subscribe stream: any number of partitions, read for ever, paid for with the client's credit.
+"""One Subscribe stream: any number of partitions, read for ever, within the client's credit.
 
-A subscription is in one of three places::
+A subscription is in one of three states::
 
     starting   its position is not known yet; then it is announced to the client, which costs no credit
     runnable   there may be something to read; it waits for its turn (round robin) and for credit
     idle       nothing above `offset` is readable; the partition's high watermark wakes it
 
-A seek puts it back to `starting` with a new generation; whatever was under way for the old one is dropped before it is written.
+A seek puts it back to `starting` with a new generation. Reads in progress for the old generation are dropped before they are
+written.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _Subscription:
         self.queued = False
 
     def wake(self) -> None:
-        """There may be something to read."""
+        """Mark the subscription runnable: there may be something to read."""
         if not self.queued:
             self.queued = True
             self.stream.runnable.append(self)
@@ -70,7 +71,7 @@ class Subscriber:
         self.wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve the stream until the client ends it. Raises HeadgateError where we do."""
+        """Serve the stream until the client ends it. Raises HeadgateError if the broker ends it."""
         reading = asyncio.create_task(self._read(), name="subscribe-read")
         sending = asyncio.create_task(self._send(), name="subscribe-send")
         self._shared.on_stop(self.wake.set)
@@ -84,7 +85,7 @@ class Subscriber:
             for subscription in list(self._subscriptions.values()):
                 self._remove(subscription)
 
-    # -- what the client asks for
+    # -- requests of the client
 
     async def _read(self) -> None:
         while (data := await self._call.read()) is not grpc.aio.EOF:
@@ -120,7 +121,7 @@ class Subscriber:
     def _current(self, subscription: _Subscription) -> bool:
         return self._subscriptions.get(subscription.number) is subscription
 
-    # -- what it gets
+    # -- answers to the client
 
     async def _send(self) -> None:
         while True:

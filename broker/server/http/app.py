@@ -1,7 +1,7 @@
-"""The HTTP door: health for a load balancer, metrics for Prometheus, and a page for a person who wonders what listens here.
+"""The HTTP server's pages: health for a load balancer, metrics for Prometheus, and a front page that names this server.
 
 ``/healthz``  200 while the process runs its event loop.
-``/readyz``   200 when clients are served and what they produce becomes durable; else 503 and the reason.
+``/readyz``   200 when clients are served and their records become durable; otherwise 503 and the reason.
 ``/metrics``  the Prometheus text format.
 """
 
@@ -32,7 +32,7 @@ def create_app(metrics: Metrics, not_ready: Callable[[], str | None], line: Call
     """The application.
 
     Args:
-        not_ready: why the broker does not serve at the moment, or None.
+        not_ready: returns the reason why the broker does not serve at the moment, or None.
         line: one line about the broker for the front page.
     """
 

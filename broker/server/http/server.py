@@ -1,7 +1,7 @@
 """Runs the HTTP app on uvicorn inside the broker's own event loop, without uvicorn's signal handlers and access log.
 
 A liveness probe must be answered however many clients hold connections here without a request. So a new connection is always
-taken; where there are too many, the one that has been without a request for longest is closed for it.
+accepted. If there are too many, the server closes the connection that has been without a request for longest.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from headgate.broker.runtime import descriptors
 
 REQUEST_BYTES_MAX = 16 << 10
-"""Of a request's head. Nothing here takes a body."""
+"""Longest head of a request. No request here has a body."""
 IDLE_S = 60
-"""A connection may be silent for so long, also before its first request."""
+"""Longest silence of a connection, also before its first request."""
 HEAD_S = 10
 """Longest time from the first byte of a request to the end of its head."""
 GRACE_S = 2
 DATE_S = 1.0
-"""Age of the date in an answer, at the most."""
+"""Greatest age of the date in an answer."""
 
 
 class HttpServer:
@@ -39,7 +39,7 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="error",  # its warnings are what peers do wrong, a line or two for each request, without saying who
+            log_level="error",  # warnings are about faults of clients, without their addresses
             access_log=False,
             server_header=False,
             timeout_keep_alive=IDLE_S,
@@ -51,11 +51,11 @@ class HttpServer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Serve from now on."""
+        """Start to serve."""
         self._task = asyncio.get_running_loop().create_task(self._server.serve([self._listening]), name="http")
 
     async def close(self) -> None:
-        """Stop listening, give requests under way two seconds, and close."""
+        """Stop listening, give requests in progress two seconds, and close."""
         self._server.end()
         if self._task is not None:
             await self._task
@@ -63,12 +63,13 @@ class HttpServer:
 
 
 class _Connection(H11Protocol):
-    """Counts from its first moment: uvicorn itself looks at how many there are, and for how long, when a request is there."""
+    """Counts from its first moment. uvicorn itself checks the number of connections, and their age, only when a request has
+    arrived."""
 
     idle_since = 0.0
-    """When it was made, or its last request was answered."""
+    """Time of the connection's start, or of its last answer."""
     head_since: float | None = None
-    """When the first byte of a request came whose head is not whole yet; None where there is none."""
+    """Arrival time of the first byte of a partial head; None without a partial head."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -93,11 +94,11 @@ class _Connection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """No whole request is here that is not answered."""
+        """Whether the connection has no unanswered request."""
         return self.cycle is None or self.cycle.response_complete
 
     def _close_oldest(self) -> bool:
-        """Close the connection that has been without a request for longest. False: all others have one."""
+        """Close the connection that has been without a request for longest. False: all others have a request."""
         idle = [one for one in self.connections if isinstance(one, _Connection) and one is not self and one.idle]
         if not idle:
             return False
@@ -108,7 +109,7 @@ class _Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn looks ten times a second whether it is to end, which would be half of what wakes a broker that rests."""
+    """Replaces uvicorn's main loop, which checks ten times a second whether to end: half of all wake-ups of an idle broker."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -120,7 +121,7 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
     async def main_loop(self) -> None:
-        # The look at number 0 also writes the date that answers have.
+        # The tick number 0 also writes the date of the answers.
         while not await self.on_tick(0):
             self._close_late()
             with contextlib.suppress(TimeoutError):
@@ -128,7 +129,7 @@ class _Server(uvicorn.Server):
                     await self._ending.wait()
 
     def _close_late(self) -> None:
-        """Close connections whose request does not come to the end of its head."""
+        """Close connections that do not complete the head of their request in time."""
         now = asyncio.get_running_loop().time()
         for one in list(self.server_state.connections):
             if isinstance(one, _Connection) and one.head_since is not None and now - one.head_since > HEAD_S:
@@ -136,5 +137,5 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The process's signals belong to `server/main.py`."""
+        """Leave the process's signals to `server/main.py`."""
         yield

@@ -1,6 +1,6 @@
-"""The Kafka APIs that this broker serves: all and only what ApiVersions advertises.
+"""The Kafka APIs that this broker serves: all and only the APIs that ApiVersions advertises.
 
-Light on purpose: a row names its modules, and they are imported when the first request for the API arrives.
+Light on purpose: a row names its modules, and the first request for the API imports them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ Handler: TypeAlias = Callable[[Message, Context], Awaitable[Message]]
 class Api:
     """One API.
 
-    `min_version` to `max_version` are served. `advertised_min_version` is what ApiVersions says, lower only for Produce.
-    `flexible_from` is the first version with KIP-482's encoding, None where there is none. `module` is the handler's file in
-    `broker/server/kafka/api/` and the messages' in `broker/wire/kafka/messages/`; None where the connection handles the API itself.
+    `min_version` to `max_version` are served. `advertised_min_version` is the lowest version in ApiVersions; it is lower only
+    for Produce. `flexible_from` is the first version with KIP-482's encoding, or None. `module` is the name of the handler's
+    file in `broker/server/kafka/api/` and of the messages' file in `broker/wire/kafka/messages/`; None if the connection handles
+    the API itself.
     """
 
     key: int
@@ -87,14 +88,14 @@ SYNC_GROUP = 14
 API_VERSIONS = 18
 
 REQUEST_BYTES_MAX = 1 << 20
-"""Size of a request other than those below. Two bytes can be an object of 60: this bounds what one request makes of memory. A real
-one of this size would commit some 25,000 offsets."""
+"""Largest request of the other APIs. Two bytes can become an object of 60 bytes: this bounds the memory of one request. A real
+request of this size would commit some 25,000 offsets."""
 LARGE_REQUEST_BYTES_MAX = 4 << 20
-"""Of Fetch, JoinGroup and SyncGroup: a real Fetch of this size is for some 100,000 partitions, the others carry large pieces that
-are not looked into."""
+"""Largest request of Fetch, JoinGroup and SyncGroup: a real Fetch of this size is for some 100,000 partitions; the others carry
+large pieces that the broker does not parse."""
 
 _ROWS = (
-    # The connection itself. Produce is advertised from 0: librdkafka turns features off otherwise (KAFKA-18659).
+    # Requests about the connection itself. Produce is advertised from 0: librdkafka turns features off otherwise (KAFKA-18659).
     _api(PRODUCE, "Produce", (3, 13), 9, None, advertised_min_version=0),
     _api(FETCH, "Fetch", (4, 17), 12, None),
     # Discovery.

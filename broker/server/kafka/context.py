@@ -1,4 +1,4 @@
-"""What a handler of a Kafka API knows besides the request itself."""
+"""The surroundings of a request that the handler of a Kafka API needs besides the request itself."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 class Context:
     """One request's surroundings.
 
-    `host` and `port` are where this listener tells clients to connect; `client_id` is what the client calls itself, `client_host`
-    where it comes from. `reader` is the connection, for windows in which history is to come (engine/windows.py).
+    `host` and `port` are the address that this listener announces to clients. `client_id` is the client's own name,
+    `client_host` its address. `reader` is the connection, for windows that wait for their history (engine/windows.py).
 
-    `turn` is the request's share of the loop's time. A handler goes through everything that a request or a cluster can have many of
-    with `turn.each`: a loop over it without pauses would stall the broker (`tests/e2e/test_turns.py` finds such loops).
+    `turn` is the request's share of the loop's time. A handler iterates with `turn.each` over all items that a request or a
+    cluster can have many of: a loop over them without pauses would stall the broker (`tests/e2e/test_turns.py` finds such
+    loops).
     """
 
     engine: Engine

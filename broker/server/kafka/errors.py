@@ -1,7 +1,7 @@
-"""Kafka's error codes, and the one table from what went wrong in Headgate to the code that a Kafka client understands.
+"""Kafka's error codes, and the one table from Headgate's reasons to the codes that Kafka clients understand.
 
-A code is also an instruction: clients retry some, refresh their metadata on others, and give up on the rest. Where Kafka has no
-code for a reason, the table picks the one whose reaction is right.
+A code is also an instruction: clients retry some, refresh their metadata on others, and give up on the rest. If Kafka has no
+code for a reason, the table has the code with the right reaction.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ _CODES = {
     Reason.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     Reason.FENCED_LEADER_EPOCH: ErrorCode.FENCED_LEADER_EPOCH,
     Reason.UNKNOWN_LEADER_EPOCH: ErrorCode.UNKNOWN_LEADER_EPOCH,
-    # Retriable in every client, with a refresh of its metadata: the store may be well again, or another broker may reach it.
+    # Every client retries it and refreshes its metadata: the store may have recovered, or another broker may reach it.
     Reason.STORE_UNAVAILABLE: ErrorCode.KAFKA_STORAGE_ERROR,
     Reason.STORE_FULL: ErrorCode.KAFKA_STORAGE_ERROR,
     Reason.STORE_MISCONFIGURED: ErrorCode.KAFKA_STORAGE_ERROR,
@@ -127,7 +127,7 @@ _CODES = {
     Reason.ILLEGAL_GENERATION: ErrorCode.ILLEGAL_GENERATION,
     Reason.REBALANCE_IN_PROGRESS: ErrorCode.REBALANCE_IN_PROGRESS,
     Reason.FENCED_INSTANCE_ID: ErrorCode.FENCED_INSTANCE_ID,
-    # This broker is over; the client must look for another lead.
+    # This broker is ending; the client must look for another lead.
     Reason.FENCED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     Reason.CLOSED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     Reason.INTERNAL: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -135,19 +135,19 @@ _CODES = {
 
 
 def error_code(error: HeadgateError) -> ErrorCode:
-    """The code that a Kafka client is told."""
+    """The code for a Kafka client."""
     return _CODES[error.reason]
 
 
 def reason_code(reason: Reason | None) -> ErrorCode:
-    """The same for a bare reason; None is no error."""
+    """The code for a reason alone; None is no error."""
     return ErrorCode.NONE if reason is None else _CODES[reason]
 
 
 MESSAGE_LENGTH_MAX = 500
-"""Characters. Messages repeat what the client sent, and a response's string has at most 32767 bytes."""
+"""Longest message, in characters. Messages repeat text of the client, and a string in a response has at most 32767 bytes."""
 
 
 def error_message(error: HeadgateError) -> str:
-    """What the person behind a Kafka client is told."""
+    """The message for the user of a Kafka client."""
     return error.message[:MESSAGE_LENGTH_MAX]
