@@ -1,13 +1,13 @@
-"""Make the Python of the .proto files: ``python -m headgate.broker.wire.grpc.generate``. Needs grpcio-tools; a test fails on a
-difference.
+"""Generates the Python of the .proto files: ``python -m headgate.broker.wire.grpc.generate``. Needs grpcio-tools; a test fails
+on a difference.
 
-Only messages are generated. Services need no generated code: `methods.py` reads them from the descriptors, because grpcio's own
-output refuses to run with a grpcio that is older than the tools that made it.
+Only messages are generated. Services need no generated code: `methods.py` reads them from the descriptors, because the output of
+grpcio's own tools refuses to run with a grpcio that is older than the tools.
 
-The .proto files are named as other languages expect (``headgate/v1/log.proto``), but there is no Python package `headgate`, so
-the imports are rewritten to the place where the files are. The run-time check of protobuf is relaxed to the minor version, which
-is all that protobuf asks for (https://protobuf.dev/support/cross-version-runtime-guarantee/). In the stubs, a message is a
-message: the dicts that protobuf would take in its place are not offered.
+The .proto files have the names that other languages expect (``headgate/v1/log.proto``), but there is no Python package of that
+name at that place, so the imports are rewritten to the files' real place. protobuf's run-time check is relaxed to the minor
+version, which is all that protobuf requires (https://protobuf.dev/support/cross-version-runtime-guarantee/). In the stubs, a
+field of a message type accepts only messages: the dicts that protobuf also accepts are not offered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PYTHON_PACKAGE = "headgate.broker.wire.grpc.headgate.v1"
 
 
 def generate() -> dict[Path, str]:
-    """Every generated file's text, by its path under this directory. Raises RuntimeError where protoc refuses."""
+    """Every generated file's text, by its path under this directory. Raises RuntimeError if protoc refuses."""
     from grpc_tools import protoc  # type: ignore[import-untyped]
 
     protos = sorted(str(path.relative_to(ROOT)) for path in (ROOT / PACKAGE).glob("*.proto"))

@@ -1,4 +1,4 @@
-"""The services of the .proto files as data: paths, message classes, shapes. Server and client are built from this."""
+"""The services of the .proto files as data: paths, message classes, shapes. Server and client are built from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One rpc. `path` is what stands in the HTTP/2 request: ``/headgate.v1.Log/Fetch``."""
+    """One rpc. `path` is the path of the HTTP/2 request: ``/headgate.v1.Log/Fetch``."""
 
     name: str
     path: str

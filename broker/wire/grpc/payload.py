@@ -1,9 +1,9 @@
-"""Messages with one big `bytes` field, without copying it through protobuf: 2.6 times less CPU for a fetch of 1 MB.
+"""Messages with one big `bytes` field, without a copy through protobuf: 2.6 times less CPU for a fetch of 1 MB.
 
 Protobuf's encoding allows it: fields may come in any order, and two encoded messages behind each other are their merge. So a
-message is encoded without its payload, and the payload follows as one more field; read, it is cut out before protobuf sees the
-rest. The bytes are what any other protobuf library reads and writes. By convention the field has the number 15, the last with a tag
-of one byte.
+message is encoded without its payload, and the payload follows as one more field. On reading, the payload is cut out before
+protobuf sees the rest. The bytes are those of any other protobuf library. By convention the field has the number 15, the last
+number with a tag of one byte.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _VARINT_BYTES_MAX = 10
 
 
 def join(message: Message, payload: Sequence[Buffer]) -> bytes:
-    """`message`, whose field 15 is not set, encoded with the concatenation of `payload` as field 15."""
+    """`message`, with field 15 unset, encoded with the concatenation of `payload` as field 15."""
     size = sum(map(len, payload))
     head = message.SerializeToString()
     if size == 0:
@@ -37,7 +37,7 @@ def join(message: Message, payload: Sequence[Buffer]) -> bytes:
 
 
 def split(data: bytes) -> tuple[bytes, memoryview]:
-    """(the encoded message without field 15, field 15's content; empty where it is not set).
+    """(the encoded message without field 15, the content of field 15; empty if it is not set).
 
     Raises InvalidError(INVALID_REQUEST) for bytes that are no message.
     """

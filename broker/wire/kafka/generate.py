@@ -1,15 +1,15 @@
 """Writes `messages/*.py` from Kafka's own message schemas: ``python -m headgate.broker.wire.kafka.generate``.
 
-The schemas are the JSON files of Apache Kafka (clients/src/main/resources/common/message), as the development dependency
-kafka-python carries them. The result is checked in; `tests/unit/wire/test_generated.py` fails where it differs from what this
-module writes.
+The schemas are the JSON files of Apache Kafka (clients/src/main/resources/common/message), as packaged in the development
+dependency kafka-python. The result is checked in; `tests/unit/wire/test_generated.py` fails if it differs from this module's
+output.
 
 How it works: every field has, for each version of its message, an *operation* (the primitive that reads or writes it there) or
 none. Versions with the same operation form ranges, and ranges become an ``if version >= 9: ... elif ...`` chain; a field that is
-the same in all versions costs no branch. Neighbouring fixed-width fields with the same versions share one `struct.Struct`.
-A struct with an array is read and written by a generator, which yields before each step of some elements (`runtime/steps.py`): a
-message of any size leaves the event loop to others in between. Other structs are read and written by plain functions.
-The rules for tagged and ignorable fields are those of Kafka's own generator (generator/.../MessageDataGenerator.java).
+the same in all versions costs no branch. Neighbouring fixed-width fields with the same versions share one `struct.Struct`. A
+struct with an array is read and written by a generator, which yields before each step of some elements (`runtime/steps.py`): the
+event loop can serve other requests in the middle of a message of any size. Plain functions read and write other structs. The
+rules for tagged and ignorable fields are those of Kafka's own generator (generator/.../MessageDataGenerator.java).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LINE_MAX = 132
 
 
 class Writer:
-    """Lines with indentation, and the names that they need imported or defined."""
+    """Lines with indentation, and the names that they need as imports or definitions."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -82,7 +82,7 @@ class Writer:
         self.depth -= 1
 
     def head(self, name: str, arguments: str, result: str) -> None:
-        """The first line of a function, or three where it is too long."""
+        """The first line of a function, or three lines if it is too long."""
         line = f"def {name}({arguments}) -> {result}:"
         if len(line) <= _LINE_MAX:
             self.line(line)
@@ -115,7 +115,7 @@ class Writer:
         return name
 
     def chain(self, ops: dict[int, str]) -> None:
-        """One statement per version; versions with the same one share a branch. Newest first."""
+        """One statement per version; versions with the same statement share a branch. Newest first."""
         ranges: list[tuple[int, str]] = []  # lowest version, statement
         for version in sorted(ops, reverse=True):
             if ranges and ranges[-1][1] == ops[version]:
@@ -131,7 +131,7 @@ class Writer:
             self.block("else:" if last else f"{word} version >= {lowest}:", lambda text=statement: self.line(text))  # type: ignore[misc]
 
     def call(self, head: str, arguments: list[str]) -> None:
-        """One argument a line, as the formatter would leave it."""
+        """One argument a line, in the formatter's layout."""
         if not arguments:
             self.line(f"{head}()")
             return
@@ -151,13 +151,13 @@ def _call(verb: str, struct: Struct) -> str:
 
 
 def _item(struct: Struct) -> str:
-    """The name of a variable that holds one of these: short enough for its line."""
+    """The name of a variable for one element: short enough for its line."""
     name = snake(struct.name)
     return name if len(name) <= 32 else "_".join(name.split("_")[-2:])
 
 
 def _runs(fields: list[Field], width_max: int) -> Iterator[list[Field]]:
-    """Fields in their order; neighbours of fixed width with the same versions together."""
+    """Fields in their order; neighbouring fixed-width fields with the same versions together."""
     run: list[Field] = []
     for one in fields:
         if run and (not one.fixed or one.versions != run[0].versions or sum(len(x.name) + 8 for x in [*run, one]) > width_max):
@@ -335,7 +335,7 @@ class Writing:
         self.refuse([x for x in run if not x.ignorable], struct)
 
     def refuse(self, fields: list[Field], struct: Struct) -> None:
-        """The branch for versions that do not have these fields, and must not drop them in silence."""
+        """The branch for versions that do not have these fields, and must not drop them silently."""
         out = self.out
 
         def raise_for(one: Field) -> None:
@@ -552,7 +552,7 @@ def generate(module: str) -> str:
         out.line()
         out.line()
         fresh = [x for x in message.structs if x.name not in shared]
-        for struct in message.structs:  # a struct in both messages is written once, and must be the same
+        for struct in message.structs:  # a struct of both messages is written once, and must be the same in both
             assert shared.setdefault(struct.name, struct) == struct, struct.name
         for struct in fresh:
             _dataclass(out, struct)

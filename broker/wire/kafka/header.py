@@ -1,8 +1,8 @@
-"""Request and response headers: which version a request's header has, and how to read and write them.
+"""Request and response headers: the version of a request's header, and reading and writing of headers.
 
-A request header is version 2 (with tagged fields) where the request's own version is flexible, else 1; version 0, without a client
-id, belongs to ControlledShutdown alone. Response headers are version 1 where flexible, else 0; but ApiVersions always answers with
-0, because a client that asks for versions cannot know yet what the broker speaks (KIP-511).
+A request header is version 2 (with tagged fields) if the request's own version is flexible, otherwise 1. Version 0, without a
+client id, belongs to ControlledShutdown alone. Response headers are version 1 if flexible, otherwise 0. ApiVersions always
+answers with header version 0, because a client that asks for versions does not know the broker's versions yet (KIP-511).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CORRELATION = struct.Struct(">i")
 
 @dataclass(slots=True, kw_only=True)
 class RequestHead:
-    """What every request begins with. `correlation_id` is the client's; the response carries it back."""
+    """The beginning of every request. `correlation_id` is the client's; the response carries it back."""
 
     api_key: int
     api_version: int
@@ -29,7 +29,7 @@ class RequestHead:
 
 
 def read_key_version(buf: Buffer, pos: int) -> tuple[int, int, int]:
-    """API key, API version and correlation id: all that may be read before it is known whether the API is served.
+    """API key, API version and correlation id: all fields that may be read before it is known whether the API is served.
 
     Raises DecodeError.
     """
@@ -44,7 +44,7 @@ def read_request_header(buf: Buffer, pos: int, flexible: bool) -> tuple[RequestH
     """The header of a request and the position of its body. Raises DecodeError.
 
     Args:
-        flexible: whether this version of this API is (`Api.flexible`).
+        flexible: whether this version of this API is flexible (`Api.flexible`).
     """
     try:
         key, version, correlation_id = _KEY_VERSION_CORRELATION.unpack_from(buf, pos)
@@ -60,7 +60,7 @@ def response_header(api_key: int, correlation_id: int, flexible: bool) -> bytes:
     """The header of a response.
 
     Args:
-        flexible: whether the request's version of this API is.
+        flexible: whether the request's version of this API is flexible.
     """
     if flexible and api_key != API_VERSIONS_KEY:
         return _CORRELATION.pack(correlation_id) + b"\x00"

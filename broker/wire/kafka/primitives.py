@@ -1,8 +1,9 @@
-"""The primitive types of the Kafka protocol: what the generated messages read and write with.
+"""The primitive types of the Kafka protocol, with which the generated messages read and write.
 
-A reader is `(buf, pos) -> (value, new pos)`. Fixed-width fields are read by the messages themselves with `struct`, which raises
-`struct.error` at the end of the buffer; so does indexing with `IndexError`. A message's `decode` turns those (`PARSE_ERRORS`) into
-the only error that any bytes can cause, `DecodeError`. Whatever takes a length from the wire checks it here before it allocates.
+A reader is `(buf, pos) -> (value, new pos)`. The messages themselves read fixed-width fields with `struct`, which raises
+`struct.error` at the end of the buffer; indexing raises `IndexError` there. A message's `decode` turns these errors
+(`PARSE_ERRORS`) into `DecodeError`, the only error for any invalid bytes. Every reader of a length checks the length here before
+it allocates.
 
 "compact" is KIP-482's encoding: an unsigned varint of length + 1, where 0 is null. The older one is an int16 (strings) or int32
 (bytes, arrays), where -1 is null.
@@ -31,15 +32,16 @@ _I32 = struct.Struct(">i")
 ARRAY_ELEMENTS_MAX = 1_000_000
 """Elements of one array, as in Kafka 4.4."""
 REQUEST_ELEMENTS_MAX = 100_000
-"""Elements of all arrays of one request: a broker by default has no more partitions in all (`partitions_max`). An element costs up
-to ten microseconds until it is answered, which the loop spends in slices (`runtime/turns.py`): the limit bounds the CPU time of one
-request to about a second, and what cannot be cut into slices, like freeing its memory, to some milliseconds."""
+"""Elements of all arrays of one request: by default a broker has no more partitions in total (`partitions_max`). An element
+costs up to ten microseconds until it is answered, which the loop spends in slices (`runtime/turns.py`). So the limit bounds the
+CPU time of one request to about a second. It bounds work that cannot be cut into slices, like freeing memory, to some
+milliseconds."""
 STEP_ELEMENTS = 250
 """Elements that a reader or writer handles between two yields, and the most for which it allocates before it has read them. One
 step takes less than a millisecond. Kafka 4.4 allocates for at most 1,000."""
 TAGS_MAX = 32
-"""Tagged fields in one place. No Kafka schema has more than five. Kafka 4.4 takes 10,000; a step of 250 elements with so many each
-would take a second."""
+"""Tagged fields in one section. No Kafka schema has more than five. Kafka 4.4 accepts 10,000; a step of 250 elements with that
+many each would take a second."""
 _STRING_BYTES_MAX = 0x7FFF
 _UVARINT_MAX = 0xFFFF_FFFF
 _UVARINT_SHIFT_MAX = 28
@@ -48,13 +50,13 @@ _T = TypeVar("_T")
 
 
 class DecodeError(InvalidError):
-    """The peer's bytes are not the message they claim to be. The connection cannot be trusted any further."""
+    """The peer's bytes are not the claimed message. The connection cannot be trusted any further."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Reason.INVALID_REQUEST, message)
 
 
-# -- what the generated code asks of its caller and of the peer
+# -- requirements of the generated code for its caller and the peer
 
 
 def check_version(message: str, version: int, lowest: int, highest: int) -> None:
@@ -64,12 +66,12 @@ def check_version(message: str, version: int, lowest: int, highest: int) -> None
 
 
 def unsupported(message: str, field: str, version: int) -> ValueError:
-    """A programmer error: `field` is set to a value which that version cannot carry and must not drop."""
+    """The ValueError, a programmer error, for a `field` whose value that version cannot carry and must not drop."""
     return ValueError(f"field cannot be sent in this version. message=`{message}` field=`{field}` version=`{version}`")
 
 
 def malformed(message: str, version: int, error: Exception) -> DecodeError:
-    """One of PARSE_ERRORS, as the error that the caller knows."""
+    """The DecodeError for one of PARSE_ERRORS."""
     what = "string is not UTF-8" if isinstance(error, UnicodeDecodeError) else "message ends too early"
     return DecodeError(f"{what}. message=`{message}` version=`{version}`")
 
@@ -147,7 +149,7 @@ def read_compact_nullable_string(buf: Buffer, pos: int) -> tuple[str | None, int
 
 
 def read_bytes(buf: Buffer, pos: int) -> tuple[bytes, int]:
-    """A copy, so that what keeps it does not keep the whole request."""
+    """A copy, so that an object that keeps it does not keep the whole request."""
     data, pos = _slice(buf, pos + 4, _I32.unpack_from(buf, pos)[0])
     return bytes(data), pos
 
@@ -169,7 +171,7 @@ def read_compact_nullable_bytes(buf: Buffer, pos: int) -> tuple[bytes | None, in
 
 
 def read_nullable_records(buf: Buffer, pos: int) -> tuple[Buffer | None, int]:
-    """A slice of `buf`, no copy where `buf` is a memoryview."""
+    """A slice of `buf`; no copy if `buf` is a memoryview."""
     length = _I32.unpack_from(buf, pos)[0]
     if length < 0:
         return None, pos + 4
@@ -177,7 +179,7 @@ def read_nullable_records(buf: Buffer, pos: int) -> tuple[Buffer | None, int]:
 
 
 def read_compact_nullable_records(buf: Buffer, pos: int) -> tuple[Buffer | None, int]:
-    """A slice of `buf`, no copy where `buf` is a memoryview."""
+    """A slice of `buf`; no copy if `buf` is a memoryview."""
     length, pos = read_uvarint(buf, pos)
     if length == 0:
         return None, pos
@@ -197,7 +199,7 @@ def _check_count(buf: Buffer, pos: int, count: int, size_min: int) -> None:
 
 
 def read_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
-    """How many elements an array has, each of at least `size_min` (>= 1) bytes."""
+    """The number of elements of an array; each has at least `size_min` (>= 1) bytes."""
     count = _I32.unpack_from(buf, pos)[0]
     if count < 0:
         raise DecodeError("array that may not be null is null")
@@ -206,14 +208,14 @@ def read_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
 
 
 def read_nullable_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
-    """As `read_count`; -1 is null."""
+    """The number of elements of a nullable array, read like `read_count`; -1 is null."""
     count = _I32.unpack_from(buf, pos)[0]
     _check_count(buf, pos + 4, count, size_min)
     return max(count, -1), pos + 4
 
 
 def read_compact_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
-    """As `read_count`."""
+    """The number of elements of a compact array, read like `read_count`."""
     count, pos = read_uvarint(buf, pos)
     if count == 0:
         raise DecodeError("array that may not be null is null")
@@ -222,14 +224,14 @@ def read_compact_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
 
 
 def read_compact_nullable_count(buf: Buffer, pos: int, size_min: int) -> tuple[int, int]:
-    """As `read_count`; -1 is null."""
+    """The number of elements of a nullable compact array, read like `read_count`; -1 is null."""
     count, pos = read_uvarint(buf, pos)
     _check_count(buf, pos, count - 1, size_min)
     return count - 1, pos
 
 
 def steps(length: int) -> Iterator[int]:
-    """The elements of an array in steps: how many each has. `length` -1 is null and has none."""
+    """The elements of an array in steps: yields the number of elements of each step. `length` -1 is null and has none."""
     while length > STEP_ELEMENTS:
         yield STEP_ELEMENTS
         length -= STEP_ELEMENTS
@@ -238,7 +240,7 @@ def steps(length: int) -> Iterator[int]:
 
 
 def bounded(steps: Steps[_T]) -> Steps[_T]:
-    """The same steps, for at most REQUEST_ELEMENTS_MAX elements. Raises DecodeError beyond."""
+    """The steps of an array within a request, for at most REQUEST_ELEMENTS_MAX elements. Raises DecodeError above."""
     elements = 0
     while True:
         try:
@@ -264,7 +266,7 @@ def _arrays(kind: type) -> tuple[str, ...]:
 
 
 def dispose(message: object) -> Steps[None]:
-    """Take a message apart. Freeing a hundred thousand objects at once takes tens of milliseconds."""
+    """Take a message apart in steps. Freeing a hundred thousand objects at once takes tens of milliseconds."""
     for name in _arrays(type(message)):
         items = getattr(message, name) or []
         while items:
@@ -294,7 +296,7 @@ def read_tag(buf: Buffer, pos: int) -> tuple[int, int, int]:
 
 
 def read_tag_count(buf: Buffer, pos: int) -> tuple[int, int]:
-    """How many tagged fields a section has."""
+    """The number of tagged fields in a section."""
     count, pos = read_uvarint(buf, pos)
     if count > TAGS_MAX:
         raise DecodeError(f"message has too many tagged fields in one place. fields=`{count}` max=`{TAGS_MAX}`")
@@ -302,7 +304,7 @@ def read_tag_count(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def skip_tags(buf: Buffer, pos: int) -> int:
-    """The position behind a section of tagged fields of which none is known."""
+    """The position behind a section of tagged fields if no tag is known."""
     count, pos = read_tag_count(buf, pos)
     for _ in range(count):
         _, size, pos = read_tag(buf, pos)
@@ -322,7 +324,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 def _encode(value: str) -> bytes:
     data = value.encode()
-    if len(data) > _STRING_BYTES_MAX:  # Java clients refuse longer ones in the compact encoding too
+    if len(data) > _STRING_BYTES_MAX:  # Java clients refuse longer strings in the compact encoding, too
         raise ValueError(f"string is too long. length=`{len(data)}` max=`{_STRING_BYTES_MAX}`")
     return data
 
@@ -388,7 +390,7 @@ def write_compact_count(out: bytearray, count: int) -> None:
 
 
 def portions(items: list[_T]) -> Iterator[list[_T]]:
-    """The elements of an array in the portions that one step writes."""
+    """The elements of an array in the portions of single steps."""
     if len(items) <= STEP_ELEMENTS:
         if items:
             yield items

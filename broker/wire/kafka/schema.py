@@ -1,4 +1,4 @@
-"""Kafka's message schemas as objects: what `generate.py` writes code from. Only the generator imports this.
+"""Kafka's message schemas as objects, from which `generate.py` writes code. Only the generator imports this module.
 
 The rules for defaults and null are those of Kafka's own generator (generator/.../FieldSpec.java).
 """
@@ -31,7 +31,7 @@ def snake(name: str) -> str:
 
 @dataclass(frozen=True)
 class Versions:
-    """A contiguous, perhaps empty range of versions."""
+    """A contiguous range of versions; may be empty."""
 
     lowest: int
     highest: int
@@ -53,7 +53,7 @@ class Versions:
         return iter(range(self.lowest, self.highest + 1))
 
     def condition(self, within: Versions) -> str | None:
-        """The test that tells these versions from the others in `within`, or None where there are no others."""
+        """The test that tells these versions from the others in `within`, or None if there are no others."""
         inside = self & within
         if inside == within:
             return None
@@ -68,7 +68,7 @@ class Versions:
 
 @dataclass
 class Struct:
-    """A message or one of its parts. `reach` is the union of the versions in which some field holds it."""
+    """A message or one of its parts. `reach` is the union of all versions in which a field holds it."""
 
     name: str
     about: str = field(compare=False)
@@ -90,7 +90,7 @@ class Struct:
         return any(x.array or (x.struct is not None and x.struct.stepped) for x in self.fields)
 
     def size_min(self) -> int:
-        """The least bytes that it takes in any version."""
+        """The smallest number of bytes of its encoding, over all versions."""
         return max(1, min(sum(x.size_min(v) for x in self.plain) + (v in self.flexible) for v in self.reach))
 
 
@@ -98,7 +98,7 @@ class Struct:
 class Field:
     name: str
     about: str = field(compare=False)
-    kind: str  # the element's type where it is an array
+    kind: str  # the type of an array's elements
     array: bool
     struct: Struct | None
     versions: Versions
@@ -157,7 +157,7 @@ class Field:
 
     @property
     def default_value(self) -> str:
-        """The default as an expression that makes a new one."""
+        """The default as an expression that makes a new object."""
         if self.null_default:
             return "None"
         if self.array:
@@ -179,7 +179,7 @@ class Field:
         return self.default_value
 
     def not_default(self, value: str) -> str:
-        """A test whether `value` is another than the default."""
+        """A test whether `value` differs from the default."""
         default = self.default_value
         if default == "None":
             return f"{value} is not None"
@@ -211,7 +211,7 @@ def load(name: str) -> Message:
         for entry in fields:
             versions = Versions.parse(str(entry["versions"])) & reach
             if not list(versions):
-                continue  # of versions that Kafka itself has dropped
+                continue  # versions that Kafka itself has dropped
             kind = str(entry["type"])
             array = kind.startswith("[]")
             kind = kind.removeprefix("[]")

@@ -1,6 +1,6 @@
 """AlterConfigs (33), versions 0-2: replace all overrides of a topic by those in the request.
 
-As in Kafka, a resource or a key that stands in the request twice, and a null value, are INVALID_REQUEST.
+As in Kafka, a resource or a key that occurs twice in the request, and a null value, are INVALID_REQUEST.
 
 Deviation: a broker's settings cannot be changed while it runs (INVALID_REQUEST).
 """

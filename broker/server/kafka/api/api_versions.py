@@ -1,9 +1,9 @@
-"""ApiVersions (18), versions 0-4: what this broker serves.
+"""ApiVersions (18), versions 0-4: the APIs and versions that this broker serves.
 
-- A version that is not served is answered in version 0 with UNSUPPORTED_VERSION and the list: the client can choose (KIP-511).
+- An unsupported version is answered in version 0 with UNSUPPORTED_VERSION and the list: the client can choose (KIP-511).
 - From version 3 the client names its software; a name or version that Kafka would refuse is INVALID_REQUEST.
 
-Deviation: no features are advertised. What Kafka gates by them (transaction.version, group.version) is not served.
+Deviation: no features are advertised. APIs that Kafka enables by features (transaction.version, group.version) are not served.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _served() -> list[ApiVersion]:
 
 
 def unsupported_version() -> bytes:
-    """The body, in version 0, for a version of ApiVersions that is not served."""
+    """The body, in version 0, for an unsupported version of ApiVersions."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_served()).encode(0)
 
 

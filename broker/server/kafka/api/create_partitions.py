@@ -1,7 +1,7 @@
 """CreatePartitions (37), versions 0-3: more partitions for a topic.
 
 Deviations: a manual assignment is checked and then not kept, as in CreateTopics. The number of partitions of an internal topic
-cannot be changed (POLICY_VIOLATION): groups would be looked for where they are not.
+cannot be changed (POLICY_VIOLATION): clients would look for groups in the wrong partitions.
 """
 
 from __future__ import annotations

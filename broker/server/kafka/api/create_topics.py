@@ -1,11 +1,11 @@
 """CreateTopics (19), versions 2-7.
 
-- -1 partitions means the broker's `num_partitions`. A topic that stands in the request twice is INVALID_REQUEST, once for all.
-- A manual assignment must name partitions from 0 on and brokers that exist, and leaves both counts at -1, as in Kafka.
+- -1 partitions means the broker's `num_partitions`. A topic that occurs twice in the request is INVALID_REQUEST, once for both.
+- A manual assignment must name partitions from 0 on and existing brokers, and leaves both counts at -1, as in Kafka.
 - POLICY_VIOLATION: the cluster would have more than `partitions_max` partitions.
 
-Deviations: copies are the store's business, so any replication factor >= 1 (or -1) is accepted, and the answer says 1. A manual
-assignment is checked and then not kept: brokers lead what the cluster gives them.
+Deviations: the store makes the copies, so any replication factor >= 1 (or -1) is accepted, and the answer is 1. A manual
+assignment is checked and then not kept: the cluster chooses the leads.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def _asked(one: CreatableTopic, context: Context) -> NewTopic:
 
 
 async def _assigned(one: CreatableTopic, context: Context) -> int:
-    """How many partitions a manual assignment has."""
+    """The number of partitions in a manual assignment."""
     if one.replication_factor != DEFAULT or one.num_partitions != DEFAULT:
         raise InvalidError(
             Reason.INVALID_REQUEST,

@@ -1,4 +1,4 @@
-"""DeleteGroups (42), versions 0-2: forget groups without members, and their positions."""
+"""DeleteGroups (42), versions 0-2: delete groups without members, and their positions."""
 
 from __future__ import annotations
 

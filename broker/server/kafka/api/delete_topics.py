@@ -1,7 +1,7 @@
 """DeleteTopics (20), versions 1-6: by name, or by name or id from version 6.
 
-A topic that is named twice, in whatever ways, is INVALID_REQUEST and is not deleted. Deviation: an internal topic cannot be deleted
-(POLICY_VIOLATION): all groups and their positions would be gone.
+A topic that is named twice, by name or by id, is INVALID_REQUEST and is not deleted. Deviation: an internal topic cannot be
+deleted (POLICY_VIOLATION): all groups and their positions would be lost.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def handle(request: DeleteTopicsRequest, context: Context) -> DeleteTopics
         if refused is None:
             continue
         if refused.reason is Reason.UNKNOWN_TOPIC_ID and one.name is not None:
-            # Somebody else was faster, and who asked by name does not know of ids.
+            # Another client was faster, and a client that asked by name does not know ids.
             refused = InvalidError(Reason.UNKNOWN_TOPIC, f"topic does not exist. topic=`{topic.name}`")
         _refuse(result, refused)
     return response

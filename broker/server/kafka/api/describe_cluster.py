@@ -1,7 +1,7 @@
 """DescribeCluster (60), versions 0-2: the cluster's id and its brokers.
 
-Deviations: there are no controllers of their own, so asking for them (endpoint type 2, version 1) is answered as a broker of Kafka
-does, with MISMATCHED_ENDPOINT_TYPE. No broker is ever listed as fenced.
+Deviations: the cluster has no separate controllers. A request for them (endpoint type 2, version 1) is answered like by a broker
+of Kafka, with MISMATCHED_ENDPOINT_TYPE. No broker is ever listed as fenced.
 """
 
 from __future__ import annotations

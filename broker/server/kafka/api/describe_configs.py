@@ -1,7 +1,7 @@
 """DescribeConfigs (32), versions 1-4: settings of topics and of this broker, with their defaults, types and texts.
 
-- No names of keys, or an empty list of them, asks for all. A resource that stands in the request twice is answered once.
-- The broker with the empty name stands for what all brokers share and can change while they run: nothing.
+- A null or empty list of keys asks for all keys. A resource that occurs twice in the request is answered once.
+- The broker with the empty name means the settings that all brokers share and can change while they run: there are none.
 
 Deviation: broker loggers, client metrics and groups have no configs here (INVALID_REQUEST).
 """

@@ -1,7 +1,7 @@
 """DescribeGroups (15), versions 0-6: state, protocol and members.
 
-A group that does not exist is shown as `Dead`; from version 6 with GROUP_ID_NOT_FOUND (KIP-1043). Authorized operations are all
-there are, as in a Kafka without an authorizer. A group that stands in the request twice is answered once, or a small request could
+A group that does not exist is shown as `Dead`; from version 6 with GROUP_ID_NOT_FOUND (KIP-1043). All operations are authorized,
+as in a Kafka without an authorizer. A group that occurs twice in the request is answered once; otherwise a small request could
 ask for an answer of any size.
 """
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35), versions 1-4: how large partitions are.
+"""DescribeLogDirs (35), versions 1-4: the sizes of partitions.
 
 Deviation: there is one "directory", the store itself. Its size and free space are not known (-1).
 """

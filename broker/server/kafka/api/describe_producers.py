@@ -1,4 +1,4 @@
-"""DescribeProducers (61), version 0: who writes to a partition with idempotence.
+"""DescribeProducers (61), version 0: the idempotent producers of a partition.
 
 Deviation: transactions are not served, so no producer has a coordinator's epoch or a transaction's first offset (-1).
 """

@@ -1,9 +1,9 @@
 """DescribeTopicPartitions (75), version 0: topics page by page (KIP-966).
 
-Topics are answered in the order of their names, and a page ends with a cursor once it has `response_partition_limit` partitions (1
-to 2000, as Kafka has it). Topics that do not exist are answered with their error and count for nothing.
+Topics are answered in the order of their names. A page ends with a cursor once it has `response_partition_limit` partitions (1
+to 2000, as in Kafka). Topics that do not exist are answered with their error and do not count.
 
-Deviation: a partition's only replica is its lead, and is eligible by being it; the lists of eligible replicas are empty.
+Deviation: a partition's only replica is its lead, which is therefore eligible; the lists of eligible replicas are empty.
 """
 
 from __future__ import annotations

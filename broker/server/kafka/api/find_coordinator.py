@@ -1,10 +1,10 @@
-"""FindCoordinator (10), versions 0-6: which broker holds a group. Several keys at once from version 4.
+"""FindCoordinator (10), versions 0-6: the broker that holds a group. Several keys at once from version 4.
 
-The lead of a group's partition of `__consumer_offsets` holds the group; as long as there is no such topic, the broker that answers
-stands in, and makes it when a group comes. Share groups (version 6) are INVALID_REQUEST.
+The lead of a group's partition of `__consumer_offsets` holds the group. Until that topic exists, the answering broker names
+itself, and creates the topic for the first group. Share groups (version 6) are INVALID_REQUEST.
 
-Deviation: transactions are not served. Who looks for their coordinator is told so with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the
-code that ends every client's producer at once. UNSUPPORTED_VERSION would say it better, but librdkafka tries that again for ever.
+Deviation: transactions are not served. A client that looks for their coordinator gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the
+code that ends every client's producer at once. UNSUPPORTED_VERSION would be more exact, but librdkafka retries it for ever.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Heartbeat (12), versions 0-4: a member is alive, and asks whether its group rebalances.
+"""Heartbeat (12), versions 0-4: a member reports that it is alive, and asks whether its group rebalances.
 
-While groups are loaded the answer is NONE, as Kafka's: the member shall stay what it is.
+While groups are loaded the answer is NONE, as in Kafka: the member then keeps its state.
 """
 
 from __future__ import annotations

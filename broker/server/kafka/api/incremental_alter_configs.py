@@ -1,8 +1,9 @@
 """IncrementalAlterConfigs (44), versions 0-1: set, delete, append to and subtract from single keys of a topic (KIP-339).
 
-- Append and subtract work on lists, from the default where there is no override. Deleting a key that is not there is fine.
-- As in Kafka, a resource or a key that stands in the request twice, an unknown operation, and a null value where one is needed are
-  INVALID_REQUEST.
+- Append and subtract work on lists; without an override they start from the default. Deleting a key without an override
+  succeeds.
+- As in Kafka, a resource or a key that occurs twice in the request, an unknown operation, and a null value for an operation that
+  needs one are INVALID_REQUEST.
 
 Deviation: a broker's settings cannot be changed while it runs (INVALID_REQUEST).
 """

@@ -1,9 +1,9 @@
 """InitProducerId (22), versions 0-5: an id for an idempotent producer.
 
-A producer that sends its old id and epoch (version 3, KIP-360) gets a new id, as Kafka gives it where there is no transactional id.
+A producer that sends its old id and epoch (version 3, KIP-360) gets a new id, as in Kafka without a transactional id.
 
-Deviation: transactions are not served. A transactional id is refused as where its coordinator is looked for (find_coordinator.py),
-rather than given a producer id whose transactions would not be atomic.
+Deviation: transactions are not served. A transactional id is refused with the error of find_coordinator.py: a producer id for it
+would promise atomic transactions.
 """
 
 from __future__ import annotations

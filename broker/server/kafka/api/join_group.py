@@ -1,7 +1,7 @@
 """JoinGroup (11), versions 0-9: become a member of a group, and wait until its next generation begins.
 
-What the versions change: 1 has a rebalance time-out of its own, 4 gives a new member its id first (KIP-394), 5 knows static members
-(KIP-345), 7 tells the protocol's type, 9 lets a static leader skip the assignment (KIP-814). The rules are in
+Changes by version: 1 has a separate rebalance time-out, 4 gives a new member its id first (KIP-394), 5 has static members
+(KIP-345), 7 returns the protocol's type, 9 lets a static leader skip the assignment (KIP-814). The rules are in
 `cluster/groups/group.py`.
 """
 
@@ -19,7 +19,8 @@ NULL_PROTOCOL_VERSION_MIN = 7
 SKIP_ASSIGNMENT_VERSION_MIN = 9
 
 PROTOCOLS_MAX = 100
-"""Assignors that one member may name. A group compares those of all members in one turn of the loop; clients have three or four."""
+"""Assignors that one member may name. A group compares the assignors of all members in one turn of the loop; clients have three
+or four."""
 
 
 async def handle(request: JoinGroupRequest, context: Context) -> JoinGroupResponse:

@@ -1,7 +1,7 @@
-"""LeaveGroup (13), versions 0-5: members go, and the rest need not wait for their sessions to end.
+"""LeaveGroup (13), versions 0-5: members leave, and the others need not wait for the end of their sessions.
 
-One member before version 3, whose error is the response's own; then as many as a group may have, also static ones by their instance
-id (KIP-345).
+Before version 3 one member leaves, and its error is the response's own. From version 3 up to as many members as a group may have
+leave, also static ones by their instance id (KIP-345).
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 - A timestamp >= 0: the first record at or after it. -1 latest (the high watermark), -2 earliest (the log's start), -3 the record
   with the greatest timestamp (version 7), -4 earliest local (8), -5 latest tiered (9). A name that the version does not have is
   UNSUPPORTED_VERSION, as in Kafka.
-- A partition asked for twice is INVALID_REQUEST, in all places.
+- A partition that occurs twice in the request is INVALID_REQUEST at each place.
 
-Deviations: nothing is local or tiered here, so -4 is the log's start and -5 is unknown (-1), which is what a Kafka without tiered
-storage answers. Without transactions both isolation levels see the same end.
+Deviations: no records are local or tiered here, so -4 is the log's start and -5 is unknown (-1). A Kafka without tiered storage
+answers the same. Without transactions both isolation levels see the same end.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsRe
 
 
 async def is_led_elsewhere(response: ListOffsetsResponse, turn: Turn) -> bool:
-    """Whether one of the partitions is not led by this broker."""
+    """Whether another broker leads one of the partitions."""
     async for one in turn.each(one for topic in response.topics for one in topic.partitions):
         if one.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return True
@@ -73,7 +73,7 @@ async def is_led_elsewhere(response: ListOffsetsResponse, turn: Turn) -> bool:
 
 
 def _find(topic: str, one: ListOffsetsPartition, context: Context, doubt: HeadgateError | None) -> PartitionLog:
-    """The partition, if this broker leads it for sure. Raises HeadgateError."""
+    """The partition, if this broker certainly leads it. Raises HeadgateError."""
     log = context.engine.partition(context.engine.topic(topic), one.partition_index)
     check_leader_epoch(log, one.current_leader_epoch)
     if doubt is not None:
@@ -90,7 +90,7 @@ def _name(
     context: Context,
     doubt: HeadgateError | None,
 ) -> None:
-    """Answer an offset that has a name and needs no search."""
+    """Answer a named offset, which needs no search."""
     try:
         log = _find(topic, one, context, doubt)
     except HeadgateError as error:
@@ -109,7 +109,7 @@ def _name(
 async def _search_all(
     left: Iterator[tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]], context: Context, doubt: HeadgateError | None
 ) -> None:
-    """Answer what is left, one after another."""
+    """Answer the remaining searches, one after another."""
     async for topic, one, answer in context.turn.each(left):
         await _search(topic, one, answer, context, doubt)
 
@@ -121,7 +121,7 @@ async def _search(
     context: Context,
     doubt: HeadgateError | None,
 ) -> None:
-    """Answer an offset for which records must be read."""
+    """Answer a request for an offset that must be searched in records."""
     engine = context.engine
     try:
         log = _find(topic, one, context, doubt)

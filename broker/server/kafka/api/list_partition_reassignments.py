@@ -1,8 +1,8 @@
 """ListPartitionReassignments (46), version 0: always none.
 
-As clients see it a partition has one replica, its lead, and what moves is the lead alone, within milliseconds and without a
-copy. So nothing is ever under way, and tools that ask first (kafka-reassign-partitions --list and --verify, sarama) get Kafka's
-answer for that.
+For clients a partition has one replica, its lead. A move only changes the lead, within milliseconds and without a copy. So no
+reassignment is ever in progress, and tools that ask first (kafka-reassign-partitions --list and --verify, sarama) get Kafka's
+answer for that case.
 """
 
 from __future__ import annotations

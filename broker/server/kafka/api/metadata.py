@@ -1,12 +1,12 @@
 """Metadata (3), versions 0-13: brokers, topics and the lead of every partition.
 
-- All topics are asked for with null, in version 0 with an empty array; an empty array is no topics from version 1.
-- A topic that does not exist is created if both the client (from version 4; before it always does) and `auto_create_topics` say so,
-  and is answered at once with its partitions, where Kafka first answers with an error.
-- Topics may be asked for by id from version 12. Ids create nothing.
+- Null asks for all topics, and in version 0 an empty array does. From version 1 an empty array means no topics.
+- A topic that does not exist is created if both the client (from version 4; before it always) and `auto_create_topics` allow it.
+  It is answered at once with its partitions; Kafka first answers with an error.
+- Topics may be asked for by id from version 12. An id never creates a topic.
 
-Deviations: a store has no replicas, so a partition's only replica is its lead. The controller is the broker that leads the cluster,
-but every broker takes every request that a controller would. Authorized operations are all there are, as in a Kafka without an
+Deviations: a store has no replicas, so a partition's only replica is its lead. The answer names the cluster's leader as the
+controller, but every broker accepts every request for a controller. All operations are authorized, as in a Kafka without an
 authorizer.
 """
 
@@ -91,16 +91,16 @@ def _broker(broker: Incarnation, context: Context) -> MetadataResponseBroker:
 
 
 async def _create(names: list[str], context: Context) -> dict[str, HeadgateError]:
-    """Make topics. Returns why some were not: also where another client was faster."""
+    """Create topics. Returns the errors by name, including those of topics that another client has created meanwhile."""
     created = await context.engine.create_topics([NewTopic(name) for name in names]) if names else []
     made = context.turn.each(zip(names, created, strict=True))
     return {name: error async for name, error in made if isinstance(error, HeadgateError)}
 
 
 def _code(name: str, error: HeadgateError | None) -> ErrorCode:
-    if error is None or error.reason is Reason.POLICY_VIOLATION:  # as in Kafka: clients give up on a topic that is unknown
+    if error is None or error.reason is Reason.POLICY_VIOLATION:  # as in Kafka: clients give up on an unknown topic
         return unknown_topic_code(name)
-    # Clients look again after a pause when they are told that there is no leader yet.
+    # Clients ask again after a pause if a topic has no leader yet.
     again = error.reason is Reason.TOPIC_EXISTS or not isinstance(error, InvalidError)
     return ErrorCode.LEADER_NOT_AVAILABLE if again else error_code(error)
 

@@ -1,8 +1,9 @@
-"""OffsetCommit (8), versions 2-9: keep positions of a group, as durably as records. Answered when they are.
+"""OffsetCommit (8), versions 2-9: keep positions of a group, as durably as records. Answered when they are durable.
 
-A commit of a consumer that does not use groups has no member and generation -1; it makes the group, and is refused while the group
-has members. Versions 2-4 may ask for an expiry of their own. A member of a group that does not exist is ILLEGAL_GENERATION before
-version 9, then GROUP_ID_NOT_FOUND. Positions of topics and partitions that do not exist are refused one by one.
+A commit of a consumer that does not use groups has no member and generation -1. It creates the group, and is refused while the
+group has members. Versions 2-4 may ask for an expiry of their own. A member of a group that does not exist gets
+ILLEGAL_GENERATION before version 9, then GROUP_ID_NOT_FOUND. Positions of topics and partitions that do not exist are refused
+one by one.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ async def handle(request: OffsetCommitRequest, context: Context) -> OffsetCommit
                     )
                 )
 
-    # Also without positions: the member must learn that it is fenced or unknown, and its commit is a sign of life.
+    # Also without positions: the member must learn that it is fenced or unknown, and its commit proves that it is alive.
     def commit(portion: list[Position]) -> Awaitable[RowsReply]:
         event = Commit(
             token=context.groups.token(),
@@ -85,5 +86,5 @@ def _unknown_group(version: int) -> Reason:
 
 
 def _code(reason: Reason) -> ErrorCode:
-    # Of a commit that is larger than a record may be, as Kafka says it.
+    # Kafka's answer to a commit that is larger than a record may be.
     return ErrorCode.INVALID_COMMIT_OFFSET_SIZE if reason is Reason.MESSAGE_TOO_LARGE else reason_code(reason)

@@ -1,4 +1,4 @@
-"""OffsetDelete (47), version 0: forget positions of topics that no member of the group reads."""
+"""OffsetDelete (47), version 0: delete positions of topics that no member of the group reads."""
 
 from __future__ import annotations
 

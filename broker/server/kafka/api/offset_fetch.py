@@ -1,10 +1,10 @@
 """OffsetFetch (9), versions 1-9: the positions of a group; of several groups from version 8.
 
-Null for the topics means all that there are (from version 2). What was never committed is offset -1, without an error, and so is
-every position of a group that does not exist. A position belongs to the topic that was meant when it was committed: one of a topic
-that was deleted and made again is not there. What stands in a request more than once is answered once, or a small request could ask
-for an answer of any size; of a group that is asked for twice, as the last time. `require_stable` changes nothing, as there are no
-transactions that could be open.
+Null for the topics asks for all positions (from version 2). A position that was never committed is offset -1, without an error,
+and so is every position of a group that does not exist. A position belongs to the topic that existed at its commit: after the
+topic was deleted and created again, the position is gone. A partition that occurs more than once in a request is answered once;
+otherwise a small request could ask for an answer of any size. For a group that occurs twice, the last entry counts.
+`require_stable` changes nothing: there are no transactions that could be open.
 """
 
 from __future__ import annotations

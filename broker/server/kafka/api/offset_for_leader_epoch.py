@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch (23), versions 2-4: where the records of a leader epoch end (KIP-320).
+"""OffsetForLeaderEpoch (23), versions 2-4: the end offset of a leader epoch (KIP-320).
 
-Clients find out by it that a log was cut while they did not look. An epoch that is not known is answered with epoch -1 and
-offset -1, which is not an error.
+Clients use it to find out that a log was cut while they were away. An unknown epoch is answered with epoch -1 and offset -1,
+which is not an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""SaslHandshake (17), versions 0-1: always ILLEGAL_SASL_STATE, as from a listener of Kafka without SASL.
+"""SaslHandshake (17), versions 0-1: always ILLEGAL_SASL_STATE, like from a listener of Kafka without SASL.
 
-It is served so that a client that is set up to log in ends at once and says why. Without it the client is never told, and takes the
-broker for one that cannot be reached.
+It is served so that a client that is configured to log in ends at once with a clear error. Without it the client would get no
+answer, and would take the broker for unreachable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""SyncGroup (14), versions 0-5: get what the leader assigned, and wait for it; the leader's own brings the assignment.
+"""SyncGroup (14), versions 0-5: wait for the leader's assignment and get this member's part; the leader's own request brings it.
 
-While groups are loaded the answer is REBALANCE_IN_PROGRESS, as Kafka's: old clients do not expect COORDINATOR_LOAD_IN_PROGRESS
-here, and joining again is what there is to do. More assignments than a group may have members are INVALID_REQUEST.
+While groups are loaded the answer is REBALANCE_IN_PROGRESS, as in Kafka: old clients do not expect COORDINATOR_LOAD_IN_PROGRESS
+here, and the right reaction is to join again. More assignments than a group may have members are INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def handle(request: SyncGroupRequest, context: Context) -> SyncGroupRespon
     except HeadgateError as error:
         loading = error.reason is Reason.COORDINATOR_LOADING
         reply = SyncReply(error=Reason.REBALANCE_IN_PROGRESS if loading else error.reason)
-    # The assignment of a whole group can be too large for one record; no client has a use for the code that says so.
+    # The assignment of a whole group can be too large for one record; clients do not handle the exact error code.
     too_large = reply.error is Reason.MESSAGE_TOO_LARGE
     return SyncGroupResponse(
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR if too_large else reason_code(reply.error),
