@@ -44,8 +44,8 @@ their memory."""
 FOOTERS_BYTES_MAX = 32 << 20
 """Bytes of footers of open files, as stored in the file. In memory a footer is a few times larger."""
 PART_BYTES_MIN = 16 << 20
-"""Lower limit, in bytes, for the size of a part. Row groups of our own uploader are smaller, so they are never encoded in parts, even
-with a small cache."""
+"""Lower limit, in bytes, for the size of a part. Row groups of our own uploader are smaller, so they are never encoded in parts,
+even with a small cache."""
 PARTS_MAX = 1000
 """Parts of one row group that the reader remembers."""
 BROKEN_MAX = 1000

@@ -151,7 +151,7 @@ class Reader:
         return await self._told(log, offset, read)
 
     async def _told(self, log: PartitionLog, offset: int, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Call `call` through `again`. Rebuilds a lost index. Logs an error that an operator must repair once, not at each read."""
+        """Call `call` through `again`. Rebuilds a lost index. Logs each error that needs an operator only once."""
         try:
             try:
                 return await again(call)

@@ -360,7 +360,7 @@ def _segment_ends(manifest: Manifest, segment: SegmentInfo, ends: Mapping[tuple[
 
 
 def is_fence(found: ObjectInfo) -> bool:
-    """True if an object is a fence: the marker, or an object in the place of a chunk. No chunk is as short as a fence."""
+    """True if an object is a fence: the marker, or an object with a chunk's name and the size of a fence. Every chunk is larger."""
     name = found.key.rsplit("/", 1)[1]
     return name == "fence" or (name.isdigit() and found.size_bytes == len(FENCE_OBJECT))
 
