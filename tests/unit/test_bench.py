@@ -1,7 +1,7 @@
 """The benchmark's own honesty: the bytes that its load client sends, and its arithmetic. No times are measured.
 
 The requests and canned responses are judged by kio (generated from Kafka's schema) and the batches by kafka-python. A mismatch
-means that the ceiling would be measured with traffic that no broker would take, or that an error would pass for an answer.
+means that the ceiling would be measured with traffic that no broker would accept, or that an error would count as an answer.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_all_frames_of_a_shape_have_one_length(traffic) -> None:
 
 
 def test_paired_compares_neighbours_in_time_not_medians() -> None:
-    """The machine became twice as fast half way; every pair still says 50 %."""
+    """The machine became twice as fast half-way; every pair still gives 50 %."""
     assert paired([50, 50, 100], [100, 100, 200]).median == 0.5
     ratio = paired([50, 90, 60], [100, 100, 100])
     assert (ratio.low, ratio.median, ratio.high) == (0.5, 0.6, 0.9)

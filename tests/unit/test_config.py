@@ -1,7 +1,7 @@
-"""Settings: where a value comes from, how it is written, and what a wrong one is answered with.
+"""Settings: the source of a value, its syntax, and the error for a wrong one.
 
-Runs `Settings.load` on made-up command lines, environments and TOML files. A mismatch means that an operator's setting would be
-read as something else, or that an error message does not name the setting, its value and what was expected.
+Runs `Settings.load` on made-up command lines, environments and TOML files. A mismatch means that an operator's setting is read
+as something else, or that an error message does not name the setting, its value and the expected one.
 """
 
 from __future__ import annotations

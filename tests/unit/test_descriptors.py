@@ -1,4 +1,4 @@
-"""File descriptors: what a process is allowed, and who is refused."""
+"""File descriptors: the limit of a process, and the refusal of connections near it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INFINITE = resource.RLIM_INFINITY
 
 
 class Limits:
-    """What the system says, and what it is told."""
+    """Stands for the system's limits, and records the new ones."""
 
     def __init__(self, patch: pytest.MonkeyPatch, soft: int, hard: int, *, lowest: int = 1 << 40) -> None:
         self.limits = soft, hard

@@ -1,7 +1,7 @@
-"""The HTTP door lets nobody stay who says nothing, and says what time it is.
+"""The HTTP server closes silent connections, and sends the right date.
 
-Runs: the real server with a short patience, on a real socket. A mismatch means that silent connections take the places of all
-others for ever, that anybody can fill the log's disk, or that answers have an old date.
+Runs: the real server with a short timeout, on a real socket. A mismatch means that silent connections block all others for ever,
+that any client can fill the log's disk, or that answers have an old date.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOST = "127.0.0.1"
 
 @contextlib.asynccontextmanager
 async def door() -> AsyncIterator[int]:
-    """A server without pages; gives its port."""
+    """A server without pages; yields its port."""
     listening = socket.create_server((HOST, 0))
     served = server.HttpServer(Starlette(), listening)
     served.start()

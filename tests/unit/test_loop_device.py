@@ -1,6 +1,7 @@
-"""The loop device of the power-loss tests: what was synced survives, what was not is gone, and frozen and full are just that.
+"""The loop device of the power-loss tests: synced data survives, other data is gone, and a frozen or full device behaves as
+such.
 
-A mismatch means that a power loss in the chaos tests is none, and proves nothing.
+A mismatch means that a power loss in the chaos tests loses no data, and proves nothing.
 """
 
 from __future__ import annotations

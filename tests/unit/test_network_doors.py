@@ -1,7 +1,7 @@
-"""The doors that tests cut (`tests/support/network.py`) know whose a connection is.
+"""The ports that tests cut (`tests/support/network.py`) identify the owner of a connection.
 
-Runs: two connections from one port of this process to two places, as they come about when a port is used again. Compared: the
-socket that is found for each. A mismatch means that chaos tests cut nothing, or somebody else.
+Runs: two connections from one port of this process to two places, as they occur when a port is used again. Compared: the socket
+that is found for each. A mismatch means that chaos tests cut nothing, or another party.
 """
 
 from __future__ import annotations

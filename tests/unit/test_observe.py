@@ -1,7 +1,7 @@
-"""Counters of topics on /metrics while partitions come and go: they never fall, or Prometheus takes it for a restart.
+"""Counters of topics on /metrics while partitions come and go: they never fall, because Prometheus takes a fall for a restart.
 
-Runs: one engine in memory whose segments are handed over, and whose topic is deleted and made again. Compared: the counters with
-what was written. A mismatch means rates that are wrong after every move.
+Runs: one engine in memory whose segments are handed over, and whose topic is deleted and created again. Compared: the counters
+with the written records. A mismatch means rates that are wrong after every move.
 """
 
 from __future__ import annotations

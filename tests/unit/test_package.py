@@ -1,7 +1,7 @@
-"""The package as users import it: `headgate` and nothing else, with a public API that loads what is used.
+"""The package as users import it: `headgate` and nothing else, with a public API that loads modules on first use.
 
-Each check runs in a Python of its own. A failure means that an installation would shadow a user's own `assets` or `broker`, or that
-``import headgate`` became slow.
+Each check runs in a separate Python. A failure means that an installation would shadow a user's own `assets` or `broker`, or
+that ``import headgate`` became slow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import headgate
 
 
 def run(code: str, place: Path) -> str:
-    """What a Python prints that is started in a directory."""
+    """The output of a Python that is started in a directory."""
     return subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=True, timeout=120).stdout
 
 

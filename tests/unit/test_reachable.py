@@ -1,7 +1,7 @@
-"""What a command finds out before it asks a broker anything.
+"""The check that a command makes before it sends a request to a broker.
 
-Runs: `check_reachable` against real sockets: one that takes connections and says nothing, as a broker that was stopped, one that
-greets as gRPC does, and none. A mismatch means that a person waits without a word, or is told something that is not so.
+Runs: `check_reachable` against real sockets: one that accepts connections and stays silent, as a stopped broker does, one that
+greets as gRPC does, and none. A mismatch means that a user waits without a message, or gets a wrong one.
 """
 
 from __future__ import annotations

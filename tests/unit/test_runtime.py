@@ -1,4 +1,4 @@
-"""Clocks, log lines and metrics: what operators' tools parse.
+"""Clocks, log lines and metrics, as operators' tools parse them.
 
 Runs the event log into a string, renders metrics and reads them back with Prometheus' own parser. A mismatch means that a line
 would be cut in two, a field lost, or a number shown wrongly.

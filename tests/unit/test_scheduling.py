@@ -1,4 +1,4 @@
-"""What the kernel says of a thread that was given short turns."""
+"""The kernel's own report about a thread that was given short turns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def seen() -> tuple[int, int, int]:
 
 
 def in_a_thread(more_nice: int = 0, policy: int = os.SCHED_OTHER) -> tuple[bool, list[tuple[int, int, int]]]:
-    """What `take_short_turns` said, and what was seen: before, after, and in a thread that was begun afterwards."""
+    """The result of `take_short_turns`, and the observed values: before, after, and in a thread that was started afterwards."""
     taken: list[bool] = []
     found: list[tuple[int, int, int]] = []
 

@@ -1,4 +1,4 @@
-"""Work that outlasts its waiter, and the end of tasks, with cancellations from all sides."""
+"""Work that outlasts its waiter, and the end of tasks, with cancellations at every point."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_who_waits_for_work_that_outlasts_it_gets_its_result_error_or_end(
 
 @pytest.fixture
 async def told() -> list[dict[str, Any]]:
-    """What the loop reports."""
+    """The errors that the loop reports."""
     reports: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     return reports

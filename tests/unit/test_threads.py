@@ -1,8 +1,8 @@
-"""Threads that run before they are needed, and what happens where they cannot begin, or where the loop stands still.
+"""Threads that start before they are needed, threads that cannot start, and a loop that stands still.
 
-Runs: `begin`, `Pool` and `Watchdog` with real threads; a thread that is lost at its beginning is one that the system begins
-and that never runs, as with too little memory. Compared: what runs, what is raised, what is called. A mismatch means a broker that
-waits for ever for a thread that there is not, or one that ends though it works.
+Runs: `begin`, `Pool` and `Watchdog` with real threads; the system starts a thread that never runs, as with too little memory.
+Compared: the running threads, the raised errors, the calls. A mismatch means a broker that waits for ever for a missing thread,
+or one that ends although it works.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def test_a_pool_serves_a_loop() -> None:
 
 
 def lost(*given: object) -> int:
-    """The system has begun a thread, and it ends before it can say so."""
+    """The system has started a thread, which ends before it can report its start."""
     return 1
 
 

@@ -1,8 +1,8 @@
-"""Where the brokers of `headgate up` listen, which settings allow only one of them, and how they are watched.
+"""The ports of the brokers of `headgate up`, the settings that allow only one broker, and the supervision of brokers.
 
 Runs: `Places` against ports that are really free or taken, `Child` and `Supervisor` with real processes that are no brokers.
-Compared: settings of each slot; what is passed on, and what is left. A mismatch means brokers that cannot start, that clients do
-not find again after a restart, that stand still, or that nobody ends.
+Compared: settings of each slot; the output that is passed on, and the processes that remain. A mismatch means brokers that
+cannot start, that clients do not find again after a restart, that stand still, or that never end.
 """
 
 from __future__ import annotations

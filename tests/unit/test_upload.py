@@ -1,4 +1,4 @@
-"""Files with history on their way to the store: what stands there already, and where an uploader may be used."""
+"""Files with history on their way to the store: existing files, and the event loop in which an uploader may be used."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_in_a_coroutine_it_says_how_to_use_it(tmp_path: Path) -> None:
 
 
 def test_a_table_of_views_is_uploaded_like_any_other(tmp_path: Path) -> None:
-    """As Polars and DuckDB hand over text: pyarrow does not pick rows of such columns."""
+    """Polars and DuckDB export text as such columns, and pyarrow cannot select rows of them."""
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     views = pa.list_(pa.struct([("key", pa.string_view()), ("value", pa.binary_view())]))
     plain = pa.table({
@@ -59,7 +59,7 @@ def test_a_table_of_views_is_uploaded_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_table_of_dictionaries_is_uploaded_like_any_other(tmp_path: Path) -> None:
-    """As pandas hands over categories, and pyarrow reads what it was told to: each chunk may have a dictionary of its own."""
+    """pandas exports categories in this form, and pyarrow can read files into it: each chunk may have its own dictionary."""
     plain = pa.table({
         "timestamp": pa.array(range(5), pa.timestamp("ms", tz="UTC")),
         "key": pa.chunked_array([["a", "b", None], ["c", "a"]], pa.string()),
@@ -83,7 +83,7 @@ def test_a_batch_is_uploaded_like_a_table_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("publish_id", ["", "a/b", "../x", "a~1", "x" * 101])
 async def test_what_cannot_name_a_table_is_told_before_anything_is_uploaded(publish_id: str) -> None:
-    """Also the empty id: somebody forgot it, and counts on what it is for."""
+    """The empty id is refused too: a caller may have forgotten to set it, and relies on its effect."""
     async with Producer("127.0.0.1:1", delivery_timeout_ms=1_000) as producer:
         with pytest.raises(InvalidError, match="id is 1 to 100 letters, digits"):
             await producer.publish_table("t", rows(b"a"), publish_id=publish_id)

@@ -1,7 +1,7 @@
-"""The code location: what it has, how it is loaded, and what is told when it cannot be.
+"""The code location: its contents, its loading, and its errors.
 
-Compared: the graph of a flood's assets, its checks, jobs, schedules and sensors with what stands here; the modules that loading
-brings in. A mismatch means that Dagster shows something else, or that loading waits for a network, Spark or a broker.
+Compared: the graph of a flood's assets, its checks, jobs, schedules and sensors with the expected ones; the modules that loading
+imports. A mismatch means that Dagster shows something else, or that loading waits for a network, Spark or a broker.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_the_schedule_asks_for_the_day_that_is_over() -> None:
 
 @pytest.mark.parametrize("tick", ["2026-03-29T01:00:00+00:00", "2026-10-25T01:30:00+00:00"])
 def test_a_day_on_which_the_clock_is_changed_is_not_left_out(tick: str) -> None:
-    """Dagster puts 02:30 off to 03:00 where there is none, and takes the second where there are two."""
+    """Dagster delays 02:30 to 03:00 on the day that has no 02:30, and takes the second one on the day that has two."""
     text = FLOODS.replace('{cron: "0 6 * * *"}', '{cron: "30 2 * * *", timezone: Europe/Berlin}')
     text = text.replace("{by: day, start: 2026-01-01}", "{by: day, start: 2026-01-01, timezone: Europe/Berlin}")
     repository = flood_definitions(parse(text, "f.yaml")).get_repository_def()

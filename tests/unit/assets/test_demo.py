@@ -1,7 +1,7 @@
-"""The parts of `make demo` that judge: a demo that says all is well must have looked.
+"""The parts of `make demo` that judge: a demo may report success only after a check.
 
-Compared: verdicts over hand-made streams of records, and the numbers that the summary is made of. A mismatch means that the demo
-praises what it should report.
+Compared: verdicts over hand-made streams of records, and the numbers of the summary. A mismatch means that the demo reports
+success although something is wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Fleets against the nearest real thing that runs here: the official Kubernetes client against kmock, boto3 against moto.
+"""Fleets against the closest emulators: the official Kubernetes client against kmock, boto3 against moto.
 
-Compared: what the API holds afterwards, and the errors of what is not there or not allowed. Neither emulator starts pods or tasks;
-what a cluster does with the number is not tested here.
+Compared: the API's state afterwards, and the errors for missing or forbidden objects. Neither emulator starts pods or tasks; the
+tests do not cover a cluster's reaction to the number. A mismatch means that a fleet gets a wrong number of brokers, or an
+unclear error.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def test_kubernetes_is_not_configured(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_the_manifests_are_what_the_fleet_scales() -> None:
-    """The workload of the manifests is a StatefulSet; the role lets its scale be changed, and nothing else."""
+    """The workload of the manifests is a StatefulSet; the role may change its scale, and nothing else."""
     documents = [one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()) if one]
     kinds = {one["kind"]: one for one in documents}
     stateful = kinds["StatefulSet"]
@@ -141,7 +142,7 @@ def test_the_manifests_are_what_the_fleet_scales() -> None:
 
 
 def test_the_manifests_are_what_the_api_takes() -> None:
-    """Every field is one of the API's, as the official client has them, and none that must be there is missing."""
+    """Every field is a field of the API, as the official client defines them, and no required field is missing."""
     for document in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()):
         model = f"V1{document['kind']}"
         assert unknown_fields(document, model, document["kind"]) == []
@@ -168,13 +169,13 @@ def unknown_fields(value: Any, model: str, path: str) -> list[str]:
 
 
 def test_the_api_takes_not_everything() -> None:
-    """The check itself."""
+    """The check itself can fail."""
     document = {"spec": {"replica": 1, "template": {"spec": {"containers": [{"nam": "broker"}]}}}}
     assert unknown_fields(document, "V1StatefulSet", "") == [".spec.replica", ".spec.template.spec.containers.nam"]
 
 
 def started_with(command: str, tmp_path: Path, **environment: str) -> list[str]:
-    """What a container's shell gives to `headgate`."""
+    """The arguments that a container's shell passes to `headgate`."""
     for name, text in {"headgate": 'printf "%s\\n" "$@"', "hostname": "echo 10.0.3.17 172.17.0.2"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -196,14 +197,14 @@ def test_each_pod_is_a_broker_of_its_own(tmp_path: Path) -> None:
 
 
 def aws(server: S3Server, service: str) -> Any:
-    """moto's server answers for more than S3."""
+    """moto's server emulates more services than S3."""
     return boto3.client(
         service, region_name="us-east-1", endpoint_url=server.endpoint, aws_access_key_id="test", aws_secret_access_key="test"
     )
 
 
 def test_the_service_of_the_definitions_is_scaled(s3_server: S3Server, tmp_path: Path) -> None:
-    """boto3 takes only fields that the API has; moto keeps what it is given."""
+    """boto3 accepts only fields of the API; moto keeps the given values."""
     task, service = (json.loads((DEPLOY / name).read_text()) for name in ("ecs-task.json", "ecs-service.json"))
     client, network = aws(s3_server, "ecs"), aws(s3_server, "ec2")
     places = service["networkConfiguration"]["awsvpcConfiguration"]

@@ -1,6 +1,6 @@
-"""Floods from YAML: what is read, and what is said of each mistake.
+"""Floods from YAML: the parsed values, and the message for each mistake.
 
-A row is a change to a good file and the one line that must come of it. A mismatch means that a person looks in the wrong place, or
+A row is a change to a good file and the one line that it must cause. A mismatch means that a user looks in the wrong place, or
 that a mistake becomes a flood.
 """
 
@@ -131,7 +131,7 @@ def test_fixed_times_are_sorted_and_in_utc() -> None:
 def test_a_mistake_is_named_with_its_line_its_field_and_what_was_expected(old: str, new: str, problem: str) -> None:
     assert old in GOOD
     found = problems(GOOD.replace(old, new))
-    # A misspelt name is told twice: as what is missing and as what is there.
+    # A misspelt name is reported twice: as a missing field and as an unknown one.
     assert f"f.yaml:{problem}" in found and len({line.split(":")[1] for line in found}) <= 2 >= len(found)
 
 

@@ -1,6 +1,6 @@
-"""Plans, sizes of sources, and how segments are spread: by hand-made cases and random ones.
+"""Plans, sizes of sources, and the spread of segments: by hand-made cases and random ones.
 
-A mismatch means brokers that nobody needs or that are missing, a forecast that does not learn, or a broker of a flood without work.
+A mismatch means surplus or missing brokers, a forecast that does not learn, or a broker of a flood without work.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def test_rows_of_another_time_than_their_path(tmp_path: Path, group: int) -> Non
             f"rows=`{tmp_path}/2026-01-01.parquet: 2` paths=`1`",
         ),
     )
-    # A path of several partitions is told of once, whichever of them are asked for.
+    # A path of several partitions is reported once, whichever of them the caller asks for.
     assert outside("%Y-%m.parquet", 2) == ([1], (False, outside("%Y-%m.parquet", 1, 2)[1][1]))
     assert outside("%Y-%m.parquet", 1, 2)[0] == [1, 1] and "parquet: 1` paths=`1`" in outside("%Y-%m.parquet", 1, 2)[1][1]
     not_counted = True, "not counted: the path names no time, or only Spark could count its rows"
@@ -175,7 +175,7 @@ def test_a_condition_makes_it_an_estimate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "share"), [("2026-01-01.csv", 1), ("2026-01.csv", 30), ("all.csv", 120)])
 def test_lines_are_estimated(tmp_path: Path, name: str, share: int) -> None:
-    """What lies in one file for many partitions is shared out among those that there are by now, whatever is asked for."""
+    """The rows of a file that covers many partitions are divided among all partitions up to now, whichever the caller asks for."""
     pacsv.write_csv(pa.table({"at": [str(one) for one in times(1, 6000)]}), tmp_path / name)
     path = str(tmp_path / name.replace("2026-01-01", "%Y-%m-%d").replace("2026-01", "%Y-%m"))
     one = flood(source=Source(path=path, format="csv"))

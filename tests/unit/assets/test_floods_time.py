@@ -33,7 +33,7 @@ from headgate.assets.owners import HOLD_UNTIL_TAG, OCCURRENCE_TAG
 from tests.support import floods
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata")
-# 03:00 and later: what a cron does in the hour that the clock skips or repeats is a matter of taste.
+# 03:00 and later: cron implementations differ in the hour that the clock skips or repeats.
 CRONS = (
     "0 6 * * *",
     "15,45 4-8 * * *",
@@ -55,7 +55,7 @@ def test_occurrences_are_those_of_dagster(text: str, zone: str, seconds: int) ->
     moment = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
     ours = list(islice(Cron.parse(text).after(moment, zone), 4))
     theirs = islice(schedule_execution_time_iterator(moment.timestamp(), text, zone, ascending=True), 6)
-    # Dagster's includes the moment itself.
+    # Dagster's result includes the moment itself.
     assert ours == [one.astimezone(UTC) for one in theirs if one > moment][:4]
 
 

@@ -1,4 +1,4 @@
-"""What a run holds, and whose it is: signs of life that end with the run, one reservation for all runs of a backfill.
+"""The reservation of a run and its owner: renewals that end with the run, one reservation for all runs of a backfill.
 
 A mismatch means brokers that stay up after their flood, or that leave in the middle of it.
 """
@@ -37,7 +37,7 @@ PATIENCE_S = 90
 
 
 class Clusters:
-    """Notes renewals; fails the first `failures` of them after the opening."""
+    """Records renewals; fails the first `failures` of them after the opening."""
 
     def __init__(self, failures: int = 0) -> None:
         self.calls: list[tuple[str, int]] = []

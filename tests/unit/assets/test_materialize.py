@@ -1,7 +1,7 @@
-"""The four assets of a flood, run by Dagster in this process against a cluster and a Spark that only keep books.
+"""The four assets of a flood, run by Dagster in this process against a stand-in cluster and a stand-in Spark.
 
-Compared: what was asked of the cluster and in which order, checks, metadata, and what is left when a step fails. A mismatch means
-that a flood would raise brokers it need not, leave some behind, add a partition twice, or fail without saying why.
+Compared: the calls to the cluster and their order, checks, metadata, and the state after a step that fails. A mismatch means
+that a flood raises unnecessary brokers, leaves some behind, adds a partition twice, or fails without a reason.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def metadata(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:
-    """What the run's page shows first."""
+    """The first value on the run's page."""
     assert not result.success
     event = next(one for one in result.all_events if one.is_step_failure)
     data = event.step_failure_data
@@ -206,7 +206,7 @@ def test_rows_that_no_partition_takes_are_told_of(source: str, instance: dg.Dags
     first = told(world.run(DAYS[0], DAYS[0]))
     assert not first.passed and first.severity is dg.AssetCheckSeverity.WARN
     assert f"rows=`{Path(source).with_name(DAYS[0])}.parquet: 50` paths=`1`" in str(first.description)
-    # It is no less true once they are in the topic.
+    # The warning stays true once the rows are in the topic.
     assert "paths=`3`" in str(told(world.run()).description)
     assert "paths=`3`" in str(told(world.run()).description)
 
@@ -298,7 +298,7 @@ def test_a_source_that_is_not_there(world: World, instance: dg.DagsterInstance) 
 
 
 class _Forbidden(BaseHTTPRequestHandler):
-    """What S3 says to whom it does not know."""
+    """Answers as S3 does to unknown credentials."""
 
     def do_HEAD(self) -> None:
         self.send_response(403)
@@ -339,7 +339,7 @@ with dg.DagsterInstance.ephemeral() as instance:
 
 
 def test_a_spark_that_does_not_start(source: str) -> None:
-    """In a process of its own: a session that other tests began would be taken."""
+    """Runs in a separate process: otherwise Spark would reuse a session of another test."""
     run = subprocess.run(
         [sys.executable, "-c", _NO_SPARK, source], cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
     )
@@ -412,7 +412,7 @@ def test_consumers_that_stand_still_are_told_of(world: World, monkeypatch: pytes
 
 
 def test_books(world: World) -> None:
-    """The stand-in itself: brokers follow the largest reservation."""
+    """Tests the stand-in itself: the brokers follow the largest reservation."""
     cluster = StandInCluster(name=world.name)
     cluster.reserve("x", 3, 1000, "me")
     assert isinstance(world.book, Book) and cluster.desired().live_brokers == 3

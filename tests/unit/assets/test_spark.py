@@ -1,6 +1,7 @@
-"""What is said of a flood while Spark has it: of expressions that do not suit its source, and of how far it is.
+"""Messages about a flood while Spark runs it: about expressions that do not fit its source, and about its progress.
 
-Compared: messages. A mismatch means that people are told of an expression that stands nowhere in the file of floods, or nothing.
+Compared: messages. A mismatch means that a user gets a message about an expression that is not in the file of floods, or no
+message.
 """
 
 from __future__ import annotations

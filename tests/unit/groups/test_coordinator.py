@@ -1,7 +1,7 @@
-"""The group coordinator on a real engine over a store in memory: what survives restarts, how long its log is, what a pause does.
+"""The group coordinator on a real engine over a store in memory: its state after restarts, the length of its log, and pauses.
 
-A restart opens a second engine on the same store, as after SIGKILL: the first is not closed, only forgotten. A mismatch means a
-position that is lost, a group that rebalances without need, or members that are expelled for what the broker did.
+A restart opens a second engine on the same store, as after SIGKILL: the first is not closed, only dropped. A mismatch means a
+position that is lost, a group that rebalances without need, or members that are expelled because of the broker's own pause.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Broker:
         await self.groups.close()
 
     async def crash(self) -> None:
-        """Nothing is closed in good order; the next engine finds what was durable."""
+        """Start again without closing anything; the next engine finds the durable records."""
         self.groups.stop()
         self._old.append((self.engine, self.groups))
         await self.start()
 
     async def bury(self) -> None:
-        """Let go of the tasks of engines that crashed."""
+        """End the tasks of engines that crashed."""
         for engine, groups in self._old:
             with suppress(FencedError):
                 await engine.close()
@@ -260,7 +260,7 @@ async def test_groups_whose_records_are_damaged_wait_and_no_others(
 async def test_groups_are_loaded_while_the_settings_of_their_topic_cannot_be_changed(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody has changed them, and the cluster's leader is away: that is no reason for a broker to end at its start."""
+    """A person has changed the settings, and the cluster's leader is away: the broker must not end at its start because of that."""
     await broker.commit("g", 1)
     await broker.engine.alter_topic_config(broker.engine.topic(TOPIC), {})
     broker.groups.stop()

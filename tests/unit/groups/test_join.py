@@ -1,7 +1,8 @@
-"""Joins of dynamic members against one group's state machine: who is let in, when the join phase ends, and who leads.
+"""Joins of dynamic members against one group's state machine: admission, the end of the join phase, and the choice of the
+leader.
 
-Each scenario is one rule of Kafka's classic protocol (GroupMetadataManager of Kafka 4). A mismatch means that a client written for
-Kafka would see another error or another membership.
+Each scenario is one rule of Kafka's classic protocol (GroupMetadataManager of Kafka 4). A mismatch means that a client written
+for Kafka would see another error or another membership.
 """
 
 from __future__ import annotations
@@ -353,7 +354,8 @@ def test_timeouts_of_zero_and_below_do_not_hang_the_machine() -> None:
 
 
 def _rushed(world: World, rebalance_ms: int) -> tuple[str, str]:
-    """A stable group of two members whose time-out leaves no time: they sync in the same millisecond in which they are answered."""
+    """A stable group of two members with a timeout of 0 ms left: they sync in the same millisecond in which their joins are
+    answered."""
     tokens = [world.join(rebalance_ms=rebalance_ms) for _ in range(2)]
     world.now_ms += 500
     world.advance(0)

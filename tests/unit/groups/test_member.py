@@ -1,6 +1,6 @@
-"""What members agree on: the vote for a protocol, and the topics in a consumer's subscription.
+"""Agreements of members: the vote for a protocol, and the topics in a consumer's subscription.
 
-A mismatch means that positions of a topic that is being read could be deleted.
+A mismatch means that the coordinator could delete positions of a topic that consumers still read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All groups of one partition of `__consumer_offsets`: positions, deletion, ageing, and the fold of the log.
 
-The log is a list; what the shard shows is compared with what was told durable. A mismatch means a position that is lost, comes back
-from the dead, or is shown before it is safe.
+The log is a list. Compared: the shard's answers with the records that were reported durable. A mismatch means a position that is
+lost, reappears after its deletion, or is readable before it is safe.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"
 
 
 class Log:
-    """A shard with its log: appends are durable when the test says so."""
+    """A shard with its log: appends become durable when the test says so."""
 
     def __init__(self, groups_max: int = 100, durable: bool = True) -> None:
         self.budget = Budget(groups_max)
@@ -71,7 +71,7 @@ class Log:
         return self.answers.get(token)
 
     def join(self, group: str = "g", metadata: bytes = SUBSCRIPTION, protocol_type: str = "consumer") -> str:
-        """A member that is alone and has its assignment."""
+        """The only member of its group, with its assignment."""
         member = f"m{next(self.tokens)}"
         for event in (
             Join(

@@ -1,7 +1,7 @@
-"""Syncs, heartbeats, leaves and commits against one group's state machine, and what a crash of the broker leaves of it.
+"""Syncs, heartbeats, leaves and commits against one group's state machine, and its state after a crash of the broker.
 
-Each scenario is one rule of Kafka's classic protocol (GroupMetadataManager of Kafka 4). A mismatch means that a client written for
-Kafka would see another error, wait for ever, or own what another owns.
+Each scenario is one rule of Kafka's classic protocol (GroupMetadataManager of Kafka 4). A mismatch means that a client written
+for Kafka would see another error, wait for ever, or own a partition that another member owns.
 """
 
 from __future__ import annotations
@@ -364,7 +364,7 @@ def test_descriptions_show_details_only_of_a_stable_group() -> None:
 
 
 def test_a_join_event_needs_no_driver_state() -> None:
-    """Two machines that are told the same do the same: nothing in them is random."""
+    """Two machines with equal events behave equally: nothing in them is random."""
     answers = []
     for _ in range(2):
         world = World()

@@ -1,4 +1,4 @@
-"""A group with a clock, a log and clients that are numbers: what the scenario tests of this folder are written in."""
+"""A group with a clock, a log and numbered clients: the scenario tests of this folder use it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ REBALANCE_MS = 60_000
 
 
 class World:
-    """Sends events to one group, carries out what comes back, and checks after each step what must always hold."""
+    """Sends events to one group, executes its effects, and checks the invariants after each step."""
 
     def __init__(self, *, group: Group | None = None, stores: bool = True, **config: int) -> None:
         self.config = GroupConfig(**config)
         self.group = group or Group("g", self.config)
         self.now_ms = 0
         self.stores = stores
-        """Whether a Persist is durable at once; else the test calls `store`."""
+        """True: each Persist is durable at once. False: the test calls `store`."""
         self.persisted: list[GroupMetadata] = []
         self.in_flight: list[int] = []
         self.answers: dict[int, GroupReply] = {}
@@ -106,7 +106,7 @@ class World:
         return token
 
     def heartbeat(self, member_id: str, *, generation: int | None = None, instance_id: str | None = None) -> Reason | None:
-        """Answered at once: returns the error."""
+        """Send a request that is answered at once: returns the error."""
         token = next(self._tokens)
         its_generation = self.group.generation if generation is None else generation
         self.send(Heartbeat(token=token, member_id=member_id, instance_id=instance_id, generation=its_generation))
@@ -115,7 +115,7 @@ class World:
         return answer.error
 
     def leave(self, *members: Leaving | str) -> list[Reason | None]:
-        """Answered at once: returns each member's error."""
+        """Send a request that is answered at once: returns each member's error."""
         token = next(self._tokens)
         leaving = tuple(Leaving(member_id=member) if isinstance(member, str) else member for member in members)
         self.send(Leave(token=token, members=leaving))
@@ -140,7 +140,7 @@ class World:
         self.send(Stored(ticket=self.in_flight.pop(0), error=error))
 
     def reload(self) -> None:
-        """The broker died: the group is what its last record says."""
+        """The broker died: restore the group from its last record."""
         self.group = Group.load("g", self.config, self.persisted[-1], self.now_ms)
         self.in_flight.clear()
 
@@ -165,7 +165,7 @@ class World:
         return token not in self.answers
 
     def joined(self, token: int) -> JoinReply:
-        """The answer to a join that must have been answered."""
+        """The answer to a join. Fails if the join has no answer yet."""
         answer = self.answers[token]
         assert isinstance(answer, JoinReply)
         return answer

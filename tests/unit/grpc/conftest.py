@@ -1,4 +1,4 @@
-"""A real gRPC server over a real engine over a store in memory; and raw calls, to send what no client of ours would."""
+"""A real gRPC server over a real engine over a store in memory; and raw calls, to send requests that no client of ours sends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headgate.broker.wire.grpc.methods import methods
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One event loop for all tests here: grpc.aio has one poller, and what it hears late for a closed loop it complains about."""
+    """One event loop for all tests here: grpc.aio has one poller, which complains about late events of a closed loop."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and pytest_asyncio.is_async_test(item):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
@@ -39,7 +39,7 @@ METHODS = {
     for name, method in methods(service).items()
 }
 WAIT_S = 90
-"""No test waits longer for anything; all of it takes milliseconds."""
+"""Longest wait of a test for anything; real durations are milliseconds."""
 
 
 class RawStream:
@@ -67,7 +67,7 @@ class RawStream:
         return found
 
     async def status(self) -> tuple[grpc.StatusCode, str, str]:
-        """(code, reason, details) of the end; reads what is left."""
+        """(code, reason, details) of the end; reads the remaining messages."""
         try:
             while await self.read() is not None:
                 pass
@@ -77,7 +77,7 @@ class RawStream:
 
 
 class Served:
-    """One broker with a gRPC door. `stop` and `start` are a restart: what it stored outlives it."""
+    """One broker with a gRPC server. `stop` and `start` are a restart: its store outlives it."""
 
     def __init__(self, values: dict[str, Value]) -> None:
         self.settings = Settings.from_values({"grpc_port": 0, "wal_flush_interval_ms": 1, "num_partitions": 2, **values})
@@ -140,7 +140,7 @@ class Served:
         await self.engine.create_topic(name, partitions, {key.replace("_", "."): value for key, value in config.items()})
 
     async def fill(self, topic: str, partition: int, *batches: bytes) -> None:
-        """Write batches past gRPC."""
+        """Write batches without gRPC."""
         log = self.engine.partition(self.engine.topic(topic), partition)
         for batch in batches:
             self.engine.append(log, memoryview(bytearray(batch)))
@@ -152,7 +152,7 @@ Start = Callable[..., Any]
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def start() -> AsyncIterator[Start]:
-    """``await start(setting=value)`` gives a served broker; all end with the test, and none may have failed."""
+    """``await start(setting=value)`` gives a serving broker; all end with the test, and none may have failed."""
     made: list[Served] = []
 
     async def make(**values: Value) -> Served:
@@ -174,7 +174,7 @@ async def served(start: Start) -> Served:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait for something inside the broker."""
+    """Wait for a condition inside the broker."""
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110  # of the broker's inside, which has no events for tests
             await asyncio.sleep(0.001)

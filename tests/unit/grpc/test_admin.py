@@ -216,7 +216,7 @@ async def test_an_error_nobody_foresaw_tells_nothing_and_is_logged(
 
 
 async def test_a_server_that_has_stopped_is_no_error_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
-    """A process that was paused finds itself replaced: its handlers read on from a server that is gone."""
+    """A process that was paused learns that it was replaced: its handlers still read from a server that has stopped."""
 
     async def broken(_: object) -> None:
         raise grpc.aio.InternalError("Server already stopped")
@@ -245,7 +245,7 @@ async def test_calls_are_counted(served: Served) -> None:
     stream.call.cancel()
     await until(lambda: served.server._counts.open == 0)
     lines = [line for line in metrics.render().decode().splitlines() if line.startswith("headgate_grpc_calls_total")]
-    # gRPC tells a client's end and its cancellation one after the other: a stream may end between the two.
+    # gRPC reports a client's end and its cancellation one after the other: a stream may end between the two.
     lines = [line.replace('Subscribe",status="ok"', 'Subscribe",status="cancelled"') for line in lines]
     assert sorted(lines) == [
         'headgate_grpc_calls_total{method="Admin/DeleteTopic",status="invalid_argument"} 1.0',

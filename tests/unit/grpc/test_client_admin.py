@@ -1,4 +1,4 @@
-"""The client's Admin against a real server: values in, values out, errors with their reasons, brokers that are not there."""
+"""The client's Admin against a real server: values in, values out, errors with their reasons, and unreachable brokers."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_a_server_that_speaks_something_else() -> None:
 
 @pytest.mark.parametrize("partitions", [3, 1])
 async def test_an_answer_that_is_lost(served: Served, monkeypatch: pytest.MonkeyPatch, partitions: int) -> None:
-    """What is there then may be what was asked for, or somebody else's topic of that name."""
+    """The existing topic may be the result of the lost call, or a topic of another client with that name."""
 
     async def lose(link: Link, method: Method, request: Message, timeout_s: float) -> Any:
         monkeypatch.undo()
@@ -171,7 +171,7 @@ async def test_a_broker_that_comes_later(served: Served) -> None:
 
 
 async def test_a_host_that_is_not_known_has_seen_nothing(served: Served) -> None:
-    """What such an address did not answer leaves no doubt: a topic that is there was not made by this call."""
+    """An address that does not resolve cannot have executed the call: an existing topic was not made by this call."""
     await served.create("a")
     async with Admin(f"no..host:1,{served.address}") as admin:
         assert await reason_of(admin.create_topic("a")) is Reason.TOPIC_EXISTS

@@ -250,7 +250,7 @@ async def test_a_reader_that_retention_overtook(served: Served) -> None:
             while True:
                 got += await offsets(consumer, 1)
         assert caught.value.reason is Reason.OFFSET_OUT_OF_RANGE
-        # What had come before is given, then the error once, then nothing until a seek.
+        # Earlier records are given first, then the error once, then nothing until a seek.
         assert got == list(range(1, 1 + len(got))) and len(got) < 14
         assert await consumer.poll(timeout_ms=20) == []
         await consumer.seek(A0, "earliest")
@@ -297,7 +297,7 @@ async def test_a_damaged_batch(served: Served, monkeypatch: pytest.MonkeyPatch) 
     async with Consumer(served.address) as consumer:
         await consumer.assign_topic("a")
         await until(lambda: consumer._reader.chunks)
-        # What stands before it is not lost to the error.
+        # The error does not lose the records before it.
         assert [record.offset for record in await consumer.poll()] == [0, 1, 2]
         with pytest.raises(InvalidError, match=r"CRC-32C.*partition=`0`") as caught:
             await consumer.poll()
@@ -375,7 +375,7 @@ async def test_two_consumers_read_all_each(served: Served) -> None:
 
 
 async def test_a_consumer_says_that_it_belongs_to_another_loop(served: Served) -> None:
-    """Also where it never waited, and so would wait for ever for what arrives in the other one."""
+    """This holds also if the consumer never waited: it would wait for ever for answers that arrive in the other loop."""
     await served.create("a", 1)
     async with Consumer(served.address) as consumer:
         await consumer.assign_topic("a")

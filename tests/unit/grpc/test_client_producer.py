@@ -1,4 +1,5 @@
-"""The client's Producer against a real server: what is acked is in the log once, in order, where Kafka's client would put it."""
+"""The client's Producer against a real server: acked records are in the log once, in order, in the partition that Kafka's client
+picks."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ async def test_without_keys_batches_take_turns(served: Served) -> None:
         await producer.flush()
         found = [(await future).partition for future in futures]
     assert {found.count(partition) // 100 for partition in range(3)} <= {1, 2}
-    # Runs, not a scatter: each batch is filled before the next partition's turn.
+    # The partitions change in runs: each batch is filled before the next partition's turn.
     assert sum(left != right for left, right in pairwise(found)) < 60
 
 
@@ -157,7 +158,7 @@ async def test_a_send_that_is_cancelled_hands_nothing_over(served: Served) -> No
     await served.create("a", 1)
     sent = [b"first"]
     async with Producer(served.address, batch_bytes=1, buffer_bytes=1000) as producer:
-        # From here on the topic is known: whoever is given two turns hands a record over.
+        # From here on the topic is known: a `send` that runs for two turns of the loop hands its record over.
         await producer.send_and_wait("a", b"first")
         for number in range(50):
             value = b"%d" % number
@@ -313,7 +314,7 @@ async def test_a_topic_that_is_made_again_with_fewer_partitions(served: Served) 
         await asyncio.gather(*[producer.send_and_wait("a", b"x", key=key) for key in keys])
         await served.engine.delete_topic(served.engine.topic("a"))
         await served.create("a", 1)
-        # Some go where nothing is any more; by that the producer knows.
+        # Some go to partitions that no longer exist; from their errors the producer learns the new topic.
         await asyncio.gather(*[producer.send_and_wait("a", b"y", key=key) for key in keys], return_exceptions=True)
         await asyncio.gather(*[producer.send_and_wait("a", b"z", key=key) for key in keys])
     assert [record.key for record in await records(served, "a", 0) if record.value == b"z"] == keys
@@ -443,7 +444,7 @@ async def test_a_producer_that_never_sent(served: Served) -> None:
 
 
 async def test_a_client_says_that_it_belongs_to_another_loop(served: Served) -> None:
-    """Instead of waiting for ever for answers that arrive in the other one."""
+    """The client raises at once, instead of waiting for ever for answers that arrive in the other loop."""
     await served.create("a", 1)
     async with Producer(served.address) as producer, Admin(served.address) as admin:
         await producer.send_and_wait("a", b"here")

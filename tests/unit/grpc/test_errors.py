@@ -1,4 +1,5 @@
-"""The tables between Headgate's errors and gRPC's statuses, both ways: total, and what may be retried here may be retried there."""
+"""The tables between Headgate's errors and gRPC's statuses, both ways: they are total, and retryable errors map to retryable
+statuses."""
 
 from __future__ import annotations
 

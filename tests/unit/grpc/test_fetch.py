@@ -93,7 +93,7 @@ async def test_the_long_poll_ends_with_its_time(served: Served) -> None:
     await served.create("a")
     assert offsets(await fetch(served, offset=0, max_wait_ms=1)) == []
     await served.fill("a", 0, BATCHES[1])
-    # What is there is given, though it is less than was hoped for.
+    # The existing records are given, although they are fewer bytes than requested.
     assert offsets(await fetch(served, offset=0, max_wait_ms=1, min_bytes=10_000)) == [0]
 
 

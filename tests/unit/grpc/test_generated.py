@@ -1,8 +1,7 @@
-"""The checked-in Python of the .proto files against what the generator makes of them now, and the services against their
-handlers.
+"""The checked-in Python of the .proto files against the generator's current output, and the services against their handlers.
 
-A difference means that somebody changed a .proto file without ``python -m headgate.broker.wire.grpc.generate``, or a generated
-file by hand; or that a service has an rpc that nobody serves.
+A difference means that a .proto file was changed without ``python -m headgate.broker.wire.grpc.generate``, or a generated file
+by hand; or that a service has an rpc without a handler.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The cut between a message and its big field, judged by protobuf itself: what we join it reads, what it writes we split."""
+"""The split of a message and its big field, compared with protobuf: protobuf reads our joined bytes, and we split protobuf's
+bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_fields_behind_the_payload_and_a_payload_twice() -> None:
     number = log_pb2.PublishRequest(sequence=7).SerializeToString()
     data = first + number + second
     rest, found = payload.split(data)
-    # The last one wins, as in protobuf.
+    # The last field wins, as in protobuf.
     assert log_pb2.PublishRequest.FromString(data).batch == b"second" == bytes(found)
     assert rest == number
 
@@ -69,7 +70,7 @@ def test_any_bytes_are_split_or_refused(data: bytes) -> None:
     try:
         expected = log_pb2.PublishRequest.FromString(data)
     except DecodeError:
-        # We look at the outermost fields only; protobuf sees the rest of it.
+        # Our code reads the outermost fields only; protobuf parses the inner ones too.
         with pytest.raises(DecodeError):
             log_pb2.PublishRequest.FromString(rest)
         return

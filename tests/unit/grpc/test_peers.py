@@ -1,7 +1,7 @@
 """Brokers that ask one another, while others come and go.
 
-Runs: two real gRPC servers as brokers, one of which takes its time; the list of live brokers is the test's. Compared: what the
-callers get. A mismatch means that a command about the whole cluster is cut short because some broker was lost meanwhile.
+Runs: two real gRPC servers as brokers, one of which answers late; the test sets the list of live brokers. Compared: the results
+of the callers. A mismatch means that a command about the whole cluster is cut short because some broker was lost meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publish: cumulative acks with the right offsets, errors of single batches, back-pressure, and how a stream ends."""
+"""Publish: cumulative acks with the right offsets, errors of single batches, back-pressure, and the end of a stream."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_offsets_of_two_partitions(served: Served) -> None:
     await served.create("a")
     stream = served.stream("Log.Publish")
     await stream.write(request(1, batch(b"1", b"2")))
-    # No topic: the one of the message before.
+    # Without a topic, the message uses the topic of the previous one.
     await stream.write(request(2, batch(b"3"), topic="", partition=1))
     await stream.write(request(3, batch(b"4"), topic=""))
     assert acked(await stream.rest()) == [0, 0, 2]
@@ -72,7 +72,7 @@ async def test_acks_every_n_batches(served: Served) -> None:
         await stream.write(request(sequence, batch(b"x"), ack_batches=3))
     responses = await stream.rest()
     assert acked(responses) == list(range(7))
-    # All but the last, which the end of the stream sent.
+    # All but the last batch, which the end of the stream sent.
     assert all(len(response.base_offsets) >= 3 for response in responses[:-1])
 
 
@@ -223,7 +223,7 @@ async def test_an_empty_stream(served: Served) -> None:
 
 
 class HeldWal:
-    """Holds back the news that something is durable."""
+    """Holds back the reports that batches are durable."""
 
     def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         self.callbacks: list[Any] = []
@@ -249,7 +249,7 @@ async def test_nothing_is_acked_before_it_is_durable_and_reading_stops(start: St
     sending = asyncio.create_task(send())
     await until(lambda: len(held.callbacks) == 5)
     await asyncio.sleep(0.05)
-    # 4 batches do not fill 64 KiB, the fifth overdraws it, and no more is read.
+    # 4 batches do not fill 64 KiB, the fifth overdraws it, and the server reads no more.
     assert len(held.callbacks) == 5
     log = served.engine.partition(served.engine.topic("a"), 0)
     offsets: list[int] = []
@@ -327,7 +327,7 @@ async def test_a_client_that_does_not_read_its_acks_costs_nothing(start: Start) 
     stream = served.stream("Log.Publish")
 
     async def send() -> None:
-        # Each is refused, with an answer as large as allowed: that fills the flow control window of the answers.
+        # Each is refused, with an answer of the largest allowed size: that fills the flow control window of the answers.
         number = 0
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
@@ -337,15 +337,15 @@ async def test_a_client_that_does_not_read_its_acks_costs_nothing(start: Start) 
     sending = asyncio.create_task(send())
     budget = served.server._shared.budget
     await until(lambda: budget.used_bytes > 0)
-    # It goes up and down; once the stream was given up it stays at 0.
+    # The budget goes up and down; once the stream was given up it stays at 0.
     quiet = 0
     while quiet < 200:
         await asyncio.sleep(0.001)
         quiet = quiet + 1 if budget.used_bytes == 0 else 0
-    # Others are served meanwhile, and the stream ends once its client reads.
+    # The server serves others meanwhile, and the stream ends once its client reads.
     assert acked(await publish_one(served)) == [0]
     code, _, _ = await stream.status()
-    # INTERNAL is grpc's own word, where its write was cut off before it had read the status.
+    # grpc itself returns INTERNAL if its write was cut off before it had read the status.
     assert code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL)
     await sending
 
@@ -382,7 +382,7 @@ async def test_the_server_stops(served: Served) -> None:
     log = served.engine.partition(served.engine.topic("a"), 0)
     await until(lambda: log.next_offset == 1)
     closing = asyncio.create_task(served.server.close(WAIT_S))
-    # What was written is acked before the end.
+    # Written batches are acked before the end.
     assert (await stream.read()).acked_sequence == 1
     code, reason, _ = await stream.status()
     assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "closed")

@@ -1,4 +1,4 @@
-"""Subscribe: every batch once and in order, credit, seeks, errors of single subscriptions, and how a stream ends."""
+"""Subscribe: every batch once and in order, credit, seeks, errors of single subscriptions, and the end of a stream."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_places_to_start_from(served: Served, position: pb.Position, first
     seen: list[int] = []
     while not seen or seen[-1] < 6:
         seen += offsets(await stream.read())
-    # From the batch that contains it.
+    # The read begins at the batch that contains the offset.
     assert seen == list(range(first // 2 * 2, 7))
 
 
@@ -218,7 +218,7 @@ async def test_a_client_that_goes_away_leaves_nothing(served: Served) -> None:
 
 
 class SilentCall:
-    """A client that sends one message and never another one."""
+    """A client that sends one message and then none."""
 
     def __init__(self, first: pb.SubscribeRequest) -> None:
         self._first = [first.SerializeToString()]
@@ -234,7 +234,7 @@ class SilentCall:
 
 
 async def test_a_call_that_is_cancelled_while_it_ends(served: Served) -> None:
-    """gRPC does so where the client goes away: first the stream ends, then the call is cancelled."""
+    """gRPC does so if the client disconnects: first the stream ends, then the call is cancelled."""
     await served.create("a")
     log = served.engine.partition(served.engine.topic("a"), 0)
     call = SilentCall(pb.SubscribeRequest(add=[add(1)], credit_bytes=1 << 20))

@@ -1,4 +1,5 @@
-"""A real engine over a store in memory, and calls of handlers as the listener makes them, through the wire's bytes both ways."""
+"""A real engine over a store in memory, and calls of handlers through encoded requests and responses, as the listener makes
+them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs over a real engine.
 
-Each answer is compared with what Kafka 4.2 gives, good input and bad. A mismatch means that a tool shows a setting that is not in
-force, or changes more than it was told.
+Compared: each answer with Kafka 4.2's, for good input and bad. A mismatch means that a tool shows a setting that is not in
+force, or changes more than requested.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def test_synonyms_and_texts(kafka: Kafka) -> None:
 async def test_single_keys(kafka: Kafka) -> None:
     await kafka.engine.create_topic("a", 1, {})
     assert set(by_name(await describe(kafka, "a", keys=["retention.ms", "no.such"]))) == {"retention.ms"}
-    assert len(by_name(await describe(kafka, "a", keys=[]))) > 20  # as Kafka: no names are all names
+    assert len(by_name(await describe(kafka, "a", keys=[]))) > 20  # as in Kafka: no names means all names
 
 
 @pytest.mark.parametrize("version", range(1, 5))
@@ -236,7 +236,7 @@ async def test_append_and_subtract(kafka: Kafka) -> None:
         ([("retention.ms", APPEND, "1")], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", SUBTRACT, "1")], ErrorCode.INVALID_CONFIG),
         ([("cleanup.policy", APPEND, "burn")], ErrorCode.INVALID_CONFIG),
-        ([("cleanup.policy", SUBTRACT, "delete")], ErrorCode.INVALID_CONFIG),  # nothing would be left
+        ([("cleanup.policy", SUBTRACT, "delete")], ErrorCode.INVALID_CONFIG),  # no value would be left
         ([("segment.ms", SET, "9"), ("retention.ms", SET, "soon")], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST),
         ([("cleanup.policy", APPEND, None)], ErrorCode.INVALID_REQUEST),

@@ -1,7 +1,7 @@
 """ApiVersions, Metadata, DescribeCluster and DescribeTopicPartitions over a real engine.
 
-Each answer is compared with what Kafka 4.2 gives for the same question, in the versions where the rules change. A mismatch means
-that clients find no broker, no lead, or a topic that is not theirs.
+Compared: each answer with Kafka 4.2's for the same request, in the versions where the rules change. A mismatch means that
+clients find no broker, no leader, or a topic that they may not see.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def test_api_versions_lists_what_is_served(kafka: Kafka, version: int) -> 
     response = await kafka.call(ApiVersionsRequest(client_software_name="test", client_software_version="1.0"), version)
     assert response.error_code == 0
     listed = {one.api_key: (one.min_version, one.max_version) for one in response.api_keys}
-    assert listed[0] == (0, 13)  # or librdkafka turns features off
+    assert listed[0] == (0, 13)  # otherwise librdkafka turns features off
     assert listed[1] == (4, 17)
     assert listed[3] == (0, 13)
     assert listed[18] == (0, 4)
@@ -142,7 +142,7 @@ async def test_metadata_by_id(kafka: Kafka) -> None:
             (0, "a", topic.id),
             (ErrorCode.UNKNOWN_TOPIC_ID, None, unknown),
         ]
-    # Kafka refuses ids in the versions whose schema has them but whose brokers had no use for them.
+    # Kafka refuses topic ids in the versions whose schema has them before Kafka's brokers supported them.
     response = await kafka.call(MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=topic.id)]), 10)
     assert [(one.error_code, one.name) for one in response.topics] == [(ErrorCode.INVALID_REQUEST, "")]
 
@@ -158,7 +158,7 @@ async def test_authorized_operations(kafka: Kafka) -> None:
 
 @pytest.mark.parametrize("version", range(14))
 async def test_the_last_broker_is_named_until_it_is_gone(kafka: Kafka, version: int) -> None:
-    """It has sealed its log and leads nothing more, but its connections are still open."""
+    """The broker has sealed its log and leads nothing more, but its connections are still open."""
     await kafka.engine.create_topic("a", 1, {})
     await kafka.close()
     response = await kafka.call(MetadataRequest(topics=named("a")), version)

@@ -1,6 +1,6 @@
-"""The handlers of consumer groups and positions, called through the wire's bytes in every version.
+"""The handlers of consumer groups and positions, called through encoded requests in every version.
 
-What is asked is what a client of that age would ask; compared are the answers' fields with Apache Kafka's. A mismatch means that
+The requests are those of a client of that version. Compared: the answers' fields with Apache Kafka's. A mismatch means that
 clients of some version see other errors, or positions that were not committed. The rules of groups are tested in unit/groups.
 """
 
@@ -73,7 +73,7 @@ def join_request(group: str, version: int, member_id: str = "", **fields: Any) -
 
 
 async def join(kafka: Kafka, group: str, version: int = 9, **fields: Any) -> Any:
-    """A member that is alone in its group, after its handshake."""
+    """The only member of its group, after its handshake."""
     answer = await kafka.call(join_request(group, version, **fields), version)
     if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
         answer = await kafka.call(join_request(group, version, answer.member_id, **fields), version)
@@ -420,7 +420,7 @@ async def test_describe_groups(kafka: Kafka, version: int) -> None:
 
 
 async def test_what_is_asked_for_again_and_again_is_answered_once(kafka: Kafka, topic: str) -> None:
-    """Or a request of a few bytes each could ask for gigabytes of members and metadata."""
+    """Otherwise a request of a few bytes per group could ask for gigabytes of members and metadata."""
     await stable(kafka, "g")
     await commit(kafka, "p", [("t", 0, 5)])
     described = await kafka.call(DescribeGroupsRequest(groups=["g", "h", "g"]), 6)
@@ -433,7 +433,7 @@ async def test_what_is_asked_for_again_and_again_is_answered_once(kafka: Kafka, 
     assert [row.committed_offset for row in fetched.topics[0].partitions] == [5]
 
 
-# -- a coordinator that is not there yet
+# -- a coordinator that is not ready yet
 
 
 async def test_answers_while_groups_are_loaded(kafka: Kafka, topic: str) -> None:
@@ -474,7 +474,8 @@ async def test_the_topic_of_positions_cannot_be_deleted_or_resized(kafka: Kafka,
 
 
 async def test_ids_may_be_long(kafka: Kafka, topic: str) -> None:
-    """300 characters are fine, and so are 32,000: only what the protocol cannot carry is refused, and never by a crash."""
+    """300 characters are allowed, and so are 32,000: only a name that the protocol cannot carry is refused, and never by a
+    crash."""
     for length in (300, 32_000):
         group = "g" * length
         member_id = await stable(kafka, group)

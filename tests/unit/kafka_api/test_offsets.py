@@ -1,7 +1,7 @@
 """ListOffsets, OffsetForLeaderEpoch, InitProducerId and DescribeProducers over a real engine.
 
-Each answer is compared with what Kafka 4.2 gives. A mismatch means that a consumer starts at the wrong record, or that a producer's
-retries are not told apart.
+Compared: each answer with Kafka 4.2's. A mismatch means that a consumer starts at the wrong record, or that the broker does not
+recognise a producer's retries.
 """
 
 from __future__ import annotations

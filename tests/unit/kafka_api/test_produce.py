@@ -1,8 +1,8 @@
 """Produce, the hand-written hot path, in every version it serves.
 
-Runs: `produce.produce` on a real engine over a store in memory, with requests that the generated messages encode and responses that
-they decode. Compared: offsets and error codes of every partition with what Apache Kafka answers. A mismatch means that the
-hand-written reader or writer and Kafka's schema disagree, or that a client is told the wrong thing.
+Runs: `produce.produce` on a real engine over a store in memory, with requests that the generated messages encode and responses
+that they decode. Compared: offsets and error codes of every partition with Apache Kafka's answers. A mismatch means that the
+hand-written reader or writer and Kafka's schema disagree, or that a client gets a wrong answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CORRELATION_ID = 77
 def send(
     kafka: Kafka, version: int, wanted: dict[str, dict[int, bytes]], *, acks: int = -1
 ) -> tuple[dict[tuple[str, int], PartitionProduceResponse], produce.Shape | None]:
-    """What each (topic, partition) is answered, and the shape that the connection would remember."""
+    """The answer for each (topic, partition), and the request shape that the connection would remember."""
     names = {topic.id: topic.name for topic in kafka.engine.topics()}
     ids = {name: topic_id for topic_id, name in names.items()}
     data = []
@@ -128,7 +128,8 @@ async def test_what_is_refused_before_it_is_looked_at(kafka: Kafka, version: int
 @pytest.mark.parametrize("version", [0, *VERSIONS])
 @pytest.mark.parametrize(("topics", "partitions"), [(REQUEST_ELEMENTS_MAX + 1, 0), (2, REQUEST_ELEMENTS_MAX // 2 + 1)])
 async def test_requests_with_more_elements_than_one_may_have(kafka: Kafka, version: int, topics: int, partitions: int) -> None:
-    """Rows of some bytes each, all of them there: a frame has room for millions, and other clients would wait for all of them."""
+    """Each row has a few bytes, and all of them are sent: a frame has room for millions, and other clients would wait for all of
+    them."""
     rows = [PartitionProduceData(index=7, records=b"")] * partitions
     request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(partition_data=rows)] * topics)
     with pytest.raises(produce.Malformed, match="too many elements"):
@@ -148,7 +149,7 @@ def test_more_tagged_fields_than_anybody_has() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_producer_that_is_not_known_is_told_where_the_log_begins(kafka: Kafka, version: int) -> None:
-    """As one is whose topic was deleted and made again: Java's retries for ever unless it is told."""
+    """Stands for a producer whose topic was deleted and created again: Java's producer retries for ever without the log start."""
     await kafka.engine.create_topic("a", 2, {"history.room": "100"})
     first = batch([b"x"], timestamp_ms=NOW_MS, producer_id=5, producer_epoch=0, base_sequence=0)
     late = batch([b"y"], timestamp_ms=NOW_MS, producer_id=6, producer_epoch=0, base_sequence=3)

@@ -1,7 +1,7 @@
-"""The registry and the error table: complete, true to the schemas, and light.
+"""The registry and the error table: complete, consistent with the schemas, and cheap to import.
 
-A mismatch means that a version is advertised which nothing serves, that a reason has no code, or that start-up pays for what it
-does not need yet.
+A mismatch means that the broker advertises a version without a handler, that a reason has no code, or that start-up imports
+modules too early.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_rows_fit_the_schema_and_load(key: int) -> None:
 
 
 def test_versions_of_the_plan() -> None:
-    """What issue and README promise; Produce alone is advertised lower than it is served."""
+    """The versions in the README; only Produce serves lower versions than it advertises."""
     served = {api.name: (api.min_version, api.max_version) for api in APIS.values()}
     assert served["Metadata"] == (0, 13)
     assert served["Produce"] == (3, 13)
@@ -75,7 +75,7 @@ def test_versions_of_the_plan() -> None:
 
 @pytest.mark.parametrize("key", [key for key in APIS if key != PRODUCE])
 async def test_requests_that_are_too_large_are_not_decoded(key: int) -> None:
-    """Small elements make large objects: what a request may become in memory is bounded by its size."""
+    """Small elements make large objects: the size of a request bounds its memory after decoding."""
     server = KafkaServer(Settings(), Clock(), ("host", 9092))
     frame = key.to_bytes(2, "big") + APIS[key].max_version.to_bytes(2, "big") + bytes(request_bytes_max(key))
     with pytest.raises(Malformed, match="too large"):
@@ -83,7 +83,7 @@ async def test_requests_that_are_too_large_are_not_decoded(key: int) -> None:
 
 
 async def test_the_log_is_not_flooded_by_connections_that_are_ended(caplog: pytest.LogCaptureFixture) -> None:
-    """The first of each second are told one by one, the others as a number."""
+    """The first ones of each second are logged one by one, the others as a number."""
     caplog.set_level("INFO")
     server = KafkaServer(Settings(), Clock(), ("host", 9092))
     for _ in range(2):

@@ -1,8 +1,8 @@
 """Records that a producer sends while its broker starts: it knows the topic from before, and sends as soon as the port is open.
 
-Runs: a connection of the Kafka listener, which receives requests before and after the engine is there.
-Compared: the order in the log, and of the answers, with that in which they were sent. A mismatch means that a restart of a broker
-reorders the records of a producer that does not wait for each answer.
+Runs: a connection of the Kafka listener, which receives requests before and after the engine is there. Compared: the order in
+the log, and of the answers, with the order of sending. A mismatch means that a restart of a broker reorders the records of a
+producer that does not wait for each answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def test_requests_of_before_and_after_keep_their_order(kafka: Kafka, acks:
                 await asyncio.sleep(0)
             (door,) = server.connections
             server.serve(kafka.engine, kafka.groups)
-            # In the very turn in which the engine came: what the socket had by then.
+            # This runs in the same turn in which the engine came: the connection has the socket's bytes up to then.
             late = request(3, acks)
             door.get_buffer(-1)[: len(late)] = late
             door.buffer_updated(len(late))

@@ -1,7 +1,7 @@
-"""Topic names and settings: what is accepted, what is refused and with which reason, and the typed form.
+"""Topic names and settings: accepted values, refused ones with their reasons, and the typed form.
 
-Compared with Kafka's own rules (Topic.validate, LogConfig). A mismatch means that a tool written for Kafka would be refused, or
-that something which Kafka refuses would be taken.
+Compared with Kafka's own rules (Topic.validate, LogConfig). A mismatch means that the broker refuses a tool written for Kafka,
+or accepts a value that Kafka refuses.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_overrides() -> None:
     ("key", "value"),
     [
         ("no.such.key", "1"),
-        ("message.format.version", "3.0"),  # gone in Kafka 4
+        ("message.format.version", "3.0"),  # removed in Kafka 4
         ("retention.ms", "-2"),
         ("retention.ms", "7d"),
         ("retention.ms", ""),

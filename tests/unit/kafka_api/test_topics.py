@@ -1,7 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords and DescribeLogDirs over a real engine.
 
-Each answer is compared with what Kafka 4.2 gives, good input and bad, in every version. A mismatch means that an admin tool would
-do something else than it was told, or be told something else than what happened.
+Compared: each answer with Kafka 4.2's, for good input and bad, in every version. A mismatch means that the broker does something
+else than an admin tool requested, or reports something else than it did.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ async def test_delete_records(kafka: Kafka, version: int) -> None:
 
 
 async def test_records_of_many_partitions_are_deleted_in_one_edit(kafka: Kafka) -> None:
-    """An edit of the manifest takes a store some tens of milliseconds: one for each partition would outlast a client's patience."""
+    """An edit of the manifest takes a store some tens of milliseconds: one edit per partition would exceed a client's timeout."""
     await kafka.engine.create_topic("a", 20, {})
     await kafka.engine.create_topic("b", 1, {})
     for number in range(20):
@@ -362,7 +362,7 @@ async def test_topics_that_are_too_much_for_one_turn_of_the_loop_are_made_with_s
 
 
 async def test_a_topic_with_many_partitions_is_led_when_it_is_answered(kafka: Kafka) -> None:
-    """They are opened in several turns of the loop."""
+    """The broker opens the partitions in several turns of the loop."""
     results = await create(kafka, topic("wide", num_partitions=2_000))
     assert [one.error_code for one in results] == [0]
     assert all(kafka.engine.logs["wide"])
@@ -404,4 +404,4 @@ class TestFullCluster:
         assert (await kafka.call(auto, 9)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await kafka.engine.delete_topic(kafka.engine.topic("c"))
         assert [one.error_code for one in await create(kafka, topic("e", num_partitions=4))] == [0]
-        await kafka.engine.create_topic("__consumer_offsets", 50, {})  # for groups there is always room
+        await kafka.engine.create_topic("__consumer_offsets", 50, {})  # the limit does not apply to the groups' own topic

@@ -1,4 +1,4 @@
-"""What a flood is known by. No Spark.
+"""The identity of a flood. No Spark.
 
 A mismatch means that a flood is taken for another one, whose rows are then never loaded, or for a new one, and is loaded twice.
 """

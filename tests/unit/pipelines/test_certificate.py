@@ -1,4 +1,4 @@
-"""What a certificate says of two sides that agree, and of every way in which they may not. No Spark, no broker."""
+"""Certificates of two sides that agree, and of every way in which they may differ. No Spark, no broker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_sides_that_do_not_agree(batches: list[pa.RecordBatch], words: list[str]
     problems = " ".join(one.problems())
     assert all(word in problems for word in words), problems
     if "checksum" in words:
-        # As the certificate has it, or nobody finds it there.
+        # The text must have the certificate's own format, so that a search for it succeeds.
         assert one.to_dict()["in_topic"]["checksum"] in problems
 
 
@@ -95,7 +95,7 @@ def test_a_later_certificate_keeps_what_was_proved() -> None:
     assert kept.verified and kept.partitions == proved.partitions
     assert (kept.added_rows, kept.already_filled, kept.keyless_rows) == (0, True, 2)
 
-    # What was read back now counts, and is compared with what the source had.
+    # The new reads of the topic count now, and are compared with the earlier counts of the source.
     lost = replace(looked, source=None, topic=tally(GOOD.slice(1)), gap_rows=1)
     problems = replace(again, partitions=(lost,)).with_proof_of(proved).problems()
     assert any("rows of the topic" in problem for problem in problems) and any("missing" in problem for problem in problems)

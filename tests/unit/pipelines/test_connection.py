@@ -1,6 +1,6 @@
 """`headgate.pipelines.connection`: asyncio's client for callers that have no loop.
 
-Compared: what has ended, with what was broken off. A mismatch is work that goes on behind the back of who gave it up.
+Compared: the ended work with the cancelled work. A mismatch means that work continues after its caller gave it up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def test_a_call_that_is_broken_off_ends_its_work() -> None:
             signal.pthread_kill(caller, signal.SIGINT)
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0)  # as what closes sockets does
+            await asyncio.sleep(0)  # stands for code that closes sockets
             ended.set()
 
     with Connection("127.0.0.1:1") as connection, pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,7 @@
-"""The Java that is chosen, and Kafka's partitioner in numpy. No Spark.
+"""The choice of Java, and Kafka's partitioner in numpy. No Spark.
 
-The partitioner is compared with `headgate.broker.log.partitioner`, which foreign clients judge. A mismatch would tear keys apart.
+The partitioner is compared with `headgate.broker.log.partitioner`, which foreign clients judge. A mismatch would put records of
+one key into different partitions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a user of Spark's Kafka source writes in options, and what becomes of it: no broker, no Spark.
+"""Options of Spark's Kafka source, and their effect: no broker, no Spark.
 
 Compared with the meanings in Spark's Structured Streaming + Kafka guide. A mismatch means that a job moved over from Kafka would
 read other records than before.
@@ -139,7 +139,7 @@ def test_a_checkpoint_is_read_back() -> None:
     ],
 )
 def test_a_trigger_takes_no_more_than_it_may(start: Any, end: Any, rows_max: int, expected: Any) -> None:
-    """But for one of each partition, without which some would starve beside those that always have something new."""
+    """Each partition with new records may exceed the limit by one; otherwise busy partitions would starve the others."""
     limited = rate_limited({"t": start}, {"t": end}, rows_max)["t"]
     assert sum(limited.values()) - sum(start.values()) <= max(rows_max, len(start))
     assert limited == expected

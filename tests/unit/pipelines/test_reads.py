@@ -1,4 +1,4 @@
-"""Which pieces of a topic which Spark task reads, planned from a layout that is made up here: no broker, no Spark, no files.
+"""The assignment of a topic's pieces to Spark tasks, planned from a made-up layout: no broker, no Spark, no files.
 
 A mismatch means that a query reads records twice, or not at all.
 """

@@ -21,7 +21,7 @@ from tests.support.s3_server import S3Server, s3_server
 __all__ = ["s3_server"]
 
 StoreFactory = Callable[[], Store]
-"""Another store over the same medium at every call, as other processes have it. All are closed at the end."""
+"""Returns another store over the same medium at every call, as other processes would have it. All are closed at the end."""
 
 
 @pytest_asyncio.fixture(params=["memory", "local", "s3", "wrapped"])

@@ -1,7 +1,7 @@
-"""Files that grow in place: what is written is there, whatever the file system does with O_DIRECT, short writes and failing syncs.
+"""Files that grow in place: written bytes are there, through O_DIRECT, short writes and failing syncs.
 
-The files are real; their content is read back through the store. A mismatch means that a write-ahead log would ack what it does not
-hold.
+The files are real; the test reads their content back through the store. A mismatch means that a write-ahead log would ack bytes
+that it does not hold.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOCK = 4096
 
 
 def aligned(data: bytes) -> memoryview:
-    """A copy that begins on a page, as O_DIRECT wants it."""
+    """A copy that begins on a page boundary, as O_DIRECT needs it."""
     buffer = mmap.mmap(-1, max(len(data), 1))
     buffer[: len(data)] = data
     return memoryview(buffer)[: len(data)]
@@ -279,7 +279,7 @@ async def test_a_file_that_was_deleted_stops_the_writer(tmp_path: Path) -> None:
 async def test_a_short_write_within_a_block_is_written_again_from_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O_DIRECT cannot go on in the middle of a block."""
+    """O_DIRECT cannot continue in the middle of a block."""
     store = local_store(tmp_path / "store", "always")
     file = create(store, "wal/1", 16 * BLOCK)
     real = os.pwrite
@@ -335,7 +335,7 @@ async def test_interval_syncs_by_itself(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 async def test_a_failed_sync_stops_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a failed fdatasync the kernel forgets the pages: what was acked may be gone, and no later sync would say so."""
+    """After a failed fdatasync the kernel drops the pages: acked bytes may be gone, and no later sync would report it."""
     tried = threading.Event()
 
     def fdatasync(fd: int) -> None:

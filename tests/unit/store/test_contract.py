@@ -117,7 +117,7 @@ async def test_what_is_not_there_is_not_found(store: Store) -> None:
         assert await not_found(store.get_range(key, 0, 0))
 
 
-# In byte order: '-' and '.' sort before '/', digits and letters after it: a walk over directories gets it wrong unless it knows.
+# In byte order, '-' and '.' sort before '/', digits and letters after it: a naive walk over directories gives a wrong order.
 KEYS = [
     "-", "A", "_/x", "a-", "a-b/c", "a.", "a/-", "a/0", "a/b-c", "a/b.c", "a/b/c", "a/b/d/e", "a/b0", "a/b=/x",
     "a0", "a=", "aa/b", "b",
@@ -188,7 +188,7 @@ async def test_of_16_creators_one_wins(open_another: StoreFactory) -> None:
 
 
 async def test_creators_and_deleters_at_once(store: Store) -> None:
-    """A creator whose directory is emptied under it begins again and does not fail."""
+    """A writer whose new directory is removed under it retries and does not fail."""
 
     async def churn(name: str) -> None:
         for number in range(10):
@@ -255,7 +255,7 @@ async def test_a_closed_store_is_closed(store: Store) -> None:
 
 async def test_a_key_is_not_the_directory_of_another(store: Store) -> None:
     if store.url.startswith("s3:"):
-        return  # S3 cannot tell: nobody may rely on either answer
+        return  # S3 cannot tell: code may rely on neither answer
     await store.put("a/b/c", b"1")
     for key in ("a", "a/b", "a/b/c/d", "a/b/c/d/e"):
         for call in (store.put(key, b""), store.put_if_absent(key, b"")):

@@ -1,4 +1,4 @@
-"""The store that fails on purpose: each fault does what it says, a seed repeats a run, and every fault can be made.
+"""The store that fails on purpose: each fault has its documented effect, a seed repeats a run, and every fault can be made.
 
 A mismatch means that tests which rely on it prove nothing.
 """
@@ -45,7 +45,7 @@ async def test_failing_writes(fault: Fault, reason: Reason, there: bool) -> None
         with pytest.raises(RetryError) as caught:
             await operation(key, data)
         assert caught.value.reason is reason
-        data[:] = b"2"  # what is late must not see what the caller does with its buffer afterwards
+        data[:] = b"2"  # a late operation must not see later changes of the caller's buffer
         assert bool(await memory.list(key)) is there
         await store.land()
         assert bool(await memory.list(key)) is (there or fault is Fault.LATE)

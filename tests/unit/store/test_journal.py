@@ -1,8 +1,8 @@
 """The journal: versions, lost races, ambiguous appends, snapshots, deletion under readers and sleepers, damaged objects.
 
-It runs on the memory store, with scripted faults where a case needs one moment exactly. `tests/property/test_store_journal.py` runs
-many writers at random. A mismatch means that two brokers could both believe that they own the manifest, or that one reads another
-state than was written.
+It runs on the memory store, with scripted faults where a case needs one exact moment. `tests/property/test_store_journal.py`
+runs many writers at random. A mismatch means that two brokers could both believe that they own the manifest, or that one reads a
+state that was never written.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ async def test_a_cancelled_append_is_in_doubt(store: MemoryStore) -> None:
 
 
 class Gated(MemoryStore):
-    """A memory store that runs something in front of one operation, once: another process at the worst moment."""
+    """A memory store that runs something before one operation, once: another process at the worst moment."""
 
     def __init__(self, inner: MemoryStore) -> None:
         super().__init__(inner._objects)
@@ -224,7 +224,7 @@ class Gated(MemoryStore):
 
 
 async def advance(store: Store, snapshots: int, edits: int = 2) -> Callable[[], Awaitable[None]]:
-    """Another process, ready to write `snapshots` times some edits and a snapshot."""
+    """Another process, ready to write some edits and a snapshot, `snapshots` times."""
 
     async def run() -> None:
         journal = await opened(store)
@@ -238,7 +238,8 @@ async def advance(store: Store, snapshots: int, edits: int = 2) -> Callable[[], 
 
 @pytest.mark.parametrize("snapshots", [1, 2, 3, 5])
 async def test_a_sleeper_never_wins_a_version_that_was_deleted(store: MemoryStore, snapshots: int) -> None:
-    """It looked, slept before its put, and others went on, made snapshots and deleted the very edit that it now creates."""
+    """The writer looked, and slept before its put. Meanwhile others wrote edits and snapshots, and deleted the edit that it now
+    creates."""
     gated = Gated(store)
     sleeper = await opened(gated)
     gated.gates["put_if_absent"].append(await advance(store, snapshots))
@@ -247,7 +248,7 @@ async def test_a_sleeper_never_wins_a_version_that_was_deleted(store: MemoryStor
     version = 2 * snapshots
     state = await loaded(store)
     assert state == Loaded(version, b"state %d" % version, [])
-    # What it left behind harms nobody, and the next snapshots take it away.
+    # The leftover edit harms no process, and the next snapshots remove it.
     await (await advance(store, 2))()
     assert min(await versions(store, "edit")) > 1
     assert (await sleeper.load()).version == version + 4
@@ -255,7 +256,7 @@ async def test_a_sleeper_never_wins_a_version_that_was_deleted(store: MemoryStor
 
 @pytest.mark.parametrize("snapshots", [0, 1])
 async def test_a_winner_is_not_taken_for_a_sleeper(store: MemoryStore, snapshots: int) -> None:
-    """Its edit was folded into another process's snapshot before it looked around: it still won."""
+    """Another process folded the writer's edit into a snapshot before the writer looked: the writer still won."""
     gated = Gated(store)
     journal = await opened(gated)
     gated.gates["list"].append(await advance(store, snapshots))
@@ -267,7 +268,7 @@ async def test_a_winner_is_not_taken_for_a_sleeper(store: MemoryStore, snapshots
 @pytest.mark.parametrize("moment", range(6))
 @pytest.mark.parametrize("snapshots", [1, 2, 3])
 async def test_a_load_while_others_snapshot_and_delete(store: MemoryStore, operation: str, moment: int, snapshots: int) -> None:
-    """At every moment of a load another process may go on by any number of snapshots: what comes out is one of its states."""
+    """At every moment of a load another process may write any number of snapshots: the load returns one of the journal's states."""
     journal = await opened(store)
     await journal.append(b"1")
     await journal.snapshot(b"state 1")
@@ -287,7 +288,7 @@ async def test_a_load_while_others_snapshot_and_delete(store: MemoryStore, opera
 
 
 async def test_a_stray_edit_is_never_read(store: MemoryStore) -> None:
-    """A reader that holds an old snapshot must not continue it with an edit that a sleeper created anew behind it."""
+    """A reader that holds an old snapshot must not continue it with an edit that a sleeper created again after it."""
     journal = await opened(store)
     await journal.append(b"1")
     await journal.snapshot(b"state 1")
@@ -303,7 +304,7 @@ async def test_a_stray_edit_is_never_read(store: MemoryStore) -> None:
         assert await versions(store, "edit") == [3, 4]
         await store.put_if_absent(f"{PREFIX}/edit/{2:020d}", module._encode("edit", 2, "sleeper-1", b"stray"))
 
-    gated.gates["get"].append(others)  # between reading the list of snapshots and the newest of them
+    gated.gates["get"].append(others)  # between listing the snapshots and reading the newest of them
     assert await Journal(gated, PREFIX).load() == Loaded(4, b"state 4", [])
 
 
@@ -317,7 +318,7 @@ async def test_a_load_that_never_comes_to_rest(store: MemoryStore) -> None:
 
 
 async def test_a_listing_that_misses_an_edit_is_read_again(store: MemoryStore) -> None:
-    """A directory that grows while it is read may show the later of two new names alone."""
+    """A listing of a directory that grows meanwhile may show only the later of two new names."""
 
     class Patchy(MemoryStore):
         missing = 3

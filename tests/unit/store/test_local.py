@@ -1,7 +1,7 @@
 """The directory as a store beyond the contract: durability, full and vanished disks, torn files, symlinks, other processes.
 
-What runs is LocalStore on a real file system, with real processes where one alone proves nothing. A mismatch means that an acked
-object can be lost, torn or written somewhere else, or that a broker goes on without its store.
+Runs: LocalStore on a real file system, with several real processes where one alone proves nothing. A mismatch means that an
+acked object can be lost, torn or written somewhere else, or that a broker goes on without its store.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def is_there(path: str) -> bool:
 
 
 def run_child(script: str, *arguments: str) -> str:
-    """Run Python code in a process of its own; its output. Fails with what it printed to stderr."""
+    """Run Python code in a separate process; returns its output. Fails with its stderr."""
     command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
     child = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
     assert child.returncode == 0, child.stderr
@@ -194,7 +194,7 @@ def test_what_errors_mean(code: int | None, kind: type[HeadgateError], reason: R
 
 
 def test_a_directory_that_may_not_be_written_to() -> None:
-    """As a user without rights: opening one says so, and one that is taken away while in use stops the store."""
+    """Runs as a user without rights: opening the store fails with a reason, and losing the rights while in use stops the store."""
     output = run_child(
         """
         import asyncio, os, sys, tempfile
@@ -288,7 +288,7 @@ async def test_another_directory_in_its_place_stops_the_store(store: LocalStore,
     await stopped(store)
     assert files(Path(store.url)) == set()
     assert files(tmp_path / "moved") == {"a/b", "fence"}
-    # Put back, it is the store again: nothing was lost.
+    # When the directory is put back, the store works again: nothing was lost.
     os.rmdir(os.path.join(store.url, TEMP_DIRECTORY))
     os.rmdir(store.url)
     os.rename(tmp_path / "moved", store.url)
@@ -382,7 +382,7 @@ async def test_symlinks_are_not_followed(store: LocalStore, tmp_path: Path) -> N
         message = await fails(call, FatalError, Reason.STORE_MISCONFIGURED)
         assert "symlink" in message
     assert [row.key for row in await store.list("")] == ["inside/a"]
-    # A name that is taken is taken, and to replace a link is to replace the link.
+    # A link counts as an existing name, and a replacement replaces the link itself.
     assert not await store.put_if_absent("nowhere", b"2")
     await store.put("file", b"2")
     assert await store.get("file") == b"2"
@@ -416,7 +416,7 @@ async def test_empty_directories_go_and_come(store: LocalStore) -> None:
     assert names(root / "a") == {"two"}
     await store.delete("a/two")
     assert names(root) == {TEMP_DIRECTORY}
-    # One that a process left when it died between mkdir and link does not stand in the way of a key.
+    # An empty directory that a process left when it died between mkdir and link does not block a key.
     (root / "a").mkdir()
     assert await store.put_if_absent("a", b"1")
     await store.delete("a")
@@ -453,7 +453,7 @@ async def test_a_narrow_listing_reads_narrowly(store: LocalStore, monkeypatch: p
 
 
 def test_of_16_processes_one_wins(tmp_path: Path) -> None:
-    """Each round lets 16 processes loose on one key at the same moment; the winner's bytes must be there, whole."""
+    """In each round 16 processes write one key at the same moment; the winner's bytes must be there, whole."""
     output = run_child(
         """
         import os, sys
@@ -486,7 +486,7 @@ def test_of_16_processes_one_wins(tmp_path: Path) -> None:
 
 
 def write_until_killed(root: Path, acks: int) -> int:
-    """Start a writer, SIGKILL it after some acks; the number that it acked last."""
+    """Start a writer, SIGKILL it after some acks; returns the last acked number."""
     script = """
         import sys
         from headgate.broker.store.local_files import LocalFiles
@@ -529,7 +529,7 @@ async def test_a_descriptor_for_another_process(store: LocalStore) -> None:
             os.write(descriptor, b"not to be written")
         assert not os.get_inheritable(descriptor)
         os.close(descriptor)
-    gc.collect()  # what other tests left behind may go at any moment
+    gc.collect()  # files of other tests may be removed at any moment
     before = len(os.listdir("/proc/self/fd"))
     for files in (store, foreign, metered):
         for key in ("a", "a/c", "a/b/c"):
@@ -544,13 +544,14 @@ async def test_a_descriptor_for_another_process(store: LocalStore) -> None:
     assert await MeteredStore(MemoryStore(MemoryObjects(ManualClock(0))), ManualClock(0)).open_file("a/b") is None
 
 
-# -- who may read it
+# -- permissions
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 @pytest.mark.parametrize("group", [None, 0o000, 0o050, 0o070, 0o2070], ids=["new", "none", "reads", "writes", "setgid"])
 async def test_what_is_created_is_for_this_user_alone(tmp_path: Path, umask: int, group: int | None) -> None:
-    """Directories, objects, append files and temporary files. The group gets what the store's directory gave it before."""
+    """Directories, objects, append files and temporary files. The group gets the rights that the store's directory gave it
+    before."""
     root = tmp_path / "store"
     if group is not None:
         root.mkdir()

@@ -1,4 +1,4 @@
-"""From URLs to stores: what a user may write, what the answer to anything else is, and that nothing heavy is imported for it."""
+"""From URLs to stores: valid URLs, the error for any other, and that they import nothing expensive."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_anything_else(url: str) -> None:
 
 
 def test_nothing_heavy_is_imported_for_a_directory(tmp_path: Path) -> None:
-    """boto3 alone takes longer than a broker may take to its first answer."""
+    """boto3 alone takes longer to import than a broker may take to its first answer."""
     script = (
         "import sys; from headgate.broker.store.open import open_store; open_store(sys.argv[1]);"
         "import headgate.broker.store.journal;"

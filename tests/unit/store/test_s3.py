@@ -1,7 +1,7 @@
 """S3 when it fails: a real server behind a real proxy that breaks requests and answers on the wire.
 
-What runs is boto3 with our settings, against moto; bytes are cut, delayed and refused between them. A mismatch means that a failure
-which S3 is known for is taken for success, for "no such object", or for the end of the world.
+Runs: boto3 with our settings, against moto; bytes are cut, delayed and refused between them. A mismatch means that the store
+takes a known failure of S3 for success, for "no such object", or for a permanent error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.s3_proxy import Break, S3Proxy
 from tests.support.s3_server import S3Server
 
 READ_TIMEOUT_S = 2.0
-"""Of a store that is to give up on a silent server; its other requests may take as long on a busy machine."""
+"""Timeout of a store that must give up on a silent server; its other requests may take as long on a busy machine."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def proxy(s3_server: S3Server) -> Iterator[S3Proxy]:
 
 @pytest_asyncio.fixture
 async def store(s3_server: S3Server, proxy: S3Proxy) -> AsyncIterator[S3Store]:
-    """A store behind the proxy that was opened, so that a script hits nothing but the test's own requests."""
+    """A store behind the proxy, already open, so that a script hits only the test's own requests."""
     store = S3Store(s3_server.bucket(), "p", endpoint_url=proxy.endpoint)
     await store.probe()
     yield store
@@ -44,7 +44,7 @@ async def store(s3_server: S3Server, proxy: S3Proxy) -> AsyncIterator[S3Store]:
 
 @pytest_asyncio.fixture
 async def hasty(s3_server: S3Server, proxy: S3Proxy) -> AsyncIterator[S3Store]:
-    """The same, but it does not wait long for an answer."""
+    """The same, with a short timeout for an answer."""
     store = S3Store(s3_server.bucket(), "p", endpoint_url=proxy.endpoint, read_timeout_s=READ_TIMEOUT_S)
     await store.probe()
     yield store
@@ -109,7 +109,7 @@ async def test_an_ambiguous_create_is_an_error_and_patience_resolves_it(hasty: S
     proxy.fail("PUT", fault)
     assert await retrying.put_if_absent("b", [b"1", b"2"]) is True
     assert await hasty.get("b") == b"12"
-    # Taken by another one: however often the own attempt fails in between.
+    # Another writer has created it: the result stays the same however often the own attempt fails in between.
     await hasty.put("c", b"another's")
     proxy.fail("PUT", "internal_error", fault)
     assert await retrying.put_if_absent("c", b"mine") is False
@@ -133,7 +133,7 @@ async def test_a_truncated_answer_is_an_error(store: S3Store, proxy: S3Proxy) ->
     await fails(store.get("a"), RetryError, Reason.STORE_UNAVAILABLE)
     proxy.fail("GET", "truncate")
     await fails(store.get_range("a", 1000, 500_000), RetryError, Reason.STORE_UNAVAILABLE)
-    # A middlebox that cuts an answer and fixes its length: only a range says how much it should have been.
+    # A middlebox that cuts an answer and corrects its length: only a range request shows the expected length.
     proxy.fail("GET", "shorten")
     assert "cut off" in await fails(store.get_range("a", 1000, 500_000), RetryError, Reason.STORE_UNAVAILABLE)
     proxy.fail("GET", "whole")
@@ -155,7 +155,7 @@ async def test_a_server_that_is_silent_times_out(hasty: S3Store, proxy: S3Proxy)
 
 
 async def test_one_attempt_is_one_request(store: S3Store, proxy: S3Proxy) -> None:
-    """boto3 does not retry behind our back: an ambiguous PUT that it repeats by itself would answer 412, a lost race."""
+    """boto3 must not retry by itself: its repetition of an ambiguous PUT would be answered with 412, a lost race."""
     before = proxy.requests["PUT"]
     proxy.fail("PUT", "slow_down", "reset", "internal_error")
     for _ in range(3):
@@ -181,7 +181,7 @@ async def test_more_keys_than_one_answer_holds(store: S3Store, proxy: S3Proxy, m
     assert [row.key for row in await store.list("k/", "k/2", 4)] == keys[3:7]
 
 
-# -- what no patience heals
+# -- permanent errors
 
 
 async def test_no_such_bucket(s3_server: S3Server) -> None:
@@ -193,7 +193,7 @@ async def test_no_such_bucket(s3_server: S3Server) -> None:
 
 
 async def test_a_page_of_a_proxy_is_no_missing_object(store: S3Store, proxy: S3Proxy) -> None:
-    """A load balancer without servers behind it says 404 to everything."""
+    """A load balancer without servers behind it answers 404 to everything."""
     await store.put("a", b"1")
     for method, call in (("GET", store.get("a")), ("GET", store.get_range("a", 0, 0)), ("DELETE", store.delete("a"))):
         proxy.fail(method, "page_not_found")
@@ -202,7 +202,7 @@ async def test_a_page_of_a_proxy_is_no_missing_object(store: S3Store, proxy: S3P
 
 
 async def test_a_page_of_a_proxy_is_no_success(store: S3Store, proxy: S3Proxy) -> None:
-    """One for maintenance, with status 200: a record would be acked that nobody stored, a listing would be empty."""
+    """A maintenance page with status 200: the broker would ack a record that was not stored, or see an empty listing."""
     await store.put("a", b"1")
     for method, call in (
         ("PUT", store.put_if_absent("b", b"2")),
@@ -238,7 +238,7 @@ async def test_no_credentials(s3_server: S3Server, monkeypatch: pytest.MonkeyPat
 async def test_credentials_that_are_renewed_in_their_file(
     s3_server: S3Server, proxy: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Something else renews them there before they expire: a broker goes on with the new ones."""
+    """Another program renews the credentials there before they expire: a broker continues with the new ones."""
     shared = tmp_path / "credentials"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)

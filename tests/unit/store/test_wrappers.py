@@ -1,4 +1,5 @@
-"""Patience and counters around a store: when a call is repeated, how long, what an ambiguous answer becomes, and what is counted.
+"""Retries and counters around a store: which calls are repeated, for how long, the result of an ambiguous answer, and the
+counts.
 
 Time is a manual clock and faults are scripted, so every case is exact. A mismatch means calls that give up too early, go on for
 ever, or take another writer's object for their own.
@@ -24,7 +25,7 @@ REFUSED, AMBIGUOUS, LATE, LOST_RACE = Fault.REFUSED, Fault.AMBIGUOUS, Fault.LATE
 
 
 class Bench:
-    """A retrying store over a faulty one, with time in hand."""
+    """A retrying store over a faulty one, with enough time for retries."""
 
     def __init__(self, random: float = 1.0, *, deadline_s: float = 20.0) -> None:
         self.clock = ManualClock()
@@ -121,7 +122,7 @@ async def test_every_operation_is_repeated() -> None:
         "list": (lambda: bench.store.list("zz"), []),
         "delete": (lambda: bench.store.delete("b"), None),
     }
-    # Only directories have files to open; what is repeated is a bucket.
+    # Only directories have files to open; only calls to buckets are repeated.
     assert set(calls) == set(OPERATIONS) - {"open_file"}
     for number, (operation, (call, answer)) in enumerate(calls.items(), 1):
         bench.faults.script(operation, REFUSED, REFUSED)
@@ -137,7 +138,8 @@ AMBIGUOUS_CASES: list[tuple[list[Fault | None], bytes | None, bool]] = [
     ([AMBIGUOUS], b"another's", False),
     ([REFUSED, LOST_RACE], None, False),
     ([LOST_RACE], None, False),
-    # An equal object that stood there before: without doubt about the own attempt it is another's; with doubt it counts as ours.
+    # An equal object existed before. If the own attempt surely had no effect, the object is another writer's; in doubt it counts as
+    # ours.
     ([], b"mine", False),
     ([REFUSED], b"mine", True),
 ]
@@ -156,7 +158,7 @@ async def test_an_ambiguous_create_is_resolved_by_reading(faults: list[Fault | N
 
 
 async def test_a_late_create_is_ours() -> None:
-    """The first attempt times out and lands after the second began: either way it is one object and one True."""
+    """The first attempt times out and takes effect after the second began: in both orders there is one object and one True."""
     bench = Bench()
     bench.faults.script("put_if_absent", LATE)
     assert await bench.store.put_if_absent("a", b"mine") is True

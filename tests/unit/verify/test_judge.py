@@ -1,7 +1,7 @@
-"""Histories written by hand, each with one defect, and what the judge of `headgate verify` finds in them.
+"""Histories written by hand, each with one defect, against the judge of `headgate verify`.
 
-Every kind of violation has a history that breaks its rule and nothing else, and one that looks much like it but is allowed. A
-mismatch means that `headgate verify` would call a broken endpoint right, or a right one broken.
+Every kind of violation has a history that breaks only its rule, and a similar one that is allowed. A mismatch means that
+`headgate verify` would call a broken endpoint right, or a right one broken.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Given:
     positions: dict[str, int] = field(default_factory=dict)
     is_complete: bool = True
     lasts_us: int = 1_000
-    """From sending to acknowledgement. A record is sent each microsecond, so by default all are under way at once."""
+    """Time from sending to acknowledgement, us. A record is sent each microsecond, so by default all are under way at once."""
 
 
 def log(*sequences: int, producer: int = IDEMPOTENT, session: int = FINAL, start: int = 0) -> list[Shown]:
-    """Records that a session was shown, from `start` on; a sequence below 0 leaves out the offset."""
+    """Records of a session, from `start` on; a sequence below 0 leaves out the offset."""
     return [(session, producer, start + at, sequence) for at, sequence in enumerate(sequences) if sequence >= 0]
 
 
@@ -152,7 +152,7 @@ WRONG = {
 
 
 def judged(given: Given) -> dict[Kind, int]:
-    """Counts by kind. The final read of a hand-written history is put in the order of its offsets."""
+    """Counts by kind. The final read of a hand-written history is sorted by offset."""
     shown = sorted(given.shown, key=lambda row: row[2] if row[0] == FINAL else -1)
     history = PlaceHistory(
         place=0,
@@ -194,7 +194,7 @@ def test_every_kind_has_a_rule_and_those_of_records_have_a_defect() -> None:
 
 
 def test_a_truncated_log_that_went_on_is_all_of_it() -> None:
-    """An unclean election: the last records are gone, and others have their offsets."""
+    """An unclean election: the last records are gone, and other records have their offsets."""
     given = Given(
         [*acked(0, 1, 2), (PLAIN, OK, 0, 1)],
         log(0) + log(0, producer=PLAIN, start=1) + log(0, 1, 2, session=LIVE),

@@ -1,6 +1,6 @@
-"""Answers about group positions and high watermarks, judged: histories written by hand, and a register that is simulated.
+"""Answers about group positions and high watermarks, judged: histories written by hand, and a simulated register.
 
-A mismatch means that `headgate verify` would miss a coordinator that answers an old position, or blame one that is right.
+A mismatch means that `headgate verify` would miss a coordinator that answers an old position, or blame a correct one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_positions(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_register_is_never_blamed_and_a_stale_copy_is(seed: int) -> None:
-    """Commits and questions overlap at random and take effect at a moment between begin and end; some answers never come."""
+    """Commits and queries overlap at random and take effect at a moment between begin and end; some answers never come."""
     draw = random.Random(seed)
     commits: list[tuple[int, Commit]] = []
     for number in range(60):
@@ -78,7 +78,7 @@ def test_a_register_is_never_blamed_and_a_stale_copy_is(seed: int) -> None:
         answers.append(asked(at(moment), invoked, moment + draw.randrange(1, 30)))
     history = [one for _, one in commits]
     assert judge_positions(history, answers) == []
-    # Nothing is under way any more at 1,200; at 150 the register had another value, and many commits came between.
+    # No commit is under way at 1,200 any more; at 150 the register had another value, and many commits came in between.
     stale = asked(at(150), 1_200, 1_210)
     last = max((one for one in history if one.outcome is OK), key=lambda one: one.invoked_us)
     old = next((one for one in history if one.position == stale.position), None)

@@ -1,7 +1,7 @@
 """The checked-in Kafka messages against the generator.
 
-Runs the generator in memory and compares its text with `broker/wire/kafka/messages/`. A mismatch means that somebody edited
-generated code, or changed the generator (or the version of kafka-python, which carries the schemas) without running it again:
+Runs the generator in memory and compares its text with `broker/wire/kafka/messages/`. A mismatch means that generated code was
+edited by hand. Or the generator (or the version of kafka-python, which carries the schemas) changed and was not run again:
 ``python -m headgate.broker.wire.kafka.generate``.
 """
 
@@ -50,7 +50,7 @@ KAFKA_4_2 = {
     "DescribeLogDirsRequest": (35, 1, 4),
     "ListPartitionReassignmentsRequest": (46, 0, 0),
 }
-"""API key, lowest and highest version that Kafka 4.2 has."""
+"""API key: lowest and highest version of Kafka 4.2."""
 
 
 def test_checked_in_messages_are_what_the_generator_writes() -> None:

@@ -1,6 +1,6 @@
-"""Request and response headers against the generated messages, and the one exception that ApiVersions is.
+"""Request and response headers against the generated messages, including the exception of ApiVersions.
 
-A mismatch means that requests are cut at the wrong byte, or that clients cannot match answers to questions.
+A mismatch means that requests are cut at the wrong byte, or that clients cannot match answers to requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kafka's primitive types at their edges, and what generated messages do with counts, lengths and tags from an enemy.
+"""Kafka's primitive types at their edges, and hostile counts, lengths and tags in generated messages.
 
-Hand-made bytes against the values that Kafka's protocol guide gives them. A mismatch means a wrong length check: memory for a count
-that was never sent, a read beyond the frame, or a refused message that is right.
+Compared: the decoded values of hand-made bytes with those in Kafka's protocol guide. A mismatch means a wrong length check:
+memory for a count whose elements were never sent, a read beyond the frame, or a valid message that is refused.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def test_tags_with_the_default_value_are_not_written() -> None:
     assert response.encode(3) == b"\x00\x00\x01\x00\x00\x00\x00\x00"
 
 
-# -- what a version cannot carry is a programmer error, not a silent loss
+# -- a value that a version cannot carry is a programmer error, not a silent loss
 
 
 def test_fields_that_a_version_does_not_have() -> None:
@@ -220,7 +220,7 @@ def test_strings_that_no_java_client_could_read() -> None:
 
 
 def test_nullable_struct() -> None:
-    """KIP-893: a byte before it, negative for null."""
+    """KIP-893: a byte in front of the struct, negative for null."""
     plain = DescribeTopicPartitionsRequest(response_partition_limit=5)
     assert plain.encode(0) == b"\x01\x00\x00\x00\x05\xff\x00"
     full = DescribeTopicPartitionsRequest(response_partition_limit=5, cursor=Cursor(topic_name="a", partition_index=2))
