@@ -158,9 +158,7 @@ def test_a_broker_without_memory_at_one_place(make_broker: BrokerFactory, tmp_pa
     broker.start()
     topic = create_topic(broker.bootstrap, "short", 1)
     assert produce(broker, topic, b"first", 30)
-    while " serves " not in broker.output():
-        broker.check_alive()
-        time.sleep(0.01)
+    broker.wait_ready()
     full.touch()
     large = bytes(512 << 10)
     if place in REQUESTS_OWN:

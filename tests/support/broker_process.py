@@ -131,6 +131,14 @@ class BrokerProcess:
         self.start_times_s.append(took_s)
         return took_s
 
+    def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until it says that it serves: all its doors are open then. Kafka's door opens before the others."""
+        deadline = time.monotonic() + timeout_s
+        while " serves kafka=" not in self.output().rpartition("--- start ")[2]:
+            self.check_alive()
+            assert time.monotonic() < deadline, f"the broker is not ready. waited_s=`{timeout_s}`\n{self.log_tail()}"
+            time.sleep(0.01)
+
     def signal(self, number: int) -> None:
         assert self._process is not None, "the broker was not started"
         self._process.send_signal(number)
