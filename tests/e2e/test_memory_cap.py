@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.broker.server.kafka.connection import FRAME_BYTES_FIRST
 from tests.compat.topics import create_topic
 from tests.conftest import BrokerFactory
 from tests.support import oracle
@@ -129,7 +130,7 @@ def test_a_capped_broker_serves_again_or_ends(make_broker: BrokerFactory, report
     report(f"memory cap: {', '.join(ends)}; HEADGATE_MEMORY_SEED={SEED}")
 
 
-REQUESTS_OWN = {"frame", "fetch"}
+REQUESTS_OWN = {"frame", "growing", "fetch"}
 """Functions that allocate memory of one request, before anything was changed."""
 
 
@@ -152,7 +153,7 @@ def ask_status(broker: BrokerProcess) -> None:
 def test_a_broker_without_memory_at_one_place(make_broker: BrokerFactory, tmp_path: Path, place: str) -> None:
     """If a request's own allocation fails, its connection ends; if another allocation fails, the broker ends and gives the
     reason."""
-    broker = make_broker()
+    broker = make_broker(env={"HEADGATE_MESSAGE_BYTES_MAX": "8MiB"})
     full = tmp_path / "full"
     broker.entry = ("tests.support.short_of_memory", place, str(full))
     broker.start()
@@ -160,12 +161,14 @@ def test_a_broker_without_memory_at_one_place(make_broker: BrokerFactory, tmp_pa
     assert produce(broker, topic, b"first", 30)
     broker.wait_ready()
     full.touch()
-    large = bytes(512 << 10)
+    # The frame of the larger one does not fit into its first buffer.
+    large = bytes(2 * FRAME_BYTES_FIRST if place == "growing" else 512 << 10)
     if place in REQUESTS_OWN:
         for _ in range(3):
-            assert not (produce(broker, topic, large, 30) if place == "frame" else fetch(broker, topic))
+            assert not (fetch(broker, topic) if place == "fetch" else produce(broker, topic, large, 30))
         full.unlink()
         assert produce(broker, topic, large, 30) and fetch(broker, topic)
+        assert broker.output().count("out_of_memory") == 3
         broker.check_alive()
         return
     deadline = time.monotonic() + PATIENCE_S

@@ -21,6 +21,7 @@ from headgate.broker.store.local_files import LocalFiles
 
 PLACES: dict[str, tuple[Any, str]] = {
     "frame": (BufferPool, "take"),
+    "growing": (Connection, "_extend_frame"),
     "fetch": (fetch, "collect"),
     "append": (Engine, "append_parsed"),
     "wal": (GroupWriter, "write"),

@@ -323,7 +323,10 @@ class Connection(asyncio.BufferedProtocol):
             if end - start < size:
                 if size > CARRY_BYTES_MAX:
                     if self._server.has_room(min(size, FRAME_BYTES_FIRST)):
-                        self._begin_frame(landing[start:end], size)
+                        try:
+                            self._begin_frame(landing[start:end], size)
+                        except MemoryError:
+                            self._drop_frame(size)
                         return
                     self._waiting = True
                     self._server.waiting_for_room.append(self)
@@ -349,12 +352,18 @@ class Connection(asyncio.BufferedProtocol):
             if not self._server.has_room(more, first=True):
                 return False
             self._server.waiting_bytes -= self._filled
-            self._extend_frame()
+            try:
+                self._extend_frame()
+            except MemoryError:
+                self._drop_frame(self._frame_size)
         else:
             (size,) = _FRAME_SIZE(self._carry, 0)
             if not self._server.has_room(min(size, FRAME_BYTES_FIRST), first=True):
                 return False
-            self._begin_frame(memoryview(self._carry)[4:], size)
+            try:
+                self._begin_frame(memoryview(self._carry)[4:], size)
+            except MemoryError:
+                self._drop_frame(size)
         self._waiting = False
         self.frame_since = self._server.now()  # the client could not send while the frame waited
         self._resume()
@@ -368,25 +377,23 @@ class Connection(asyncio.BufferedProtocol):
         if first < size and engine is not None and engine.pool.has_free(size) and self._server.has_room(size):
             first = size
         frame = self._frame_buffer(first)
-        if frame is None:
-            return
-        self._frame = frame
-        self._frame_view = memoryview(frame)[:first]
+        view = memoryview(frame)[:first]
+        self._frame, self._frame_view = frame, view
         self._behind_large = size >= LARGE_FRAME_BYTES
         self._filled = len(received)
         self._frame_view[: self._filled] = received
         self.frame_since = self.active_at
         self._reserve(first)
 
-    def _frame_buffer(self, size: int) -> bytearray | None:
-        """Memory for a frame, or for a part of one. Without free memory the connection ends and None is returned; nothing else
-        needs to end, because no part of the frame has been processed yet."""
+    def _frame_buffer(self, size: int) -> bytearray:
+        """Memory for a frame, or for a part of one. Raises MemoryError."""
         engine = self._server.engine
-        try:
-            return bytearray(size) if engine is None else engine.pool.take(size)
-        except MemoryError:
-            self.drop("out_of_memory", f"there is no memory for a request. size=`{size}`")
-            return None
+        return bytearray(size) if engine is None else engine.pool.take(size)
+
+    def _drop_frame(self, size: int) -> None:
+        """There is no memory for a frame: the connection ends. Nothing else needs to end, because no part of the frame has been
+        processed yet."""
+        self.drop("out_of_memory", f"there is no memory for a request. size=`{size}`")
 
     def _next_size(self) -> int:
         return min(self._frame_size, 2 * self._filled)
@@ -395,7 +402,10 @@ class Connection(asyncio.BufferedProtocol):
         """Enlarge the buffer of a partial frame that has filled it."""
         server = self._server
         if server.has_room(self._next_size() - self._filled):
-            self._extend_frame()
+            try:
+                self._extend_frame()
+            except MemoryError:
+                self._drop_frame(self._frame_size)
             return
         self._waiting = True
         server.waiting_bytes += self._filled
@@ -408,11 +418,9 @@ class Connection(asyncio.BufferedProtocol):
         engine = self._server.engine
         size = self._next_size()
         frame = self._frame_buffer(size)
-        if frame is None:
-            return
-        self._frame = frame
-        self._frame_view = memoryview(frame)[:size]
-        self._frame_view[: self._filled] = view
+        larger = memoryview(frame)[:size]
+        larger[: self._filled] = view
+        self._frame, self._frame_view = frame, larger
         view.release()
         if engine is not None:
             engine.pool.give_back(old)
