@@ -221,3 +221,14 @@ async def test_describe_producers(kafka: Kafka) -> None:
     assert (producer.producer_id, producer.producer_epoch, producer.last_sequence, producer.last_timestamp) == (9, 3, 1, NOW_MS)
     assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
     assert known.partitions[1].active_producers == []
+
+
+async def test_a_broker_without_proof_of_its_lead_tells_nothing_of_producers(kafka: Kafka) -> None:
+    await kafka.engine.create_topic("a", 1, {})
+    await kafka.append("a", [b"0"], producer_id=9, producer_epoch=3, base_sequence=0)
+    request = DescribeProducersRequest(topics=[TopicRequest(name="a", partition_indexes=[0])])
+    (known,) = (await kafka.call(request, 0)).topics[0].partitions
+    assert known.error_code == 0 and known.active_producers
+    await kafka.fence()
+    (answer,) = (await kafka.call(request, 0)).topics[0].partitions
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER and answer.active_producers == []

@@ -332,6 +332,14 @@ async def test_sizes(kafka: Kafka, version: int) -> None:
     assert await sizes(kafka, version, []) == {}
 
 
+async def test_a_broker_without_proof_of_its_lead_tells_no_sizes(kafka: Kafka) -> None:
+    await kafka.engine.create_topic("a", 1, {})
+    await kafka.append("a", [b"x" * 100])
+    assert await sizes(kafka, 4, None)
+    await kafka.fence()
+    assert await sizes(kafka, 4, None) == {}
+
+
 def version(kafka: Kafka) -> int:
     catalog = kafka.engine._catalog
     assert isinstance(catalog, LocalCatalog)

@@ -1,11 +1,13 @@
 """DescribeLogDirs (35), versions 1-4: the sizes of partitions.
 
-Deviation: there is one "directory", the store itself. Its size and free space are not known (-1).
+Deviation: there is one "directory", the store itself. Its size and free space are not known (-1). A broker that cannot prove that
+it still leads its partitions names none of them, as one that does not lead them.
 """
 
 from __future__ import annotations
 
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.server.kafka.shared import find_doubt
 from headgate.broker.wire.kafka.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -26,11 +28,13 @@ async def handle(request: DescribeLogDirsRequest, context: Context) -> DescribeL
             async for number in each(one.partitions):
                 numbers.add(number)
     result = DescribeLogDirsResult(log_dir=engine.store.url)
+    if await find_doubt(context) is not None:
+        return DescribeLogDirsResponse(results=[result])
     async for topic in each(engine.topics()):
         logs = [
             log
             for number, log in enumerate(engine.logs_by_id.get(topic.id, ()))
-            if log is not None and (wanted is None or number in wanted.get(topic.name, ()))
+            if log is not None and log.refusal is None and (wanted is None or number in wanted.get(topic.name, ()))
         ]
         partitions = [
             DescribeLogDirsPartition(partition_index=log.number, partition_size=log.size_bytes) async for log in each(logs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code, error_message
-from headgate.broker.server.kafka.shared import ID_UNKNOWN
+from headgate.broker.server.kafka.shared import ID_UNKNOWN, find_doubt
 from headgate.broker.wire.kafka.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -25,17 +25,22 @@ async def handle(request: DescribeProducersRequest, context: Context) -> Describ
         rows = wanted.setdefault(topic.name, {})
         async for number in each(topic.partition_indexes):
             rows[number] = None
+    doubt = await find_doubt(context)
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(name=name, partitions=[await _describe(name, number, context) async for number in each(numbers)])
+            TopicResponse(name=name, partitions=[await _describe(name, number, context, doubt) async for number in each(numbers)])
             async for name, numbers in each(wanted.items())
         ]
     )
 
 
-async def _describe(topic: str, number: int, context: Context) -> PartitionResponse:
+async def _describe(topic: str, number: int, context: Context, doubt: HeadgateError | None) -> PartitionResponse:
     try:
         log = context.engine.partition(context.engine.topic(topic), number)
+        if doubt is not None:
+            raise doubt
+        if log.refusal is not None:
+            raise log.refusal
     except HeadgateError as error:
         return PartitionResponse(partition_index=number, error_code=error_code(error), error_message=error_message(error))
     return PartitionResponse(
