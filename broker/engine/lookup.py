@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from functools import partial
 
 from headgate.broker.cluster.gates import ParquetExtent
 from headgate.broker.engine.partition import PartitionLog
 from headgate.broker.engine.reader import Reader, again
+from headgate.broker.log.batch import parse_header
 from headgate.broker.log.records import Record, iter_records
+from headgate.broker.runtime.errors import InvalidError
 
 
 async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
@@ -44,41 +48,77 @@ async def offset_for_timestamp(reader: Reader, partition: PartitionLog, timestam
 
 
 async def max_timestamp(reader: Reader, partition: PartitionLog) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record with the greatest timestamp; None when no record is readable."""
-    start = partition.log_start
-    file = reader.file_at(partition, start) if start < partition.high_watermark else None
-    if file is not None:
-        extent, begin, _ = file
-        behind = _greatest_behind(partition, extent.end_offset)
-        here = await again(partial(reader.history.greatest, extent, begin))
-        return await offset_for_timestamp(reader, partition, here if behind is None else max(here, behind))
-    located = await reader.locate(partition, start)
-    if located is None or start >= partition.high_watermark:
-        return None
-    index, first, end_offset = located.index, located.first, located.end_offset
-    # The first batch may begin below the log's start: its index row may describe a deleted record.
-    cut = index.offsets[first] < start
-    known = _greatest_behind(partition, end_offset)
-    seen = index.timestamps[first + cut : located.end]
-    greatest = max([*seen, *([] if known is None else [known])], default=None)
-    if not cut:
-        return None if greatest is None else await offset_for_timestamp(reader, partition, greatest)
-    records = await _records(reader, partition, start)
-    best = max(((record.timestamp_ms, -record.offset) for record in records), default=None)
-    if best is not None and (greatest is None or best[0] >= greatest):
-        return best[0], -best[1]
+    """(timestamp, offset) of the first record with the greatest timestamp; None when no record is readable.
+
+    The index knows the greatest timestamp of each batch and extent. Only one of which readers see a part is opened, and only where
+    the index says that it may have a greater timestamp than those that are readable whole.
+    """
+    greatest: int | None = None
+    parts: list[tuple[int, int, int]] = []
+    # The last removed range below an offset ends there or before it: ranges are in order and do not overlap.
+    removed = [(0, partition.log_start), *((low, high) for low, high in partition.cuts if high > partition.log_start)]
+    ends = [end for _, end in removed]
+    for timestamp_ms, base_offset, end_offset in _pieces(partition):
+        at = bisect_right(ends, base_offset)
+        if at == len(removed) or removed[at][0] >= end_offset:
+            greatest = timestamp_ms if greatest is None else max(greatest, timestamp_ms)
+        elif base_offset < removed[at][0] or removed[at][1] < end_offset:
+            parts.append((timestamp_ms, base_offset, end_offset))
+    for timestamp_ms, base_offset, end_offset in parts:
+        if greatest is None or timestamp_ms > greatest:
+            here = await _greatest_between(reader, partition, base_offset, end_offset)
+            greatest = here if greatest is None or here is None else max(greatest, here)
     return None if greatest is None else await offset_for_timestamp(reader, partition, greatest)
 
 
-def _greatest_behind(partition: PartitionLog, offset: int) -> int | None:
-    """The greatest timestamp of extents and batches that begin at `offset` or after it."""
-    known = [extent.timestamp_max_ms for extent in partition.sealed.extents if extent.base_offset >= offset]
+def _pieces(partition: PartitionLog) -> Iterator[tuple[int, int, int]]:
+    """(greatest timestamp, first offset, end offset) of each extent and of each batch that is in no extent."""
+    for extent in partition.sealed.extents:
+        yield extent.timestamp_max_ms, extent.base_offset, extent.end_offset
     rows = partition.open
-    known += [rows.timestamps[row] for row in range(len(rows)) if rows.offsets[row] >= offset]
-    return max(known, default=None)
+    for row in range(len(rows)):
+        if rows.offsets[row] < partition.high_watermark:
+            end_offset = rows.offsets[row + 1] if row + 1 < len(rows) else partition.high_watermark
+            yield rows.timestamps[row], rows.offsets[row], end_offset
+
+
+async def _greatest_between(reader: Reader, partition: PartitionLog, offset: int, end_offset: int) -> int | None:
+    """The greatest timestamp of the readable records in [offset, end_offset); None without one."""
+    found: list[int] = []
+    offset = max(offset, partition.log_start)
+    while offset < end_offset:
+        file = reader.file_at(partition, offset)
+        if file is not None:
+            extent, begin, _ = file
+            found.append(await again(partial(reader.history.greatest, extent, begin)))
+            offset = extent.end_offset
+            continue
+        located = await reader.locate(partition, offset)
+        if located is None:
+            break
+        begin, _, _ = partition.reach(offset, skip=True)
+        index, first = located.index, located.first
+        # The first batch may begin in a removed range: its index row may describe a removed record.
+        is_cut = index.offsets[first] < begin
+        last = min(located.end, bisect_left(index.offsets, end_offset))
+        found += index.timestamps[first + is_cut : last]
+        offset = located.end_offset
+        if is_cut:
+            found += [record.timestamp_ms for record in await _records(reader, partition, begin)]
+    return max(found, default=None)
 
 
 async def _records(reader: Reader, partition: PartitionLog, offset: int) -> list[Record]:
     """The records from `offset` on in the batch that contains it, or in the next batch."""
     batches = await reader.read(partition, offset, 1)
-    return [record for record in iter_records(batches[0]) if record.offset >= offset] if batches else []
+    if not batches:
+        return []
+    try:
+        return [record for record in iter_records(batches[0]) if record.offset >= offset]
+    except InvalidError as error:
+        base_offset = parse_header(batches[0]).base_offset
+        raise InvalidError(
+            error.reason,
+            f"a record batch cannot be read: {error.message}; `headgate topic skip` lets readers step over it. "
+            f"topic=`{partition.topic.name}` partition=`{partition.number}` base_offset=`{base_offset}`",
+        ) from error

@@ -7,6 +7,7 @@ batch, gets it nevertheless, misses a good record, or that a fold drops or hides
 
 from __future__ import annotations
 
+import struct
 import uuid
 
 import pytest
@@ -14,7 +15,9 @@ import pytest
 from headgate.broker.cluster.admission import CUTS_MAX
 from headgate.broker.cluster.manifest import CreateTopic, Manifest, SetLogStart, SkipRecords, Topic
 from headgate.broker.log.batch import CONTROL, parse_header
+from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.errors import InvalidError, Reason
+from tests.support.batches import batch, patched
 from tests.support.poison import GOOD, POISON
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_fold import FANOUT, fill, forget_memory
@@ -165,3 +168,67 @@ def test_the_number_of_ranges_is_bounded() -> None:
     with pytest.raises(InvalidError, match="too many ranges"):
         admit(manifest, SkipRecords(TOPIC.id, 0, 5 * CUTS_MAX, 5 * CUTS_MAX + 1), "")
     admit(manifest, SkipRecords(TOPIC.id, 1, 0, 1), "")
+
+
+MAX_TIMESTAMP_AT = 35
+GOOD_MS = parse_header(GOOD).max_timestamp
+LATE_MS = GOOD_MS + 1_000
+
+
+@pytest.mark.parametrize("medium", ["memory", "put", "local"])
+@pytest.mark.parametrize("name", ["noise", "not-gzip", "cut-off", "bytes-behind"])
+async def test_look_ups_by_time_end_at_poison_and_step_over_what_is_skipped(
+    make_machine: MakeMachine, medium: str, name: str
+) -> None:
+    """The poison has the greatest timestamps of the log, in the middle of it."""
+    machine = make_machine(medium)
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    log = broker.log()
+    for number in range(3):
+        broker.engine.append(log, memoryview(bytearray(batch([b"early"], timestamp_ms=GOOD_MS + number))))
+    data = bytearray(patched(POISON[name], MAX_TIMESTAMP_AT, struct.pack(">q", LATE_MS)))
+    bad = broker.engine.append(log, memoryview(data)).base_offset
+    two = encode_batch([Record(0, GOOD_MS + time, None, b"v") for time in (9, 8)])
+    last = broker.engine.append(log, memoryview(bytearray(two))).base_offset
+    await broker.engine.durable()
+    for place in ("in memory", "listed"):
+        for look_up in (broker.engine.max_timestamp(log), broker.engine.offset_for_timestamp(log, GOOD_MS + 5)):
+            with pytest.raises(InvalidError, match=f"cannot be read.*headgate topic skip.*base_offset=`{bad}`") as caught:
+                await look_up
+            assert caught.value.reason is Reason.CORRUPT_MESSAGE
+        assert await broker.engine.offset_for_timestamp(log, GOOD_MS + 1) == (GOOD_MS + 1, 1), "what is before it is found"
+        if place == "in memory":
+            await swept(broker)
+            forget_memory(broker)
+    await broker.engine.skip_records(log, bad, bad)
+    for crashed in (False, True):
+        if crashed:
+            await machine.crash(broker)
+            broker = await machine.start()
+            log = broker.log()
+        assert await broker.engine.offset_for_timestamp(log, GOOD_MS + 5) == (GOOD_MS + 9, last)
+        assert await broker.engine.offset_for_timestamp(log, LATE_MS) is None
+        assert await broker.engine.max_timestamp(log) == (GOOD_MS + 9, last)
+    await broker.engine.delete_records(log, last + 1)
+    assert await broker.engine.max_timestamp(log) == (GOOD_MS + 8, last + 1)
+
+
+async def test_the_greatest_timestamp_beside_skipped_batches_that_are_not_listed(make_machine: MakeMachine) -> None:
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    log = broker.log()
+    times = [5, 9, 3, 9, 7, 1]
+    for time in times:
+        broker.engine.append(log, memoryview(bytearray(batch([b"v"], timestamp_ms=GOOD_MS + time))))
+    await broker.engine.durable()
+    left = dict(enumerate(times))
+    for offset in (1, 3, 4, 0, 2):
+        await broker.engine.skip_records(log, offset, offset)
+        del left[offset]
+        greatest = max(left.values())
+        wanted = next(at for at, time in left.items() if time == greatest)
+        assert await broker.engine.max_timestamp(log) == (GOOD_MS + greatest, wanted)
+    await broker.engine.skip_records(log, 5, 5)
+    assert await broker.engine.max_timestamp(log) is None
