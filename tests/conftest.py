@@ -1,7 +1,7 @@
-"""What every test shares: brokers as real processes, and honesty about the clients that this machine has.
+"""Fixtures of all tests: brokers as real processes, and a report about the clients that this machine lacks.
 
-Tests that need kafkajs carry the mark `kafkajs`, those that mount a file system `needs_mount`. Where the machine cannot run them
-they are deselected, and the header and the last lines of the report say so: they are never counted as passed or skipped.
+Tests that need kafkajs carry the mark `kafkajs`, those that mount a file system `needs_mount`. If the machine cannot run them,
+they are deselected, and the header and the last lines of the report say so: they never count as passed or skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _no_mount: str | None = None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # They report each attempt to reach a broker that a test has killed: a failure would stand below thousands of lines.
+    # They log each attempt to reach a killed broker: a failure would stand below thousands of lines.
     for client in ("aiokafka", "kafka"):
         logging.getLogger(client).setLevel(logging.CRITICAL)
     config.addinivalue_line("markers", "kafkajs: needs node and npm; deselected, visibly, where they are missing")
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _mount_refused() -> str | None:
-    """Why a tmpfs cannot be mounted here, or None when it can."""
+    """The reason why a tmpfs cannot be mounted here, or None."""
     with tempfile.TemporaryDirectory() as place:
         mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "headgate-test", place], capture_output=True, check=False)
         if mount.returncode != 0:
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         try:
             install()
         except RuntimeError as error:
-            # On CI a missing judge is a failure; on a machine without a network it is a line in the report.
+            # On CI a missing client is a failure; on a machine without a network it is a line in the report.
             if os.environ.get("CI"):
                 raise
             _kafkajs_missing = str(error)
@@ -101,14 +101,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Print a line at the end of the test run: what was measured, for people; no test depends on it."""
+    """Print a line with measurements at the end of the test run; no test depends on it."""
     lines = request.config.stash.setdefault(_REPORT, [])
     return lines.append
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _kafkajs_helper() -> Iterator[None]:
-    """End the Node process with the session, when a test started one."""
+    """End the Node process with the session, if a test started one."""
     yield
     if clients := sys.modules.get("tests.support.clients.all"):
         clients.KAFKAJS.close()

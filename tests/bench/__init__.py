@@ -1,1 +1,1 @@
-"""The benchmark: what a broker reaches of what the machine could, as ratios measured in one run. Run by `make bench`."""
+"""The benchmark: a broker's results as shares of the machine's limits, measured in one run. Run by `make bench`."""

@@ -1,4 +1,4 @@
-"""`python -m tests.bench [GROUP ...] [--quick] [--only PATTERN] [--json FILE] [--list]`: see the package's text."""
+"""Run the benchmark: `python -m tests.bench [GROUP ...] [--quick] [--only PATTERN] [--json FILE] [--list]`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def chosen(groups: Sequence[str], only: str | None) -> list[Case]:
-    """The cases that the command line means, in order."""
+    """The cases that the command line selects, in order."""
     return [case for case in ALL if (not groups or case.group in groups) and (only is None or case.matches(only))]
 
 

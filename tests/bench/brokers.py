@@ -1,4 +1,4 @@
-"""Starting a broker to be measured, and talking to it with as little as possible."""
+"""Starts a broker for a measurement, and talks to it with minimal code."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Broker:
 
 
 def command(store: str, kafka_port: int, grpc_port: int, http_port: int) -> list[str]:
-    """The command line of one broker process, as a fleet would start it."""
+    """The command line of one broker process, as a fleet starts it."""
     ports = ["--kafka-port", str(kafka_port), "--grpc-port", str(grpc_port), "--http-port", str(http_port)]
     return [sys.executable, "-m", "headgate.broker.cli.main", "broker", "--store", store, *ports]
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a broker with these settings, by their dotted names (`wal.fsync`), and none of the caller's own."""
+    """The environment of a broker with these settings, by their dotted names (`wal.fsync`), without the caller's own settings."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("HEADGATE_") and k != "PYTHONDONTWRITEBYTECODE"}
     return (
         inherited

@@ -1,4 +1,4 @@
-"""Clients in Python as processes of their own, and what they cost the broker."""
+"""Python clients as separate processes, and their cost for the broker."""
 
 from __future__ import annotations
 

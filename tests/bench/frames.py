@@ -1,7 +1,7 @@
-"""Kafka requests and canned responses as bytes: what the load client sends and what the ceiling answers.
+"""Kafka requests and canned responses as bytes: those of the load client and those of the ceiling.
 
-Pure, and on purpose not built on the broker's own codec: a benchmark that speaks only to itself proves nothing.
-`tests/unit/test_bench.py` has foreign codecs judge these bytes.
+Pure, and on purpose not built on the broker's own codec: a benchmark that tests a codec with itself proves nothing. Foreign
+codecs judge these bytes in `tests/unit/test_bench.py`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def batch(size_bytes: int, *, value_bytes: int = 1000, base_offset: int = 0, tim
     while left > 2 * typical:
         records.append(record(len(records), filler[:value_bytes]))
         left -= len(records[-1])
-    # The varints make a few sizes unreachable with one record; then an empty one goes before it.
+    # The varints make a few sizes unreachable with one record; then an empty record precedes it.
     for ahead in ([], [b""], [b""] * 2):
         tail = [record(len(records) + i, value) for i, value in enumerate(ahead)]
         rest = left - sum(map(len, tail))
@@ -90,14 +90,14 @@ def produce_request(topic: str, partition: int, records: bytes, *, acks: int = -
 
 
 def produce_response(topic: str, partition: int) -> bytes:
-    """What a broker answers to it."""
+    """A broker's answer to it."""
     of_partition = struct.pack(">ihqqq", partition, 0, 0, -1, 0) + uvarint(1) + b"\x00" + b"\x00"
     body = uvarint(2) + compact(topic.encode()) + uvarint(2) + of_partition + b"\x00" + struct.pack(">i", 0) + b"\x00"
     return _response(body)
 
 
 def produce_error_at(topic: str) -> int:
-    """Where in a Produce v9 response (length prefix and all) the partition's error code stands."""
+    """Position of the partition's error code in a Produce v9 response (including the length prefix)."""
     return 4 + 4 + 1 + 1 + len(compact(topic.encode())) + 1 + 4
 
 
@@ -110,19 +110,19 @@ def fetch_request(topic: str, partition: int, offset: int, *, bytes_max: int, wa
 
 
 def fetch_response(topic: str, partition: int, records: bytes, *, high_watermark: int) -> bytes:
-    """What a broker answers to it."""
+    """A broker's answer to it."""
     of_partition = struct.pack(">ihqqq", partition, 0, high_watermark, high_watermark, 0) + uvarint(1) + struct.pack(">i", -1)
     of_topic = compact(topic.encode()) + uvarint(2) + of_partition + compact(records) + b"\x00" + b"\x00"
     return _response(struct.pack(">ihi", 0, 0, 0) + uvarint(2) + of_topic + b"\x00")
 
 
 def fetch_error_at(topic: str) -> int:
-    """Where in a Fetch v12 response (length prefix and all) the partition's error code stands."""
+    """Position of the partition's error code in a Fetch v12 response (including the length prefix)."""
     return 4 + 4 + 1 + 10 + 1 + len(compact(topic.encode())) + 1 + 4
 
 
 def fetch_overhead_bytes(topic: str) -> int:
-    """How much longer than its records a Fetch v12 response of about 1 MB is."""
+    """Length of a Fetch v12 response of about 1 MB, minus that of its records."""
     return len(fetch_response(topic, 0, bytes(1 << 20), high_watermark=0)) - (1 << 20)
 
 
@@ -131,7 +131,7 @@ def _response(body: bytes) -> bytes:
 
 
 def api_versions_request() -> bytes:
-    """ApiVersions v0: the least that a broker answers."""
+    """ApiVersions v0: the cheapest request."""
     return frame(API_VERSIONS, 0, b"", flexible=False)
 
 

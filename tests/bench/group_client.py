@@ -75,7 +75,7 @@ async def rebalance(port: str, members: str, rounds: str) -> dict[str, Any]:
 
 
 async def members(port: str, groups: str, size: str, seconds: str) -> dict[str, Any]:
-    """Heartbeats of many groups for some seconds; who is expelled is counted."""
+    """Heartbeats of many groups for some seconds; counts expelled members."""
     made = await settled_groups(int(port), int(groups), int(size))
     for member in made:
         member.beats, member.beat_s_max, member.generations = 0, 0.0, []

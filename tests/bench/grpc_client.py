@@ -20,7 +20,7 @@ from headgate.broker.wire.grpc.headgate.v1 import log_pb2
 from tests.bench import frames
 
 INFLIGHT_BYTES = 16 << 20
-"""Sent and not acked, or asked for and not received."""
+"""Bytes that are sent and not acked, or requested and not received."""
 OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
 _PAYLOAD_TAG = b"\x7a"
 """Field 15, length-delimited."""
@@ -31,7 +31,7 @@ def _channel(port: str) -> grpc.Channel:
 
 
 def publish(port: str, topic: str, batch_bytes: str, batches: str) -> dict[str, Any]:
-    """Publishes so many batches on one stream; the time ends with the last ack."""
+    """Publishes this many batches on one stream; the time ends with the last ack."""
     batch = frames.batch(int(batch_bytes))
     payload = _PAYLOAD_TAG + frames.uvarint(len(batch)) + batch
     total = int(batches)
@@ -63,7 +63,7 @@ def publish(port: str, topic: str, batch_bytes: str, batches: str) -> dict[str, 
 
 
 def subscribe(port: str, topic: str, response_bytes: str, total_bytes: str) -> dict[str, Any]:
-    """Reads partition 0 from its start until so many bytes have come; responses are not parsed."""
+    """Reads partition 0 from its start until this many bytes have come; responses are not parsed."""
     wanted = int(total_bytes)
     changes: queue.SimpleQueue[log_pb2.SubscribeRequest | None] = queue.SimpleQueue()
     start_at = log_pb2.Position(earliest=True)

@@ -1,4 +1,4 @@
-"""What a case gets (`Bench`), what it is (`Case`), and the runs that several cases share."""
+"""The interface of a case (`Case`), its tools (`Bench`), and the runs that several cases share."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ BACKENDS = {
     LOCAL_NEVER: "local store, wal.fsync=never",
     LOCAL_ALWAYS: "local store, wal.fsync=always",
 }
-"""What a broker can be started on, and how a reader knows it."""
+"""The stores of a broker, and their names for the reader."""
 
 DISTURBED_CORES = 0.15
-"""A row says so if other processes took more of the machine than this while it was measured."""
+"""Share of the machine's cores. A row is marked if other processes took more than this during its measurement."""
 ATTEMPTS_MAX = 2
 QUIET_PROBE_S = 0.05
 KERNEL_TICK_S = 0.01
@@ -37,7 +37,7 @@ KERNEL_TICK_S = 0.01
 
 @dataclass(kw_only=True)
 class Bench:
-    """The machine and how long to measure. `directory` lies on the disk whose durability is measured."""
+    """The machine, and the length of measurements. `directory` is on the disk whose durability is measured."""
 
     native: Native | None
     directory: Path
@@ -56,7 +56,7 @@ class Bench:
 
     @property
     def sample_s(self) -> float:
-        """Length of one measurement."""
+        """Length of one measurement, seconds."""
         return 0.2 if self.quick else 0.4
 
     def pick(self, quick: int, full: int) -> int:
@@ -70,7 +70,7 @@ class Bench:
         return path
 
     def wait_quiet(self) -> None:
-        """Wait until other processes leave the machine alone, for as long as all such waits of this run may take together."""
+        """Wait until other processes leave the machine idle. All such waits of a run have one common time limit."""
         while self._patience_s > 0:
             start, busy = time.monotonic(), busy_seconds()
             time.sleep(QUIET_PROBE_S)
@@ -95,7 +95,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to measure. `run` yields rows; BenchError and OSError end it and become a row."""
+    """One measurement. `run` yields rows; BenchError and OSError end it and become a row."""
 
     group: str
     name: str
@@ -106,12 +106,12 @@ class Case:
     unit: str = "%"
 
     def matches(self, pattern: str) -> bool:
-        """Whether `--only PATTERN` means it: a glob or a part of `group/name`."""
+        """Whether `--only PATTERN` selects it: a glob or a part of `group/name`."""
         full = f"{self.group}/{self.name}"
         return pattern in full or fnmatch(full, pattern)
 
     def rows(self, bench: Bench) -> list[Row]:
-        """What it measured, or a row that says why it did not."""
+        """Its rows, or a row with the reason why it failed."""
         if self.needs_compiler and bench.native is None:
             return [self._unmeasured(NO_COMPILER)]
         out: list[Row] = []
@@ -126,7 +126,7 @@ class Case:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a directory and what is in it."""
+    """Removes a directory and its contents."""
     import shutil
 
     shutil.rmtree(path, ignore_errors=True)
@@ -134,7 +134,7 @@ def remove_tree(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run of the load client, what it cost the server, and how many cores all others took meanwhile."""
+    """One run of the load client, its cost for the server, and the cores that all other processes took meanwhile."""
 
     load: Load
     server_cpu_s: float
@@ -154,7 +154,7 @@ def sample(
     """One measurement of a running server.
 
     Args:
-        bytes_max: stop early after this many bytes of requests, so that a broker which keeps all in memory stays small.
+        bytes_max: stop early after this many bytes of requests, so that a broker that keeps all data in memory stays small.
     """
     assert bench.native is not None
     warmup = max(shape.window * shape.connections * 2, 16)
@@ -174,8 +174,8 @@ T = TypeVar("T")
 class Pairs(Generic[T]):
     """Adjacent measurements of a ceiling and of the broker.
 
-    While other processes take the machine, more pairs are measured than wanted, and the quietest are kept: chosen by what others
-    did, never by the result.
+    While other processes use the machine, more pairs than wanted are measured, and the quietest are kept: the choice depends on
+    the other processes' load, never on the result.
     """
 
     def __init__(self, wanted: int) -> None:
@@ -187,7 +187,7 @@ class Pairs(Generic[T]):
 
     @property
     def enough(self) -> bool:
-        """As many quiet ones as wanted, or ATTEMPTS_MAX times as many of any kind."""
+        """True with the wanted number of quiet pairs, or ATTEMPTS_MAX times that number of any pairs."""
         quiet = sum(others <= DISTURBED_CORES for _, _, others in self._taken)
         return quiet >= self._wanted or len(self._taken) >= self._wanted * ATTEMPTS_MAX
 
@@ -197,14 +197,14 @@ class Pairs(Generic[T]):
         self._taken.append((ceiling, ours, others))
 
     def quietest(self) -> tuple[list[Sample], list[T]]:
-        """(broker's, ceiling's), as many as wanted, in the order of the run."""
+        """(broker's, ceiling's) samples, the wanted number of pairs, in the order of the run."""
         order = sorted(range(len(self._taken)), key=lambda i: self._taken[i][2])[: self._wanted]
         kept = [self._taken[i] for i in sorted(order)]
         return [ours for _, ours, _ in kept], [ceiling for ceiling, _, _ in kept]
 
 
 def others_cores(samples: list[Sample]) -> float:
-    """How many cores other processes took in the typical sample."""
+    """Cores that other processes took in the typical sample."""
     return statistics.median(sample.others_cores for sample in samples)
 
 

@@ -1,6 +1,6 @@
-"""1,000,000 batches in the broker's own index, in a process of its own. Prints JSON: one object for each shape.
+"""1,000,000 batches in the broker's own index, in a separate process. Prints JSON: one object for each shape.
 
-The broker's modules are loaded first, so that a collection has as much to look at as it has in a broker.
+The broker's modules are loaded first, so that a garbage collection visits as many objects as in a broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOADED = ("headgate.broker.server.main", "headgate.broker.engine.engine")
 
 
 class Pauses:
-    """The longest collection while it is installed."""
+    """Measures the longest garbage collection while it is installed."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
@@ -35,7 +35,7 @@ class Pauses:
 
 
 def _build(partitions: int) -> list[BatchIndex]:
-    """Round robin over the partitions, as they would come in."""
+    """Round robin over the partitions, as clients would send them."""
     indexes = [BatchIndex() for _ in range(partitions)]
     adds: list[Callable[[int, int, int, int], None]] = [index.add for index in indexes]
     for number in range(BATCHES):
@@ -74,7 +74,7 @@ def main() -> None:
 
     for module in LOADED:
         importlib.import_module(module)
-    # As the broker does once it serves: what start-up made is never garbage.
+    # As in a broker that serves: the objects of start-up are never garbage.
     gc.freeze()
     sys.stdout.write(json.dumps([_measure(partitions, os.getpid()) for partitions in (1, 1000)]) + "\n")
 

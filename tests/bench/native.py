@@ -1,4 +1,4 @@
-"""The C programs of the benchmark: compiled when the machine has a compiler, run as processes of their own (all but a loop)."""
+"""The C programs of the benchmark: compiled if the machine has a compiler, and run as separate processes (all except one loop)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _RUN_TIMEOUT_S = 120.0
 
 
 class BenchError(Exception):
-    """Something that was to be measured did not run. The message says what; the rest of the benchmark goes on."""
+    """A part of the benchmark did not run. The message names it; the rest of the benchmark continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Where the server and the client are pinned; None on a machine with a single core, where neither is."""
+    """The cores of the server and the client; None on a machine with a single core, where neither is pinned."""
 
     server: int | None
     client: int | None
@@ -40,13 +40,13 @@ class Cores:
 
     @staticmethod
     def prefix(core: int | None) -> list[str]:
-        """What to put before a command so that it runs on `core`."""
+        """The prefix of a command that pins it to `core`."""
         return ["taskset", "-c", str(core)] if core is not None and shutil.which("taskset") else []
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What loadgen measured. `requests` counts those after the warm-up, all answered and without error."""
+    """The measurements of loadgen. `requests` counts those after the warm-up, all answered and without error."""
 
     requests: int
     answered: int
@@ -72,7 +72,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What rawdisk measured: a stream of writes, each durable on return. `direct`: O_DIRECT was to be had."""
+    """The measurements of rawdisk: a stream of writes, each durable on return. `direct`: O_DIRECT was available."""
 
     direct: int
     writes: int
@@ -130,7 +130,7 @@ class Native:
         return cls(directory, cores)
 
     def write(self, data: bytes) -> Path:
-        """A file of these bytes, for a program to read."""
+        """Write a file with these bytes for a program to read."""
         self._files += 1
         path = self._directory / f"data.{self._files}"
         path.write_bytes(data)
@@ -139,7 +139,7 @@ class Native:
     def loadgen(
         self, port: int, shape: Shape, *, seconds: float, requests_max: int | None = None, warmup: int = 0, pinned: bool = True
     ) -> Load:
-        """Runs the client once. Raises BenchError with its reason if an answer was wrong or the server went away."""
+        """Runs the client once. Raises BenchError with its reason if an answer was wrong or the server ended."""
         if len({len(frame) for frame in shape.frames}) != 1:
             raise BenchError("frames of one shape must have one length")
         frames = self.write(b"".join(shape.frames))
@@ -176,7 +176,7 @@ class Native:
         """Streams durable writes of `block_bytes` (a multiple of 4096) into `directory`, with a pause before each.
 
         Args:
-            filled: over zeros, again and again; else into room that was only allocated, once, until `file_bytes` are written.
+            filled: rewrite a file of zeros; else write once into space that was only allocated, until `file_bytes` are written.
         """
         arguments = [str(directory), str(block_bytes), str(file_bytes), f"{seconds:.3f}", str(pause_us), str(int(filled))]
         return Disk(**json.loads(self._run([str(self._directory / "rawdisk"), *arguments], "rawdisk")))
@@ -194,7 +194,7 @@ class Native:
         """Runs the bare peer with these canned responses.
 
         Args:
-            rest_us: for how long it leaves a connection alone after it sent small answers, so that requests gather.
+            rest_us: time for which it leaves a connection alone after it sent small answers, so that requests gather.
         """
         port = free_port()
         produce_path, fetch_path = (str(self.write(data)) if data is not None else "-" for data in (produce, fetch))
@@ -211,7 +211,7 @@ class Native:
             process.communicate()
 
     def encode_rows(self) -> Callable[..., int]:
-        """The loop of layout.c, which tells what its arguments are. Runs in this process."""
+        """The loop of layout.c, which documents its arguments. Runs in this process."""
         found = ctypes.CDLL(str(self._directory / "layout")).encode_rows
         found.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p]
         found.restype = ctypes.c_int64
@@ -234,21 +234,21 @@ class Native:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A running server: where it listens and which process it is."""
+    """A running server: its address and its process."""
 
     port: int
     pid: int
 
 
 CPUCLOCK_SCHED = 2
-"""The kind of clock, in the number that Linux gives to the clock of a process."""
+"""The clock type bits with which Linux builds the id of a process's clock."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time so far of a process and of those that it began and that run, by clocks of clock_getcpuclockid(3)."""
+    """User and system time so far of a process and of its running descendants, by clocks of clock_getcpuclockid(3)."""
     began: list[str] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        # A thread may have ended since it was listed; whom it began is another thread's child then.
+        # A thread may have ended since it was listed; its children belong to another thread then.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             began += (task / "children").read_text().split()
     return sum(time.clock_gettime(~process << 3 | CPUCLOCK_SCHED) for process in (pid, *map(int, began)))

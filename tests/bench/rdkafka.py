@@ -1,4 +1,5 @@
-"""librdkafka as a client process, so that its work and its interpreter are nobody else's. Prints one JSON object::
+"""librdkafka as a separate client process, so that its work and its interpreter use no other process's time. Prints one JSON
+object::
 
 python -m tests.bench.rdkafka produce PORT TOPIC VALUE_BYTES BATCH_BYTES CODEC SECONDS
 python -m tests.bench.rdkafka consume PORT TOPIC RECORDS
@@ -17,14 +18,14 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 POOL = 4096
-"""Different values, sent again and again."""
+"""Number of different values, which are sent again and again."""
 WARM_UP_S = 0.5
 TIMEOUT_MS = 20_000
-"""A record that is not acked by then has failed."""
+"""A record without an ack after this time has failed."""
 
 
 def values(size_bytes: int) -> list[bytes]:
-    """Values of exactly that size that look like JSON events: they compress, but not to nothing."""
+    """Values of exactly that size that look like JSON events: they compress moderately."""
     source = random.Random(7)
     words = ["page", "view", "click", "cart", "order", "paid", "shipped", "north", "south", "mobile", "desktop", "de", "fr", "us"]
     out = []
@@ -37,7 +38,7 @@ def values(size_bytes: int) -> list[bytes]:
 
 
 class Failures:
-    """Delivery reports: counts what failed and keeps the first reason."""
+    """Delivery reports: counts failures and keeps the first reason."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -54,7 +55,7 @@ class Failures:
 
 
 def produce(port: str, topic: str, value_bytes: str, batch_bytes: str, codec: str, seconds: str) -> dict[str, Any]:
-    """As fast as it can for so long; the time ends when the last record is acked."""
+    """Produces as fast as it can for this time; the measurement ends with the last ack."""
     failures = Failures()
     producer = Producer(
         {
@@ -93,14 +94,14 @@ def produce(port: str, topic: str, value_bytes: str, batch_bytes: str, codec: st
 
 
 def consume(port: str, topic: str, records: str, partitions: str = "1") -> dict[str, Any]:
-    """Reads so many records from the beginning; the time starts with the first one."""
+    """Reads this many records from the beginning; the time starts with the first one."""
     consumer = Consumer(
         {
             "bootstrap.servers": f"127.0.0.1:{port}",
             "group.id": "bench",
             "enable.auto.commit": False,
             "queued.min.messages": 1_000_000,
-            # A client that is slower than the broker fills its queue, and by default looks again a second later.
+            # A client that is slower than the broker fills its queue, and by default polls again a second later.
             "fetch.queue.backoff.ms": 1,
             "fetch.message.max.bytes": 1 << 20,
         }
@@ -132,7 +133,7 @@ def consume(port: str, topic: str, records: str, partitions: str = "1") -> dict[
 
 
 def consume_again(port: str, topic: str, records: str, partitions: str = "1") -> dict[str, Any]:
-    """`consume`, again and again, until it is killed."""
+    """Runs `consume` again and again, until the process is killed."""
     while True:
         consume(port, topic, records, partitions)
 
@@ -169,8 +170,8 @@ def paced(port: str, topic: str, rate_per_s: str, linger_ms: str, value_bytes: s
         for number in range(sent, due):
             producer.produce(topic, pool[number % POOL], partition=0, on_delivery=delivered)
         sent = max(sent, due)
-        # Reports are taken as they come: librdkafka's latency ends when the report is looked at, not when the ack arrived. A
-        # shorter wait than a millisecond would be none: a client that spins takes the core from whom it measures.
+        # Polls reports as they come: librdkafka's latency ends when the report is polled, not when the ack arrives. A shorter wait
+        # than a millisecond would be a busy loop, which takes the core from the measured broker.
         producer.poll(0.001)
     failures.check(producer.flush(30))
     latencies.sort()

@@ -1,4 +1,4 @@
-"""Results and verdicts. Pure: what was measured goes in, rows and a judgement come out."""
+"""Results and verdicts. Pure: takes measurements, gives rows and verdicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 
 
 class Verdict(StrEnum):
-    """What a row says about the goal."""
+    """The verdict of a row about its goal."""
 
     MET = "met"
     MISSED = "missed"
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 
 class Goal(StrEnum):
-    """Which side of the goal is good."""
+    """The good side of the goal."""
 
     AT_LEAST = "≥"
     AT_MOST = "≤"
@@ -33,9 +33,9 @@ class Goal(StrEnum):
 class Row:
     """One line of the report.
 
-    `ratio` is what `goal` is compared with, in the goal's `unit` ("%" means that both are fractions). `of_ceiling` says that the
-    ratio's denominator is a ceiling, which nothing can beat. `low` and `high` are the extremes of the single measurements.
-    `disturbed`: other processes took a part of the machine meanwhile, so the verdict may be theirs.
+    `ratio` is compared with `goal`, in the goal's `unit` ("%" means that both are fractions). `of_ceiling` says that the ratio's
+    denominator is a ceiling, which no result can exceed. `low` and `high` are the extremes of the single measurements.
+    `disturbed`: other processes used a part of the machine meanwhile, and may have caused the verdict.
     """
 
     group: str
@@ -72,7 +72,7 @@ def judge(ratio: float | None, goal: float | None, side: Goal = Goal.AT_LEAST, *
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Ratios of adjacent pairs: each compares two runs that lay next to each other in time, on the same noisy machine."""
+    """Ratios of adjacent pairs: each compares two runs that were next to each other in time, on the same noisy machine."""
 
     median: float
     low: float
@@ -88,7 +88,7 @@ def paired(measured: Sequence[float], ceiling: Sequence[float]) -> Paired:
 
 
 def format_ratio(value: float | None, unit: str) -> str:
-    """For a person: a fraction as a percentage, anything else with its unit."""
+    """Text for the reader: a fraction as a percentage, any other number with its unit."""
     if value is None:
         return ""
     if unit == "%":

@@ -1,6 +1,6 @@
-"""Spark as a process of its own, told what to do over a pipe: one JSON object per line in, one per line out.
+"""Spark as a separate process that takes commands over a pipe: one JSON object per line in, one per line out.
 
-`Driver` is the bench's end of the pipe; `python -m tests.bench.spark_driver CORES` is the other. Every answer has `seconds`.
+`Driver` is the benchmark's end of the pipe; `python -m tests.bench.spark_driver CORES` is the other. Every answer has `seconds`.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ SPAN_US = 86_400_000_000
 
 
 class Driver:
-    """A running Spark driver with so many threads."""
+    """A running Spark driver with this many threads."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self._begun = False
 
     def begin(self, do: str, **arguments: Any) -> None:
-        """Give it something to do, and do not wait."""
+        """Start a command, and do not wait."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self._process.stdin.flush()
 
     def end(self) -> dict[str, Any]:
-        """Wait for what was begun. Raises BenchError with what went wrong."""
+        """Wait for the started command. Raises BenchError with its error."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -53,14 +53,14 @@ class Driver:
         return answer
 
     def run(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Both."""
+        """Start a command and wait for it."""
         self.begin(do, **arguments)
         return self.end()
 
 
 @contextlib.contextmanager
 def driver(threads: int, *, core: int | None = None) -> Iterator[Driver]:
-    """A Spark driver, on one core where that is asked for. Ready when the block begins."""
+    """A Spark driver, on one core if requested. It is ready when the block begins."""
     command = [*Cores.prefix(core), sys.executable, "-m", "tests.bench.spark_driver", str(threads)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
@@ -118,7 +118,7 @@ def source(spark: SparkSession, path: str, rows: int) -> None:
 
 
 def plain(spark: SparkSession, path: str, out: str, partitions: int) -> None:
-    """What a flood does with its rows, and nothing of what makes it a flood: partition, sort, write Parquet with zstd."""
+    """The work of a flood on its rows, without a gate or a cluster: partition, sort, write Parquet with zstd."""
     from pyspark.sql import functions as F
 
     from headgate.pipelines.murmur2 import java_partition
@@ -140,7 +140,7 @@ def flood(spark: SparkSession, path: str, cluster: str, topic: str, partitions: 
 
 
 def read_topic(spark: SparkSession, cluster: str, topic: str) -> None:
-    """All of a topic, through the data source."""
+    """Read the whole topic through the data source."""
     from headgate.pipelines.source import register
 
     register(spark)
@@ -149,7 +149,7 @@ def read_topic(spark: SparkSession, cluster: str, topic: str) -> None:
 
 
 def read_parquet(spark: SparkSession, path: str, arrow: bool) -> None:
-    """The same files as Spark reads them; through Arrow and a Python worker, or not."""
+    """Read the same files with Spark; through Arrow and a Python worker, or not."""
     frame = spark.read.option("recursiveFileLookup", "true").parquet(path).select("timestamp", "key", "value")
     _drain(frame.mapInArrow(lambda batches: batches, frame.schema) if arrow else frame)
 
@@ -169,7 +169,7 @@ WORK: dict[str, Callable[..., dict[str, Any] | None]] = {
 
 
 def serve(threads: str) -> None:
-    """Do what comes in until nothing comes any more."""
+    """Execute commands until the input ends."""
     from headgate.pipelines.session import session
 
     spark = session(f"local[{threads}]", app_name="headgate bench")

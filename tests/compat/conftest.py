@@ -1,7 +1,7 @@
 """One broker for all compatibility tests of a run.
 
-With HEADGATE_COMPAT_BOOTSTRAP=host:port the tests run against a broker that is already there. Pointed at Apache Kafka, that checks
-the tests themselves: what fails there is a wrong test.
+With HEADGATE_COMPAT_BOOTSTRAP=host:port the tests run against a broker that already runs. Apache Kafka there checks the tests
+themselves: a test that fails against Apache Kafka is wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 
 QUICK = {"HEADGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
-"""kafkajs reads in a group of one: it need not wait for other members."""
+"""kafkajs reads in a group with one member: the coordinator need not wait for others."""
 
 EXTERNAL = os.environ.get("HEADGATE_COMPAT_BOOTSTRAP")
 

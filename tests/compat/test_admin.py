@@ -1,7 +1,8 @@
 """The life of a topic, through the admin clients of librdkafka, kafka-python, aiokafka and kafkajs.
 
-Runs: create, list, describe, grow, configure, find offsets, delete records, delete, describe the cluster.
-Compared: what each client shows with what another client or the test did. A mismatch means that an administrator's tool is lied to.
+Runs: create, list, describe, grow, configure, find offsets, delete records, delete, describe the cluster. Compared: each
+client's output with the actions of another client or of the test. A mismatch means that an administrator's tool shows wrong
+information.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tests.support.clients.all import CLIENTS, KAFKAJS
 from tests.support.records import Record
 
 DYNAMIC_TOPIC_CONFIG = 1
-"""Where Kafka says an override comes from."""
+"""The source that Kafka reports for an override."""
 
 
 @pytest.fixture

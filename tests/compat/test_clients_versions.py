@@ -1,7 +1,7 @@
-"""Every version of every API that ApiVersions advertises, asked over a raw socket and read by kio.
+"""Every version of every API that ApiVersions advertises, requested over a raw socket and decoded by kio.
 
-Runs: one request per advertised version, with arguments that the broker should grant, encoded by kio from Kafka's schema.
-Compared: the answer decodes in that version to its last byte, carries no error, and tells the same facts in every version.
+Runs: one request per advertised version, with arguments that the broker should accept, encoded by kio from Kafka's schema.
+Compared: the answer decodes in that version to its last byte, carries no error, and has the same content in every version.
 A mismatch means that a client of that age or that library would misread the broker.
 """
 
@@ -39,10 +39,11 @@ REQUIRED = {
     oracle.DESCRIBE_PRODUCERS: (0, 0),
     oracle.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
 }
-"""The versions that clients of this broker are promised: at least these are advertised."""
+"""The versions that the broker guarantees: it advertises at least these."""
 
 PRODUCE_MIN_SERVED = 3
-"""Lower versions of Produce are advertised, as Kafka does for librdkafka's sake, but carry message formats that nobody serves."""
+"""The broker advertises lower versions of Produce, as Kafka does for librdkafka's sake, but their message formats are not
+served."""
 
 TOPIC_RESOURCE = 2
 
@@ -51,7 +52,7 @@ UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
 
 @dataclasses.dataclass
 class World:
-    """A topic with records, and what its requests need."""
+    """A topic with records, and the values that its requests need."""
 
     bootstrap: str
     connection: RawConnection
@@ -80,12 +81,12 @@ def versions(world: World, api_key: int) -> range:
     low, high = wire.api_versions(host, int(port))[api_key]
     wanted_low, wanted_high = REQUIRED[api_key]
     assert low <= wanted_low and wanted_high <= high, f"too few versions. api=`{api_key}` advertised=`{low}..{high}`"
-    # Beyond the promise the oracle decides: it knows Kafka's schema.
+    # Beyond the guaranteed versions the oracle decides: it knows Kafka's schema.
     return range(low, min(high, wanted_high) + 1)
 
 
 def named(world: World, version: int, first_version_with_ids: int, **fields: Any) -> dict[str, Any]:
-    """A topic by name, or by id from the version on that knows only ids."""
+    """A topic by name, or by id from the first version that has only ids."""
     return (
         {"topic_id": world.topic_id, **fields}
         if version >= first_version_with_ids
@@ -163,7 +164,7 @@ def test_list_offsets(world: World) -> None:
     topic = create_topic(world.bootstrap, fresh("list-offsets"), 1)
     partition = {"index": 0, "records": batch([b"a", b"b", b"c"], timestamp_ms=1_000)}
     world.call(oracle.PRODUCE, 9, {"acks": -1, "timeout": 10_000, "topic_data": ({"name": topic, "partition_data": (partition,)},)})
-    # timestamp asked for -> (offset, timestamp)
+    # requested timestamp -> (offset, timestamp)
     questions = {-2: (0, -1), -1: (3, -1), 0: (0, 1_000), 1_001: (1, 1_001), 1_002: (2, 1_002), 1_003: (-1, -1)}
     for version in versions(world, oracle.LIST_OFFSETS):
         asked = {**questions, -3: (2, 1_002)} if version >= 7 else questions
@@ -318,7 +319,7 @@ def test_describe_topic_partitions(world: World) -> None:
 
 
 def test_every_advertised_version_is_known(world: World) -> None:
-    """No API is advertised that the oracle does not know, and none in a version that Kafka's schema does not have."""
+    """The broker advertises no API that the oracle does not know, and no version that Kafka's schema does not have."""
     host, port = world.bootstrap.rsplit(":", 1)
     for api_key, (low, high) in wire.api_versions(host, int(port)).items():
         for version in range(PRODUCE_MIN_SERVED if api_key == oracle.PRODUCE else low, high + 1):
@@ -326,7 +327,7 @@ def test_every_advertised_version_is_known(world: World) -> None:
 
 
 def test_old_produce_versions_are_refused(bootstrap: str, topic: str) -> None:
-    """They are advertised for librdkafka, and what they carry is refused: Kafka closes the connection, an error is clearer."""
+    """They are advertised for librdkafka, and their batches are refused. Kafka closes the connection; an error is clearer."""
     host, port = bootstrap.rsplit(":", 1)
     name = topic.encode()
     records = b"\x00" * 8 + struct.pack(">i", 14) + b"\x00" * 14  # a message set with one message of format 0
@@ -343,7 +344,7 @@ def test_old_produce_versions_are_refused(bootstrap: str, topic: str) -> None:
 
 
 def test_unknown_api_versions_version(bootstrap: str) -> None:
-    """A client newer than the broker is told so in version 0, with what the broker has (KIP-511)."""
+    """A client newer than the broker gets a version 0 answer with the broker's versions (KIP-511)."""
     host, port = bootstrap.rsplit(":", 1)
     for version in (5, 99, 32_767):
         with RawConnection(host, int(port)) as connection:
@@ -352,7 +353,7 @@ def test_unknown_api_versions_version(bootstrap: str) -> None:
             )
             assert answer.error_code == wire.UNSUPPORTED_VERSION
             assert oracle.API_VERSIONS in {api.api_key for api in answer.api_keys}
-            # The connection lives: the client asks again with a version that it was told.
+            # The connection stays open: the client asks again with one of these versions.
             again = oracle.call(connection, oracle.API_VERSIONS, 3, {"client_software_name": "x", "client_software_version": "1"})
             assert again.error_code == 0
 

@@ -1,9 +1,9 @@
-"""What is wrong with a request is told with Kafka's own error codes.
+"""Wrong requests get Kafka's own error codes.
 
-Runs: wrong produces, fetches and admin requests, over raw sockets (encoded and decoded by kio) and through the clients' libraries.
-Compared: the code of each answer with the one that Apache Kafka 4.1 gives to the same bytes (the tests run against it unchanged,
-see conftest). Where Kafka answers UNKNOWN_SERVER_ERROR the tests want any real reason instead. A mismatch means that a client
-retries what can never work, or gives up on what would.
+Runs: wrong produces, fetches and admin requests, over raw sockets (encoded and decoded by kio) and through the clients'
+libraries. Compared: the code of each answer with the one that Apache Kafka 4.1 gives to the same bytes (the tests run against it
+unchanged, see conftest). For Kafka's UNKNOWN_SERVER_ERROR the tests require any specific reason instead. A mismatch means that a
+client retries a request that can never work, or gives up on one that would.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REFUSED = frozenset({CORRUPT_MESSAGE, INVALID_RECORD, UNSUPPORTED_COMPRESSION, -
 """Any reason to refuse a batch; Apache Kafka's own answer there is UNKNOWN_SERVER_ERROR (-1)."""
 
 OLD_FORMAT = frozenset({INVALID_RECORD, 43})
-"""Apache Kafka says INVALID_RECORD of message formats 0 and 1; UNSUPPORTED_FOR_MESSAGE_FORMAT (43) says what is wrong with them."""
+"""Apache Kafka answers INVALID_RECORD to message formats 0 and 1; UNSUPPORTED_FOR_MESSAGE_FORMAT (43) names the real reason."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def test_wrong_batches(broker: Broker, topic: str, records: bytes, codes: set[in
 
 
 def test_null_records(broker: Broker, topic: str) -> None:
-    """Kafka ends the connection without an answer; an answer is welcome."""
+    """Kafka ends the connection without an answer; an answer is allowed."""
     try:
         code, _ = broker.produce(topic, None)
     except ClosedByPeer:
@@ -217,7 +217,7 @@ def test_producer_sequences(broker: Broker, rows: list[tuple[int, int, int]], wa
 
 
 def test_old_retries_are_not_written_twice(broker: Broker) -> None:
-    """The last five batches of a producer are known again; of older ones the broker may know less, but enough."""
+    """The broker recognises a producer's last five batches; it may recognise fewer older ones, but never stores one again."""
     name = create_topic(broker.bootstrap, fresh("old-retries"), 1)
     producer_id = broker.producer_id()
 
@@ -226,7 +226,7 @@ def test_old_retries_are_not_written_twice(broker: Broker) -> None:
 
     assert [send(sequence) for sequence in range(8)] == [(NONE, sequence) for sequence in range(8)]
     assert [send(sequence) for sequence in range(3, 8)] == [(NONE, sequence) for sequence in range(3, 8)]
-    # Refused as a duplicate (46) or as out of order, or still known.
+    # Refused as a duplicate (46) or as out of order, or still recognised.
     assert send(0) in ((OUT_OF_ORDER_SEQUENCE, -1), (46, -1), (NONE, 0))
     assert broker.end(name) == 8
 
@@ -333,7 +333,7 @@ def test_config_requests_for_nothing(broker: Broker, topic: str) -> None:
     for name, config, operation, value, code in (
         (topic, "no.such", 0, "1", INVALID_CONFIG),
         (topic, "retention.ms", 0, "soon", INVALID_CONFIG),
-        (topic, "retention.ms", 2, "1", INVALID_CONFIG),  # append to what is no list
+        (topic, "retention.ms", 2, "1", INVALID_CONFIG),  # append to a setting that is no list
         ("no-such-topic", "retention.ms", 0, "1", UNKNOWN_TOPIC_OR_PARTITION),
     ):
         change = {"name": config, "config_operation": operation, "value": value}
@@ -352,7 +352,7 @@ def test_metadata_of_nothing(broker: Broker) -> None:
 
 
 def test_auto_creation_on_metadata(broker: Broker) -> None:
-    """On by default, with eight partitions; and only when the client allows it."""
+    """Topic creation is on by default, with eight partitions; and only happens if the client allows it."""
     name = fresh("auto")
 
     def ask(allow: bool) -> Any:
@@ -377,7 +377,7 @@ def test_producers_create_topics(bootstrap: str, writer: str) -> None:
     "writer", [pytest.param(name, marks=pytest.mark.kafkajs) if name == "kafkajs" else name for name in CLIENTS]
 )
 def test_messages_that_are_too_large(bootstrap: str, writer: str) -> None:
-    """Every producer's library tells the limit's own error, and the next, smaller message is written."""
+    """Every producer's library raises the limit's own error, and the next, smaller message is written."""
     name = create_topic(bootstrap, fresh("small"), 1, max_message_bytes="2000")
     with pytest.raises(ClientError) as raised:
         CLIENTS[writer].produce(bootstrap, name, [Record(partition=0, key=None, value=b"x" * 3000)])
@@ -416,7 +416,7 @@ def test_consumers_are_told_of_offsets_out_of_range(bootstrap: str, topic: str) 
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_client_that_wants_to_log_in_is_told_that_nobody_does(broker: Broker, version: int) -> None:
-    """Java's ends at once with this code; without an answer it says for a minute that it finds no broker."""
+    """Java's client ends at once with this code; without an answer it reports for a minute that it finds no broker."""
     offered = {one.api_key for one in broker.call(18, 2, {}).api_keys}
     assert 17 in offered
     answer = broker.call(17, version, {"mechanism": "PLAIN"})

@@ -1,8 +1,8 @@
 """Consumer groups of real clients: confluent-kafka, aiokafka, kafka-python and kafkajs, alone and mixed.
 
-Runs: each member is a process of its own that commits after every batch; members join, leave, and die without goodbye. Compared:
-every record is processed, committed positions never go back, and no committed record is processed again. A mismatch means lost or
-repeated work for whoever consumes in a group.
+Runs: each member is a separate process that commits after every batch; members join, leave, and die without leaving the group.
+Compared: every record is processed, committed positions never go back, and no committed record is processed again. A mismatch
+means lost or repeated work for consumers in a group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MakeGroup = Callable[..., Group]
 
 @pytest.fixture
 def make_group(bootstrap: str, tmp_path: Path) -> Iterator[MakeGroup]:
-    """Makes groups on a fresh topic; at the end nothing of them is left running, and everything they told is judged."""
+    """Makes groups on a fresh topic; at the end none of their members runs, and all their events are judged."""
     made: list[Group] = []
 
     def make(partitions: int = PARTITIONS, **options: int) -> Group:
@@ -42,7 +42,7 @@ def make_group(bootstrap: str, tmp_path: Path) -> Iterator[MakeGroup]:
 
 
 class Feed:
-    """Writes to every partition of a group's topic, and knows what there is."""
+    """Writes to every partition of a group's topic, and knows the written offsets."""
 
     def __init__(self, group: Group, partitions: int = PARTITIONS) -> None:
         self._group = group
@@ -123,8 +123,8 @@ def test_a_static_member_that_restarts_does_not_disturb_the_others(make_group: M
     group = make_group(session_ms=30_000)
     feed = Feed(group)
     feed.write(20)
-    # The one that stays leads. kafka-python joins twice when its poll's time is over just before the answer comes, and a leader
-    # that joins again makes any group rebalance.
+    # The remaining member leads. kafka-python joins twice if its poll's time ends just before the answer comes, and a leader that
+    # rejoins makes any group rebalance.
     stays = group.start(client, instance="i0")
     group.wait_shared(PARTITIONS)
     goes = group.start(client, instance="i1")
@@ -157,7 +157,7 @@ def test_a_second_process_with_the_same_instance_fences_the_first(make_group: Ma
 
 
 def test_a_stopped_group_goes_on_soon(make_group: MakeGroup, report: Callable[[str], None]) -> None:
-    """After the last member died without goodbye, its successor waits for the session to end and little more."""
+    """After the last member died without leaving, its successor waits for the session timeout and little more."""
     group = make_group(1)
     feed = Feed(group, 1)
     feed.write(50)

@@ -1,7 +1,8 @@
 """Groups and positions, through the admin clients of librdkafka, kafka-python, aiokafka and kafkajs.
 
-Runs: list, describe, positions read, set and deleted, groups deleted. Compared: what each client shows with what a consumer of
-librdkafka's did. A mismatch means that an administrator's tool is lied to, or moves a group to another place than it says.
+Runs: list, describe, positions read, set and deleted, groups deleted. Compared: each client's output with the actions of a
+librdkafka consumer. A mismatch means that an administrator's tool shows wrong information, or moves a group to another place
+than it reports.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def group(bootstrap: str, topic: str) -> str:
 
 @pytest.fixture
 def busy(bootstrap: str, topic: str) -> Iterator[str]:
-    """A group with one member that owns everything."""
+    """A group with one member that owns all partitions."""
     name = fresh("busy-group")
     client = consumer(bootstrap, name, **{"client.id": "worker"})
     client.subscribe([topic])
@@ -144,7 +145,7 @@ def test_aiokafka(bootstrap: str, topic: str, group: str, busy: str) -> None:
             assert {place.partition: value.offset for place, value in found.items()} == {0: 1, 1: 2, 2: 3}
             asked = await admin.list_consumer_group_offsets(group, partitions=[AiokafkaPartition(topic, 2)])
             ((place, value),) = asked.items()
-            # The binding that wrote the text sends the end of its C string too.
+            # The binding that wrote the text also sends the terminating byte of its C string.
             assert (place.partition, value.offset, value.metadata.rstrip("\0")) == (2, 3, "note 2")
             (response,) = await admin.describe_consumer_groups([busy])
             (row,) = response.groups

@@ -1,8 +1,8 @@
 """Groups of real clients through SIGKILL and restart of the broker.
 
-Runs: eager, cooperative and static groups consume and commit while a producer writes and the broker is killed again and again, some
-of their members with it. Compared: every acked record is processed by each group, committed positions never go back, and no
-committed record is processed again. A mismatch means that a crash of the broker costs consumers work, or repeats it.
+Runs: eager, cooperative and static groups consume and commit while a producer writes and the broker is killed again and again,
+some of their members with it. Compared: every acked record is processed by each group, committed positions never go back, and no
+committed record is processed again. A mismatch means that a crash of the broker makes consumers lose or repeat work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEED = 7
 
 
 class Writer:
-    """An idempotent producer; `ends` is what was acked, by partition."""
+    """An idempotent producer; `ends`: the end of the acked records, by partition."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
@@ -68,7 +68,7 @@ class Shape:
     static: bool = False
 
     def start(self, group: Group, number: int) -> None:
-        """Start the member with this number, or start it again after it died."""
+        """Start the member with this number, or restart it after its death."""
         client = self.clients[number % len(self.clients)]
         group.start(client, assignor=self.assignor, instance=f"i{number}" if self.static else None)
 
@@ -95,7 +95,7 @@ KAFKAJS_SHAPES = (Shape(("kafkajs", "kafkajs")),)
 def test_groups_survive_the_broker(
     make_broker: BrokerFactory, tmp_path: Path, shapes: tuple[Shape, ...], rounds: int, report: Callable[[str], None]
 ) -> None:
-    """Every other round a member of each group dies with the broker, and its successor starts while there is none."""
+    """In every second round a member of each group dies with the broker, and its successor starts while no broker runs."""
     broker = make_broker()
     broker.start()
     topic = create_topic(broker.bootstrap, fresh("consumed"), PARTITIONS)
@@ -153,7 +153,7 @@ class LaterBroker(BrokerProcess):
 
 
 def test_a_consumer_that_is_away_for_thirty_days_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    """Every process is started anew, and the broker looks for what it may forget all the time."""
+    """Every process is restarted, and the broker looks for expired groups all the time."""
     broker = LaterBroker(tmp_path / "store", tmp_path / "broker.log", env={"HEADGATE_OFFSETS_RETENTION_CHECK_INTERVAL_MS": "50"})
     with broker:
         broker.start()

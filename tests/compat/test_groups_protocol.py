@@ -1,8 +1,8 @@
 """Consumer groups over raw sockets, read by kio: every advertised version, and Kafka's own error code for every wrong request.
 
-Runs: groups whose members are sockets that follow the protocol by hand, or break it. Compared: error codes, generations, leaders,
-assignments and positions with what Apache Kafka 4.1 answers to the same bytes (HEADGATE_COMPAT_BOOTSTRAP points the tests at one).
-A mismatch means that some client, of some age, would join, commit or give up at another moment than with Kafka.
+Runs: groups whose members are sockets that follow the protocol by hand, or break it. Compared: error codes, generations,
+leaders, assignments and positions with Apache Kafka 4.1's answers to the same bytes (HEADGATE_COMPAT_BOOTSTRAP points the tests
+at one). A mismatch means that some client, of some age, would join, commit or give up at another moment than with Kafka.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Connect = Callable[[], "Member"]
 
 
 class Member:
-    """A client that sends what it is told; each has a connection of its own, because a join that waits blocks one."""
+    """A client that sends the test's requests; each has its own connection, because a join that waits blocks one."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         host, port = bootstrap.rsplit(":", 1)
@@ -63,7 +63,7 @@ class Member:
         self._asked.append((api_key, version))
 
     def receive(self) -> Any:
-        """The answer to the oldest request that is not answered."""
+        """The answer to the oldest unanswered request."""
         api_key, version = self._asked.pop(0)
         return oracle.decode(api_key, version, self.connection.receive_frame()[4:])
 
@@ -89,7 +89,7 @@ class Member:
         }
 
     def send_join(self, version: int = 9, **fields: Any) -> None:
-        """Ask to join; the handshake of a new member comes first."""
+        """Send a join; for a new member the handshake comes first."""
         if version >= 4 and not self.id and self.instance is None:
             answer = self.call(JOIN, version, self.joining(**fields))
             assert answer.error_code == MEMBER_ID_REQUIRED and answer.generation_id == -1
@@ -156,12 +156,12 @@ class Member:
             **fields,
         }
         answer = self.call(OFFSET_COMMIT, version, values)
-        # Apache Kafka puts the refused ones first.
+        # Apache Kafka lists the refused ones first.
         codes = {(topic.name, row.partition_index): row.error_code for topic in answer.topics for row in topic.partitions}
         return [codes[key] for key in rows]
 
     def fetch(self, topic: str | None, partitions: tuple[int, ...], version: int = 9) -> dict[tuple[str, int], tuple[int, str]]:
-        """Positions and their texts; every position there is where `topic` is None."""
+        """Positions and their texts; all positions of the group if `topic` is None."""
         asked = None if topic is None else ({"name": topic, "partition_indexes": partitions},)
         if version >= 8:
             group = {"group_id": self.group, "member_id": None, "member_epoch": -1, "topics": asked}
@@ -193,7 +193,7 @@ def connect(bootstrap: str) -> Iterator[Connect]:
         made.append(Member(bootstrap, group))
         return made[-1]
 
-    # Apache Kafka makes its offsets topic when somebody first asks for a coordinator.
+    # Apache Kafka creates its offsets topic at the first request for a coordinator.
     member = make()
     eventually(lambda: member.error(FIND_COORDINATOR, 3, {"key": group, "key_type": 0}), lambda code: code == NONE)
     eventually(
@@ -224,7 +224,7 @@ def stable(connect: Connect, size: int = 1) -> list[Member]:
 
 
 def rejoin(members: list[Member], **fields: Any) -> list[Any]:
-    """All of these join again, once they are told to: somebody new waits for them."""
+    """All members rejoin when the group rebalances: a new member waits for them."""
     for member in members:
         assert eventually(member.beat, lambda code: code == REBALANCE_IN_PROGRESS) == REBALANCE_IN_PROGRESS
         member.send_join(**fields)

@@ -1,10 +1,10 @@
 """History that was uploaded as Parquet and committed by reference, as foreign Kafka clients read it.
 
-Runs: a real broker for each codec of `history_compression`; a topic whose gate is filled with what
-`headgate.broker.client.upload` wrote, while a foreign producer writes live records behind it; librdkafka (with CRCs checked),
-aiokafka, kafka-python, kafkajs and the project's own client, from the earliest offset; positions by time; a file that was cut
-after it was committed. Compared: key, value, headers, timestamp and its kind, offset, record for record. A mismatch means that a
-Kafka client is given other history than what was uploaded, or history and live records out of order.
+Runs: a real broker for each codec of `history_compression`. A topic's gate is filled with files of
+`headgate.broker.client.upload`, while a foreign producer writes live records behind it. librdkafka (with CRCs checked),
+aiokafka, kafka-python, kafkajs and the project's own client read from the earliest offset; positions by time; a file that was
+truncated after its commit. Compared: key, value, headers, timestamp and its kind, offset, record for record. A mismatch means
+that a Kafka client gets other history than the uploaded one, or history and live records out of order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TIMES_MS = (-315_619_200_000, -2, 0, 1, 7_258_118_400_000)
 
 
 def history() -> list[Record]:
-    """Every shape that the other tests know, odd times, and enough rows for several row groups and batches."""
+    """Every shape of the other tests, unusual times, and enough rows for several row groups and batches."""
     chance = random.Random(5)
     records = list(shapes(CLIENTS["confluent"]))
     records += [Record(partition=1, key=b"time", value=b"%d" % at, timestamp_ms=at) for at in TIMES_MS]
@@ -120,7 +120,7 @@ async def fill_gate(cluster: str, topic: str, files: Sequence[FileRef]) -> Gate:
 
 
 def flood(broker: BrokerProcess, records: Sequence[Record]) -> Flooded:
-    """Live, gate, live, fill."""
+    """Write live records, open a gate, write live records, fill the gate."""
     bootstrap, cluster = broker.bootstrap, f"{HOST}:{broker.grpc_port}"
     topic = create_topic(bootstrap, fresh("history"), PARTITIONS)
     live = [Record(partition=at % PARTITIONS, key=b"live", value=b"%d" % at, timestamp_ms=T0 + at) for at in range(30)]
@@ -148,7 +148,7 @@ def flood(broker: BrokerProcess, records: Sequence[Record]) -> Flooded:
 
 @pytest.fixture(scope="module")
 def floods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Flooded]]:
-    """Filled on demand: one broker for each codec."""
+    """Floods by codec, made on demand: one broker for each codec."""
     made: dict[str, Flooded] = {}
     yield made
     for flooded in made.values():
@@ -232,7 +232,7 @@ def test_seeks_into_history(flooded: Flooded) -> None:
 
 
 def test_a_file_that_breaks_later(tmp_path: Path) -> None:
-    """An error for who reads it, for nobody else, and no more than a line in the log."""
+    """A reader of the file gets an error, no other client does, and the log gets one line."""
     with BrokerProcess(tmp_path / "store", tmp_path / "broker.log", env=QUICK) as broker:
         broker.start()
         records = [Record(partition=at % PARTITIONS, key=None, value=b"%d" % at, timestamp_ms=T0 + at) for at in range(300)]
@@ -289,7 +289,7 @@ def test_a_table_published_by_reference(tmp_path: Path) -> None:
         first, again = asyncio.run(publish())
         assert first.rows == again.rows == len(records)
         assert first.windows == again.windows
-        broker.kill()  # what it may remember of the files is not what is in them
+        broker.kill()  # the broker's cache may differ from the files' content
         broker.start()
         shown = CLIENTS["confluent"].consume(broker.bootstrap, topic, range(PARTITIONS))
         found = [read for reads in shown.values() for read in reads]
@@ -311,7 +311,7 @@ def test_a_table_published_by_reference(tmp_path: Path) -> None:
 
 
 def partition_of(key: bytes | None) -> int:
-    """Where Kafka's Java client, and kafka-python after it, puts a key."""
+    """The partition of a key in Kafka's Java client and in kafka-python."""
     from kafka.partitioner.default import murmur2
 
     assert key is not None

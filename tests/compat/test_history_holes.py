@@ -1,10 +1,10 @@
-"""Offsets at which there is nothing: gates that were released, or were filled with fewer rows than they had room for.
+"""Offsets without records: gates that were released, or were filled with fewer rows than their room.
 
-Runs: a real broker; partitions that end with such a hole, that are nothing else, or that have holes in the middle, one of them
-larger than an offset delta can say; librdkafka (with CRCs checked), aiokafka, kafka-python, kafkajs, the project's own client and
-`headgate consume`, from the earliest offset and from inside of a hole; a group's lag; deleting up to a hole's end.
-Compared: records and offsets that are shown, and where each client says that it stands. A mismatch means that a consumer never
-comes to the end of a topic whose end is a hole, or that a hole shows it a record, an error, or takes one from it.
+Runs: a real broker; partitions that end with such a hole, that consist of one, or that have holes in the middle, one of them
+larger than an offset delta can express; librdkafka (with CRCs checked), aiokafka, kafka-python, kafkajs, the project's own
+client and `headgate consume`, from the earliest offset and from inside of a hole; a group's lag; deleting up to a hole's end.
+Compared: the records and offsets that each client gets, and its position. A mismatch means that a consumer never reaches the end
+of a topic whose end is a hole, or that a hole adds a record, hides one, or causes an error.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ pytestmark = pytest.mark.skipif(EXTERNAL is not None, reason="only Headgate take
 PARTITIONS = 6
 T0 = 1_600_000_000_000
 LARGE = (1 << 32) + 10
-"""Rows of a gate: more than 32 bits."""
+"""Rows of a gate: a number that needs more than 32 bits."""
 SHORT, RELEASED, EMPTY, TWO, MIDDLE, WIDE = range(PARTITIONS)
-"""A partition whose last gate has fewer rows than room; was released; that has no record at all; that ends with two holes; that has
-holes before its last record; that ends with the large one."""
+"""Partitions. SHORT: its last gate has fewer rows than room. RELEASED: its gate was released. EMPTY: it has no record at all.
+TWO: it ends with two holes. MIDDLE: it has holes before its last record. WIDE: it ends with the large hole."""
 
 
 class Holes:
@@ -77,7 +77,7 @@ class Holes:
             self.wanted[record.partition].append(offset)
 
     async def _gate(self, gates: GateAdmin, gate_id: str, rows: dict[int, int], missing: int | None = None) -> None:
-        """A gate that is filled but for its last `missing` rows in each partition, or (None) released."""
+        """Fill a gate except its last `missing` rows in each partition, or (None) release it."""
         gate = await gates.open(self.topic, [rows.get(number, 0) for number in range(PARTITIONS)], gate_id=gate_id)
         if missing is None:
             await gates.release(self.topic, gate_id)
@@ -100,7 +100,7 @@ def holes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Holes]:
 
 @readers
 def test_every_record_to_the_end(holes: Holes, reader: str) -> None:
-    """Each library until it says itself that it has come to the end."""
+    """Run each library until it reports the end of the partition."""
     shown = CLIENTS[reader].consume(holes.broker.bootstrap, holes.topic, range(PARTITIONS))
     assert {number: [read.offset for read in reads] for number, reads in shown.items()} == holes.wanted
     if sys.platform == "linux":
@@ -110,7 +110,7 @@ def test_every_record_to_the_end(holes: Holes, reader: str) -> None:
 
 
 def test_nobody_waits_for_more_where_there_is_more(holes: Holes) -> None:
-    """A consumer that asks for many bytes at a time is given what stands before a hole, or in one file, without them."""
+    """A consumer that requests many bytes gets the records before a hole, or those of one file, without the records behind."""
     options = {"fetch.min.bytes": 1_000_000, "fetch.wait.max.ms": 300_000, "socket.timeout.ms": 300_000}
     consumer = Consumer({"bootstrap.servers": holes.broker.bootstrap, "group.id": "unused", **options})
     consumer.assign([TopicPartition(holes.topic, MIDDLE, OFFSET_BEGINNING)])
@@ -265,7 +265,7 @@ def test_the_command_line_ends_at_the_end(holes: Holes) -> None:
 
 
 async def test_deleting_into_a_hole(holes: Holes) -> None:
-    """The log may begin in a hole, or at its end: who reads from the beginning is at the end."""
+    """The log may begin in a hole, or at its end: a reader from the beginning is then at the end."""
     name = await asyncio.to_thread(create_topic, holes.broker.bootstrap, fresh("deleted"), 2)
     async with GateAdmin(holes.cluster) as gates, Admin(holes.cluster) as admin:
         await gates.open(name, [10, 10], gate_id="g")

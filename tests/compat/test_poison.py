@@ -1,8 +1,8 @@
 """Batches with a right CRC whose records no consumer can read never stop the readers of a partition.
 
-Runs: a real broker; poison sent as raw Produce requests on connections of their own, good records beside it; librdkafka, aiokafka,
-kafka-python and the project's own consumer. Compared: error codes, the records that each consumer shows, and where it stands. A
-mismatch means that one client can block all readers of a partition, or that a refused batch is stored.
+Runs: a real broker; poison sent as raw Produce requests on separate connections, good records beside it; librdkafka, aiokafka,
+kafka-python and the project's own consumer. Compared: error codes, the records of each consumer, and its position. A mismatch
+means that one client can block all readers of a partition, or that a refused batch is stored.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_more_records_than_a_topic_that_checks_all_takes(broker: Broker) -> None
 
 @pytest.mark.parametrize("version", [8, 9])
 def test_the_first_wrong_record_is_named(broker: Broker, topic: str, version: int) -> None:
-    """KIP-467: a Java producer fails the record that is wrong, and says so."""
+    """KIP-467: a Java producer fails the wrong record, and names it."""
     good = batch([b"a", b"b", b"c"])
     spoiled = patched(good, len(good) - 4, b"\x09")  # the last record's null key
     data = {"name": topic, "partition_data": ({"index": 0, "records": spoiled},)}
@@ -97,7 +97,7 @@ def test_readers_go_on_where_poison_was_refused(broker: Broker, reader: str) -> 
 
 
 class Skipped:
-    """A topic that takes poison, for it checks headers only. `layout`: the batches of each partition, in order."""
+    """A topic that takes poison, because it checks headers only. `layout`: the batches of each partition, in order."""
 
     layout = ("good poison good", "good poison", "poison good", "poison", "good poison good poison poison good", "good good")
     kinds = ("noise", "not-zstd", "two-as-one", "cut-off", "gzip-noise", "noise")
@@ -136,7 +136,7 @@ class Skipped:
         assert {number: [one.offset for one in rows] for number, rows in shown.items()} == self.wanted
 
     async def own(self, number: int) -> list[int]:
-        """What the project's own consumer shows, from the beginning to the end of a partition."""
+        """The reads of the project's own consumer, from the beginning to the end of a partition."""
         offsets: list[int] = []
         place = TopicPartition(self.topic, number)
         async with OwnConsumer(self.cluster) as consumer:
@@ -164,7 +164,7 @@ def skipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skipped]:
 
 
 def check_before(topic: Skipped) -> None:
-    """The own consumer names the offset and the way past it, and so does `topic check`."""
+    """The project's own consumer names the offset and the command that skips it, and so does `topic check`."""
     with pytest.raises(InvalidError, match=rf"headgate topic skip {topic.topic} --partition 1 --offset 3 --to 5"):
         asyncio.run(topic.own(1))
     out = topic.headgate("check", topic.topic, code=1)
@@ -189,7 +189,7 @@ def test_a_skip_is_shown(skipped: Skipped) -> None:
         return {part.number: [(first, end - 1) for first, end in part.skipped] for part in described.partitions}
 
     shown = asyncio.run(ranges())
-    # Ranges that touch are one.
+    # Adjacent ranges become one.
     assert shown == {**skipped.poison, 4: [skipped.poison[4][0], (skipped.poison[4][1][0], skipped.poison[4][2][1])]}
     assert "skipped from" in skipped.headgate("describe", skipped.topic)
     assert "unreadable: 0" in skipped.headgate("check", skipped.topic)

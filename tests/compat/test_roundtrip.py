@@ -1,9 +1,9 @@
 """Every foreign producer writes, every foreign consumer reads, and every field is compared.
 
-Runs: a real broker; confluent-kafka (librdkafka), aiokafka, kafka-python and kafkajs on both sides; each codec; each shape of key,
-value, header, timestamp and size in `shapes.py`; before and after the broker is killed with SIGKILL and started again.
-Compared: key, value, headers, timestamp and its kind, and the offset that the producer was told. The consumers check CRCs.
-A mismatch means that the broker touched a byte that is not its own, lost or repeated a record, or told a producer a wrong offset.
+Runs: a real broker; confluent-kafka (librdkafka), aiokafka, kafka-python and kafkajs on both sides; each codec; each shape of
+key, value, header, timestamp and size in `shapes.py`; before and after the broker is killed with SIGKILL and restarted.
+Compared: key, value, headers, timestamp and its kind, and the offset that the producer got. The consumers check CRCs. A mismatch
+means that the broker changed a byte of the producer, lost or repeated a record, or gave a producer a wrong offset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ codecs = pytest.mark.parametrize("codec", CODECS)
 
 
 def expected(records: Sequence[Record], offsets: Sequence[int]) -> dict[int, list[Read]]:
-    """What a consumer must show for records that a producer wrote, given the offsets it was told."""
+    """The expected reads of a consumer, for a producer's records at the offsets that it got."""
     assert len(offsets) == len(records), "the producer does not tell every record's offset"
     found: dict[int, list[Read]] = {}
     for record, offset in zip(records, offsets, strict=True):
@@ -54,7 +54,7 @@ def expected(records: Sequence[Record], offsets: Sequence[int]) -> dict[int, lis
 
 
 def compare(reader: str, wanted: Mapping[int, list[Read]], shown: Mapping[int, list[Read]], *, writer: str = "confluent") -> None:
-    """Compare field by field, so that a failure names the field and not a megabyte of bytes."""
+    """Compare field by field, so that a failure names the field instead of printing a megabyte of bytes."""
     header_order = CLIENTS[reader].header_order and CLIENTS[writer].header_order
     assert sorted(shown) == sorted(wanted)
     for partition, records in wanted.items():
@@ -75,7 +75,7 @@ def compare(reader: str, wanted: Mapping[int, list[Read]], shown: Mapping[int, l
 
 @dataclass
 class Corpus:
-    """What was written once per (writer, codec) and is read by every reader."""
+    """The records of each (writer, codec), written once and read by every reader."""
 
     broker: BrokerProcess | None
     bootstrap: str
@@ -91,7 +91,7 @@ class Corpus:
         return self.written[writer, codec]
 
     def kill_once(self) -> None:
-        """Kill the broker with SIGKILL and start it again, the first time this is called."""
+        """Kill the broker with SIGKILL and restart it, the first time this is called."""
         if not self.killed:
             assert self.broker is not None
             self.killed = True
@@ -121,7 +121,7 @@ def test_every_field_survives(corpus: Corpus, writer: str, codec: str, reader: s
     compare(reader, wanted, CLIENTS[reader].consume(corpus.bootstrap, topic, range(PARTITIONS)), writer=writer)
 
 
-if not EXTERNAL:  # a broker that is not ours is not killed
+if not EXTERNAL:  # a foreign broker is not killed
 
     @writers
     @codecs
@@ -175,7 +175,8 @@ def test_idempotent_producers(bootstrap: str, writer: str, codec: str) -> None:
 @codecs
 @readers
 def test_append_time(bootstrap: str, writer: str, codec: str, reader: str) -> None:
-    """With LogAppendTime the broker's time replaces the producer's, in a header that no CRC covers wrongly: consumers check it."""
+    """With LogAppendTime the broker's time replaces the producer's in the header, and the CRC must still be right: consumers
+    check it."""
     topic = create_topic(bootstrap, fresh("append-time"), 1, message_timestamp_type="LogAppendTime")
     records = [Record(partition=0, key=b"k", value=b"%d" % number, timestamp_ms=1_000_000_000_000 + number) for number in range(20)]
     before_ms = int(time.time() * 1000)
@@ -192,7 +193,7 @@ def test_append_time(bootstrap: str, writer: str, codec: str, reader: str) -> No
 
 @writers
 def test_client_clock(bootstrap: str, writer: str) -> None:
-    """A producer that gives no timestamp writes its own clock's, as CreateTime."""
+    """A producer without a given timestamp writes the time of its own clock, as CreateTime."""
     topic = create_topic(bootstrap, fresh("client-clock"), 1)
     before_ms = int(time.time() * 1000)
     CLIENTS[writer].produce(bootstrap, topic, [Record(partition=0, key=None, value=b"now")])
@@ -225,7 +226,7 @@ def test_many_partitions(bootstrap: str, writer: str, reader: str) -> None:
     ],
 )
 def test_topic_names(bootstrap: str, make_name: Callable[[], str]) -> None:
-    """Names at the limits of what Kafka allows work with every client."""
+    """Names at Kafka's limits work with every client."""
     topic = create_topic(bootstrap, make_name(), 1)
     clients = [client for client in CLIENTS.values() if client.name != "kafkajs"]
     for number, client in enumerate(clients):

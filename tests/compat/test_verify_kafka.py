@@ -1,9 +1,9 @@
 """`headgate verify` against a real Apache Kafka: one that keeps its promises, and one that is configured to break them.
 
-Runs: KRaft on loopback. Nodes that are killed and paused, with three copies and `acks=all`, must be judged right. Then two copies,
-`acks=1` and unclean leader election: the follower is paused, so that it lacks what is acknowledged meanwhile; the leader is killed;
-the follower, which resumes, leads with an older log. Here the loss must be found. A mismatch means that the verifier blames a right
-endpoint, or misses a wrong one.
+Runs: KRaft on loopback. Nodes that are killed and paused, with three copies and `acks=all`, must be judged right. Then two
+copies, `acks=1` and unclean leader election: the follower is paused, so that it lacks the records acknowledged meanwhile; the
+leader is killed; the follower resumes and leads with an older log. Here the verifier must find the loss. Compared: the verdicts
+with the expected ones. A mismatch means that the verifier blames a correct endpoint, or misses a defective one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.kafka_serv
 
 
 def leads(kafka: KafkaServer) -> dict[str, list[int]]:
-    """Leads of the partitions of each topic that a verifier made."""
+    """The leaders of the partitions of each topic that a verifier created."""
     topics = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0}).list_topics(timeout=30).topics
     return {
         name: [partition.leader for partition in topic.partitions.values()]
@@ -77,7 +77,7 @@ def test_an_unclean_election_is_found(tmp_path: Path) -> None:
         Verifier(kafka.bootstrap, tmp_path / "history", *options) as verifier,
     ):
         verifier.acknowledges()
-        # Of the two copies of partition 0 the follower stops. What is acknowledged from now on only the leader has.
+        # Of the two copies of partition 0 the follower stops. Only the leader has the records that are acknowledged from now on.
         (topic,) = leads(kafka)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
         first = admin.list_topics(timeout=30).topics[topic].partitions[0]

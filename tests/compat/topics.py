@@ -14,9 +14,10 @@ Answer = TypeVar("Answer")
 
 
 def eventually(question: Callable[[], Answer], wanted: Callable[[Answer], bool]) -> Answer:
-    """Ask until the answer is as wanted and return it; the last answer after a minute, for the caller's assertion to show.
+    """Poll until the answer is as wanted and return it; after a minute return the last answer, for the caller's assertion to
+    show.
 
-    Headgate needs one question. Apache Kafka acknowledges changes a moment before its brokers show them.
+    Headgate needs one request. Apache Kafka acknowledges changes a moment before its brokers show them.
     """
     deadline = time.monotonic() + 60
     while not wanted(answer := question()) and time.monotonic() < deadline:
@@ -36,7 +37,7 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
         [NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})]
     )
     future[name].result(30)
-    # Apache Kafka answers CreateTopics before the partitions serve, and clients then write a whole request twice.
+    # Apache Kafka answers CreateTopics before the partitions serve; clients then write a whole request twice.
     deadline = time.monotonic() + 60
     wanted = {TopicPartition(name, partition): OffsetSpec.latest() for partition in range(partitions)}
     while True:

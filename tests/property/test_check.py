@@ -1,8 +1,9 @@
-"""A batch that passes the check of all records is read by foreign decoders, and shows them as many records as its header states.
+"""A batch that passes the check of all records is readable by foreign decoders, with as many records as its header states.
 
-Runs: batches of kafka-python and aiokafka with bytes overwritten, inserted, removed or moved, also before they are compressed, and
-with changed counts; the CRC is made right again. Judged by kafka-python's decoder, by aiokafka's (written in C), and by the
-project's own. A mismatch means that one producer can stop the consumers of a partition, or that one offset has two values.
+Runs: batches of kafka-python and aiokafka with bytes overwritten, inserted, removed or moved, also before they are compressed,
+and with changed counts; the CRC is recomputed. Compared: the check's verdict with the results of kafka-python's decoder, of
+aiokafka's (written in C), and of the project's own. A mismatch means that one producer can stop the consumers of a partition, or
+that one offset has two values.
 """
 
 from __future__ import annotations
@@ -76,19 +77,19 @@ def accepted(data: bytes) -> bool:
         check_all(header, view)
     except InvalidError:
         return False
-    check_sample(header, view)  # a sample refuses nothing that passes the whole check
+    check_sample(header, view)  # a sample refuses no batch that passes the whole check
     return True
 
 
 def judge(data: bytes) -> None:
-    """Three decoders show the same records at the offsets that the header states."""
+    """Three decoders read the same records at the offsets that the header states."""
     count = parse(memoryview(data), 0, len(data))[12]
     codec = data[22] & 7
     shown = [
         [(one.offset, one.timestamp, one.key, one.value, list(one.headers)) for one in AiokafkaBatch(bytearray(data))],
         [(one.offset, one.timestamp_ms, one.key, one.value, list(one.headers)) for one in iter_records(data)],
     ]
-    if codec in (Codec.NONE, Codec.GZIP):  # kafka-python brings no library for the others
+    if codec in (Codec.NONE, Codec.GZIP):  # kafka-python has no library for the other codecs
         shown.append([(one.offset, one.timestamp, one.key, one.value, list(one.headers)) for one in KafkaPythonBatch(data)])
     assert all(one == shown[0] for one in shown)
     assert [row[0] for row in shown[0]] == list(range(count))
@@ -146,7 +147,7 @@ def test_a_count_that_is_wrong_is_never_accepted(
 
 
 def test_the_judges_find_poison() -> None:
-    """The test can fail: what the check refuses is indeed not read by them."""
+    """The test can fail: foreign decoders indeed cannot read the batches that the check refuses."""
     for name in ("noise", "two-as-three", "value-too-long", "header-not-utf8", "not-gzip"):
         with pytest.raises(Exception):  # noqa: B017 - each decoder has its own
             judge(POISON[name])

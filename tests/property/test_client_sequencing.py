@@ -1,9 +1,10 @@
-"""The client's sequencing (`broker/client/sequencing.py`) against the broker's own judge of sequences (`broker/log/producers.py`).
+"""The client's sequencing (`broker/client/sequencing.py`) against the broker's own judge of sequences
+(`broker/log/producers.py`).
 
-Random schedules of sends, acks, refusals for now and for good, lost streams (whether the batches had been written or not), given-up
-batches and a broker that forgets producers that were silent. Compared are what the client believes and what the log holds: a
-delivered batch is in it once, no batch is in it twice, one that failed for good on its first attempt is not in it, and batches
-stand in the order in which they were given. A mismatch is a lost, doubled or reordered record of an idempotent producer.
+Runs: random schedules of sends, acks, temporary and final refusals, lost streams (with or without the batches written), given-up
+batches, and a broker that drops the state of silent producers. Compared: the client's results with the log. A delivered batch is
+in it once, no batch is in it twice, a batch that failed for good on its first attempt is not in it, and batches stand in the
+order of sending. A mismatch is a lost, doubled or reordered record of an idempotent producer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Batch:
 
 
 class Broker:
-    """One partition: what was written, judged as the broker judges it."""
+    """One partition: the written batches, judged as the broker judges them."""
 
     def __init__(self) -> None:
         self.log: list[int] = []
@@ -61,7 +62,7 @@ class Client:
         self.queue.waiting.append(batch)
 
     def send(self) -> None:
-        """Fill what may be in flight."""
+        """Fill the batches in flight up to their limit."""
         while True:
             if self.queue.producer_id < 0:
                 self.queue.identify(self.ids)
@@ -75,7 +76,7 @@ class Client:
             assert len(self.queue.in_flight) <= IN_FLIGHT_MAX
 
     def answer(self, fault: str) -> None:
-        """The broker answers the oldest in flight: as it should, or with a fault before or after it wrote."""
+        """The broker answers the oldest batch in flight: correctly, or with a fault before or after it wrote."""
         if not self.queue.in_flight:
             return
         batch = self.queue.in_flight[0]
@@ -96,7 +97,7 @@ class Client:
             batch.outcome = "delivered"
 
     def break_stream(self, written: int) -> None:
-        """The stream breaks; the broker got the first `written` batches of what was in flight."""
+        """The stream breaks; the broker got the first `written` batches in flight."""
         for batch in list(self.queue.in_flight)[:written]:
             try:
                 self.broker.append(batch)
@@ -105,7 +106,7 @@ class Client:
         self.queue.lost()
 
     def give_up(self) -> None:
-        """The oldest batch is too late."""
+        """The oldest batch exceeds its delivery timeout."""
         for batch in self.queue:
             if not batch.over:
                 batch.over = True
@@ -114,7 +115,7 @@ class Client:
         self.queue.drop_over()
 
     def forget_producers(self) -> None:
-        """A long silence: the broker forgets, and the client's last ack is long ago."""
+        """A long silence: the broker drops the producer's state, and the client's last ack is long ago."""
         if not self.queue.in_flight and not any(batch.ambiguous for batch in self.queue):
             self.now_s += 1000
             self.broker.now_ms += 1_000_000
@@ -144,7 +145,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.sampled_from([0, 0, SEQUENCE_COUNT - 3]))
 @example(
-    # A new producer id in the middle: what has the old one and what has the new one must not be in flight together.
+    # The client gets a new producer id in the middle: batches with the old id and with the new id must not be in flight together.
     [("give", [1, 1, 1]), ("give", [1, 1, 1, 1]), ("answer", [""]), ("give up", 0), ("break", 0)],
     0,
 )
@@ -169,7 +170,7 @@ def test_every_batch_is_written_once_and_in_order(steps: list[tuple[str, Any]], 
                 client.now_s += 0.4
         client.send()
         client.check()
-    # Peace: everything is decided within a bounded number of turns.
+    # Peace: every batch gets its result within a bounded number of turns.
     for _ in range(4 * len(client.batches) + 4):
         client.send()
         client.answer("")

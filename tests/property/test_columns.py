@@ -1,10 +1,10 @@
-"""Rows of columns against the record codec, which does one record at a time.
+"""Rows of columns against the record codec, which encodes one record at a time.
 
 Runs: tables with keys, values and headers of every kind (null, empty, short enough to stand in an Arrow view, long, as text, as
-slices of larger arrays), times from 1960 to 2200, batches cut by bytes and by rows, every codec, and bytes that were spoiled.
-Compared: batches with what `records.iter_records` reads and with what `records.encode_batch` writes; decoded rows with the source;
-checksums with a plain Python version of their definition. A mismatch means that a Kafka client gets other records than the
-history that was uploaded, or that a certificate says so wrongly.
+slices of larger arrays), times from 1960 to 2200, batches cut by bytes and by rows, every codec, and corrupted bytes. Compared:
+batches with the output of `records.encode_batch` and with the records that `records.iter_records` reads; decoded rows with the
+source; checksums with a plain Python version of their definition. A mismatch means that a Kafka client gets other records than
+the uploaded history, or that a certificate wrongly reports such a difference.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def test_batches_of_any_producer_are_decoded_together(parts: list[list[Row]], co
 
 @pytest.fixture(scope="module", params=[False, True])
 def lanes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whether even a few records are looked for in lanes."""
+    """True: the decoder uses lanes even for a few records."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param:
             patch.setattr(column_chain, "ROWS_MIN", 1)
@@ -187,7 +187,7 @@ def lanes(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_spoiled_bytes_are_refused_or_read_as_the_record_codec_does(
     rows: list[Row], at: int, byte: int, codec: Codec, cut: bool
 ) -> None:
-    """Alone, and where it stands between two others."""
+    """The corrupted batch is tested alone and between two others."""
     from crc32c import crc32c
 
     batch = bytearray(encode_batch(records(rows, 0), compression=codec))
@@ -258,7 +258,7 @@ def test_large_groups_are_cut_and_every_row_is_there() -> None:
 
 
 def test_groups_of_one_row_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where rows are larger than a group: what all rows have in common is not what the row has."""
+    """Stands for rows that are larger than a group: properties that all rows share must not be taken from one row."""
     monkeypatch.setattr(column_encoder, "GROUP_ROWS", 1)
     keys = [None, b"", b"k", bytes(63), bytes(64), bytes(9_000), b"k"]
     rows = [Row(1_000 + 300 * at, key, bytes(20 * at), None) for at, key in enumerate(keys)]

@@ -1,13 +1,15 @@
-"""Random interleavings of everything that can happen to groups, against the shard that holds them.
+"""Random interleavings of all events of groups, against the shard that holds them.
 
-Simulated clients join, sync, beat, leave, commit, die and come back, some of them static, some of them lying; the log is slow and
-fails, and the broker crashes and replays what was durable. Checked all the time:
+Simulated clients join, sync, send heartbeats, leave, commit, die and come back; some of them are static, some of them lie. The
+log is slow and fails, and the broker crashes and replays the durable records. Checked all the time:
 
 - each partition has at most one owner per generation, across crashes too; generations only grow
-- every request is answered exactly once, and none is forgotten: when time has run long enough nobody waits
+- every request is answered exactly once; after enough time no request waits
 - no member is in two states (`Group.check_invariants`)
-- what the log says replays to what the shard shows, and so does a snapshot of it
-- a position that was acked is the position that is shown, until it is replaced or deleted
+- a replay of the log gives the shard's state, and so does a replay of its snapshot
+- an acked position is the position that the shard shows, until it is replaced or deleted
+
+A mismatch means that two consumers process one partition, that a client waits for ever, or that a position is lost.
 """
 
 from __future__ import annotations
@@ -50,13 +52,13 @@ CLIENT = st.integers(0, CLIENTS - 1)
 
 @dataclass
 class Client:
-    """What a client believes. The last two of the clients are static."""
+    """A client's own view of its membership. The last two of the clients are static."""
 
     number: int
     member_id: str = ""
     generation: int = -1
     leader_of: list[str] = field(default_factory=list)
-    """The members, if it was told that it leads."""
+    """The members, if its join was answered with the lead."""
     owns: set[int] = field(default_factory=set)
 
     @property
@@ -78,7 +80,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.in_flight: list[Append] = []
         self.token = 0
         self.waiting: dict[int, Client | None] = {}
-        """Tokens that are not answered, and who asked; None: whoever asked is gone."""
+        """By unanswered token: the client that asked; None: that client is gone."""
         self.members = 0
         self.owners: dict[tuple[int, int], dict[int, str]] = defaultdict(dict)
         """By life of the group and generation: partition to owner."""
@@ -153,7 +155,7 @@ class GroupMachine(RuleBasedStateMachine):
         if reason in (Reason.UNKNOWN_MEMBER_ID, Reason.ILLEGAL_GENERATION, Reason.FENCED_INSTANCE_ID):
             client.forget()
 
-    # -- what clients do
+    # -- actions of clients
 
     @initialize(skip_delay=st.booleans())
     def start(self, skip_delay: bool) -> None:
@@ -190,7 +192,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(number=CLIENT, order=st.permutations(range(PARTITIONS)), lie=st.booleans())
     def sync(self, number: int, order: list[int], lie: bool) -> None:
         client = self.clients[number]
-        # A follower that assigns everything to itself must not get it.
+        # A follower that assigns every partition to itself must not get them.
         members = client.leader_of or ([client.member_id] if lie else [])
         shares: dict[str, bytes] = dict.fromkeys(members, b"")
         for index, partition in enumerate(order):
@@ -238,7 +240,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(number=CLIENT)
     def die(self, number: int) -> None:
-        """Without goodbye: its requests still wait, and their answers reach nobody."""
+        """The client dies without leaving: its requests still wait, and their answers reach no client."""
         self.clients[number].forget()
         for token, client in self.waiting.items():
             if client is self.clients[number]:
@@ -255,7 +257,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(numbers=st.sets(CLIENT, min_size=1, max_size=4), durable=st.booleans())
     def behave(self, numbers: set[int], durable: bool) -> None:
-        """Some clients do what clients do: otherwise few groups would ever be stable."""
+        """Some clients behave normally: otherwise few groups would ever be stable."""
         for number in sorted(numbers):
             if not any(client is self.clients[number] for client in self.waiting.values()):
                 if not self.clients[number].member_id:
@@ -268,7 +270,7 @@ class GroupMachine(RuleBasedStateMachine):
         if durable:
             self.store_all()
 
-    # -- what administrators do
+    # -- actions of administrators
 
     @rule()
     def delete(self) -> None:
@@ -319,7 +321,8 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(durable=st.integers(0, 3))
     def crash(self, durable: int) -> None:
-        """Some of what was on its way had reached the log; its acks are lost. Clients lose their connections, not their ids."""
+        """A part of the appends under way had reached the log; their acks are lost. Clients lose their connections, not their
+        ids."""
         deletes = 0
         for append in self.in_flight[:durable]:
             self.log += append.rows
@@ -340,7 +343,7 @@ class GroupMachine(RuleBasedStateMachine):
         shard.loaded(self.now)
         return shard
 
-    # -- what must hold
+    # -- invariants
 
     @invariant()
     def every_waiter_is_known(self) -> None:
@@ -374,14 +377,14 @@ class GroupMachine(RuleBasedStateMachine):
         if group is None or group.state is not State.STABLE or self.failed_replacement():
             return
         if len(group.members) > self.config.members_max:
-            # Static members that stayed away did not count; a group that is loaded with them too large rebalances.
+            # Static members that stayed away did not count; with them the loaded group is too large, so it rebalances.
             assert again is not None and again.state is State.PREPARING
         else:
             assert again is not None and again.describe() == group.describe()
             assert (again.generation, again.roster.leader) == (group.generation, group.roster.leader)
 
     def failed_replacement(self) -> bool:
-        """A static member's new id that could not be stored: the member was not told it, but the group counts it."""
+        """The log could not store a static member's new id: the member did not get the id, but the group counts it."""
         group = self.shard.find(GROUP, self.now)
         record = self.shard._entries[GROUP].record
         assert group is not None and record is not None

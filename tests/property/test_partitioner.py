@@ -42,7 +42,7 @@ def test_partition(key: bytes, partitions: int) -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=30), st.integers(1, 10_000), st.integers(0, 5))
-@settings(deadline=None)  # the first example pays for loading libraries
+@settings(deadline=None)  # the first example includes the load time of libraries
 def test_columns_of_keys(keys: list[bytes | None], partitions: int, first: int) -> None:
     column = pa.array(keys, pa.binary()).slice(first)
     keys = keys[first:]

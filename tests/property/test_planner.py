@@ -1,9 +1,9 @@
-"""The planner under traffic that Hypothesis invents, while brokers come, go and are drained.
+"""The planner under traffic that Hypothesis generates, while brokers come, go and are drained.
 
-The world carries out every order and checks it: successors cover exactly what was sealed, no segment is in two orders, nobody waits
-twice within the cool-down but for drains and losses. Here: every partition always has one lead; under a steady load the orders end,
-and stay away; every split and move brings its two brokers closer by at least what it moves. A counterexample means a cluster that
-swings for ever, or loses sight of a partition.
+Runs: a simulated cluster that executes every order and checks it. Successors cover exactly the sealed partitions, and no segment
+is in two orders. No writer waits twice within the cool-down, except for drains and losses. Compared here: every partition always
+has one leader; under a steady load the orders end, and no new ones come; every split and move brings its two brokers closer by
+at least the load that it moves. A counterexample means a cluster that swings for ever, or a partition without a leader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SLOW = settings(deadline=None, max_examples=25, suppress_health_check=[HealthChe
 SHARES = st.one_of(st.just(0.0), st.floats(0.0001, 0.02), st.floats(0.02, 0.3), st.floats(0.3, 0.9))
 TOPICS = st.lists(st.lists(SHARES, min_size=1, max_size=12), min_size=1, max_size=5)
 CONVERGED_S = 600
-"""After this time of steady load there are no orders any more."""
+"""After this time of steady load, in seconds, the planner gives no orders any more."""
 
 
 def steady(shares: list[float]) -> Callable[[int, int], float]:
@@ -30,7 +30,7 @@ def steady(shares: list[float]) -> Callable[[int, int], float]:
 
 
 class Gains(World):
-    """Checks also what orders gain, where the load is steady so that averages are what they say."""
+    """Also checks the gain of each order, under a steady load, because averages equal the true load then."""
 
     def execute(self, order: Order) -> None:
         infos = [self.segments[segment_id] for segment_id in order.seal]

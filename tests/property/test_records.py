@@ -1,8 +1,9 @@
 """The record codec (`broker/log/records.py`, `compression.py`) against two foreign ones: kafka-python and aiokafka.
 
-Any records that a client can send are encoded by ours and read by theirs, and the other way round; every field is compared. A
-mismatch means that some Kafka client would read other records than were written. Then bytes that nobody wrote: the reader answers
-with its own error or with records, never with another exception, and never with more memory than it was allowed.
+Runs: our codec encodes any records that a client can send, and theirs decode them, and the other way round; then arbitrary
+bytes. Compared: every field. A mismatch means that some Kafka client would read other records than the written ones. For
+arbitrary bytes the reader raises its own error or gives records; it never raises another exception, and never uses more memory
+than allowed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from headgate.broker.log.compression import Codec, compress, decompress
 from headgate.broker.log.records import Record, encode_batch, encoded_bytes_max, iter_records
 from headgate.broker.runtime.errors import InvalidError, Reason
 
-# No deadline: this machine is shared, and how long an example takes is not what is judged.
+# Without a deadline: this machine is shared, and the duration of an example is not judged.
 settings.register_profile("records", deadline=None)
 settings.load_profile("records")
 
@@ -42,12 +43,12 @@ RECORDS = st.lists(
     st.builds(Record, offset=st.just(0), timestamp_ms=TIMESTAMPS, key=BLOBS, value=BLOBS, headers=HEADERS), min_size=1, max_size=30
 )
 CODECS = st.sampled_from(list(Codec))
-# kafka-python brings no library for the others.
+# kafka-python has no library for the others.
 KAFKA_PYTHON_CODECS = st.sampled_from([Codec.NONE, Codec.GZIP])
 
 
 def numbered(records: list[Record], base_offset: int = 0) -> list[Record]:
-    """The records as a reader sees them."""
+    """The records as a reader gets them."""
     return [record._replace(offset=base_offset + index) for index, record in enumerate(records)]
 
 
@@ -104,13 +105,13 @@ def test_we_read_kafka_python(records: list[Record], codec: Codec) -> None:
 
 @given(RECORDS)
 def test_uncompressed_bytes_are_kafka_pythons(records: list[Record]) -> None:
-    """Byte for byte: there is one shortest encoding, and both write it."""
+    """The bytes are equal: there is one shortest encoding, and both write it."""
     theirs = KafkaPythonBuilder(2, 0, 0, 7, 3, 11, 1 << 30)
     for index, record in enumerate(records):
         theirs.append(index, record.timestamp_ms, record.key, record.value, list(record.headers))
     ours = bytearray(encode_batch(records, producer_id=7, producer_epoch=3, base_sequence=11))
     expected = bytearray(theirs.build())
-    stamp(expected, 0, 0, len(expected) - LENGTH_OVERHEAD_BYTES, -1)  # the leader epoch of a batch from a producer means nothing
+    stamp(expected, 0, 0, len(expected) - LENGTH_OVERHEAD_BYTES, -1)  # the leader epoch of a batch from a producer has no meaning
     assert ours == expected
 
 
@@ -139,7 +140,7 @@ def test_a_cut_batch_is_refused(records: list[Record], codec: Codec, data: st.Da
     cut = batch[: data.draw(st.integers(0, len(batch) - 1))]
     with pytest.raises(InvalidError):
         list(iter_records(cut))
-    # Cut, but with a header that says so: the records themselves are too short.
+    # Truncated, with a header that matches the length: the records themselves are too short.
     if len(cut) >= HEADER_BYTES:
         patched = bytearray(cut)
         struct.pack_into(">i", patched, 8, len(patched) - 12)
@@ -209,7 +210,7 @@ def test_codec_names() -> None:
 
 
 def with_payload(payload: bytes, attributes: int, count: int) -> bytes:
-    """A batch whose header fits `payload` in every way that the broker checks."""
+    """A batch whose header fits `payload` in all fields that the broker checks."""
     batch = bytearray(encode_batch([Record(0, 0, None, None)])[:HEADER_BYTES]) + payload
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     struct.pack_into(">h", batch, CRC_START, attributes)

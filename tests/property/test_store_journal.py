@@ -1,12 +1,14 @@
-"""Many writers of one journal, on a store that fails: one seed drives who runs when, what fails, and who makes snapshots.
+"""Many writers of one journal, on a store that fails: one seed chooses the order of actors, the faults, and the snapshots.
 
-Actors append, settle what is in doubt, lose races, load again, make snapshots, fall asleep. Checked:
+Runs: actors append, settle doubtful appends, lose races, load again, make snapshots, and sleep. Compared, with the final
+history:
 
-- what an append returned stands at that version of the final history, for ever, and no version was given to two writers
-- every load, by anybody at any time, is a beginning of the final history
+- an append stands for ever at the version that it returned, and no version belongs to two writers
+- every load, by any actor at any time, is a prefix of the final history
 - the history has no hole
 
-The last test takes the journal's own precaution away and demands that the checks notice: a checker that cannot fail proves nothing.
+A mismatch means that two brokers can believe that they own the manifest. The last test removes the journal's own precaution and
+requires that the checks notice: a checker that cannot fail proves nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ RATES = {Fault.REFUSED: 0.04, Fault.AMBIGUOUS: 0.06, Fault.LATE: 0.04, Fault.DEL
 
 
 def history(loaded: Loaded) -> list[str]:
-    """The state of this journal is the list of everything that was ever appended."""
+    """The state of this journal is the list of all appended data."""
     state: list[str] = [] if loaded.snapshot is None else json.loads(loaded.snapshot)
     return state + [edit.decode() for edit in loaded.edits]
 
@@ -37,13 +39,14 @@ class World:
         self.random = Random(seed)
         self.objects = MemoryObjects()
         self.claims: dict[int, str] = {}
-        """What some writer was told it has written, by version."""
+        """By version: the append that returned it."""
         self.seen: list[list[str]] = []
-        """What somebody loaded at some time."""
+        """Every history that an actor loaded."""
         self.races = 0
 
     async def sleep(self, seconds: float) -> None:
-        """Let the others run for a while: mostly a few turns, sometimes so long that snapshots pass over the sleeper."""
+        """Let the others run for a while: mostly a few turns, sometimes so long that others make snapshots beyond the sleeper's
+        version."""
         for _ in range(self.random.choice([1, 2, 5, 20, 300])):
             await asyncio.sleep(0)
 
@@ -59,7 +62,7 @@ class World:
                     self.seen.append(list(state))
                     assert len(state) == journal.version
                 if journal.in_doubt is None:
-                    # Half of all data is the same everywhere: who wrote it must be known all the same.
+                    # Half of all appends have the same data: the journal must still know the writer of each.
                     data = f"{name} {step}" if self.random.random() < 0.5 else "same"
                 version = await journal.append(data.encode())
                 assert version == len(state) + 1
@@ -74,7 +77,7 @@ class World:
                 state = None
             except RetryError:
                 if self.random.random() < 0.2:
-                    state = None  # loads instead of settling what is in doubt
+                    state = None  # loads again instead of settling the doubtful append
             if self.random.random() < 0.1:
                 await self.sleep(0)
         await faults.land()
@@ -95,7 +98,7 @@ async def test_writers_on_a_failing_store(seed: int) -> None:
 
 
 async def test_the_worlds_have_what_they_are_for() -> None:
-    """Races are lost, versions won, snapshots made: else the test above shows nothing."""
+    """Races are lost, versions won, snapshots made: otherwise the test above proves nothing."""
     world = World(0)
     await world.run()
     snapshots = await MemoryStore(world.objects).list(f"{PREFIX}/snapshot/")

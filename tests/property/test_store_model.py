@@ -1,7 +1,7 @@
 """A directory against the memory store: the same calls, in any order, with any keys, give the same answers and the same errors.
 
-Hypothesis makes the calls; keys come from few parts, so that they collide, nest and stand in each other's way. What differs is an
-answer that a test on the memory store promised and a broker on a directory does not get.
+Runs: calls that Hypothesis generates; keys consist of few parts, so that they collide, nest and block each other. Compared: the
+answers of both stores. A mismatch means that a test on the memory store relies on an answer that a directory does not give.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ calls: st.SearchStrategy[Call] = st.one_of(
 
 
 class Driver:
-    """Makes calls on one store and puts their answers into a form that can be compared."""
+    """Makes calls on one store and turns their answers into comparable values."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -88,14 +88,14 @@ async def compare(made: Sequence[Call], root: str) -> None:
     try:
         for call in [*made, ("list", "", "", 1000)]:
             if call[0] == "write" and deleted:
-                continue  # a file that was deleted under its writer: a directory stops the broker, memory knows nothing of it
+                continue  # a file was deleted under its writer: a directory stops the broker, memory does not notice
             deleted = deleted or call[0] in ("delete", "put")
             expected, answer = await memory.run(call), await local.run(call)
             assert answer == expected, call
     finally:
         await memory.close()
         await local.close()
-    # Another process finds the same.
+    # Another process reads the same.
     again = Driver(LocalStore(root))
     try:
         memory.store = MemoryStore(memory.store._objects)  # type: ignore[attr-defined]

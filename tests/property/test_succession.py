@@ -1,8 +1,9 @@
-"""Random lives of topics and segments: every partition has one lead after every commit, and nobody begins at a wrong offset.
+"""Random lives of topics and segments: every partition has one leader after every commit, and no leader begins at a wrong
+offset.
 
-A model keeps the end of every partition beside the manifest. Each step commits edits as the leader does: what the step asks for and
-what `find_gaps` and `open_successors` add to it. Compared: leads, base offsets, epochs and the producers' objects with the model. A
-mismatch means a partition without a lead, or a lead that would give an offset out twice.
+A model keeps the end of every partition beside the manifest. Each step commits edits as the leader does: the edits of the step,
+and those that `find_gaps` and `open_successors` add. Compared: leaders, base offsets, epochs and the producers' objects with the
+model. A mismatch means a partition without a leader, or a leader that would give one offset to two records.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ LEADS = [letter * 32 for letter in "abc"]
 
 
 class Life:
-    """A cluster of three brokers on paper."""
+    """A simulated cluster of three brokers."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -60,13 +61,13 @@ class Life:
         )
 
     def commit(self, *asked: Edit, leaderless: bool = False) -> None:
-        """As the leader does. `leaderless`: it dies after the seals, and the next one finds the gaps."""
+        """Commit as the leader does. `leaderless`: the leader dies after the seals, and the next one finds the gaps."""
         edits: list[Edit] = list(asked)
         for edit in edits:
             check(self.manifest, edit, LEADS[0])
         if not leaderless:
             edits += self.fill(edits)
-        # Through the journal, as every broker gets it.
+        # Encodes and decodes the edits, as the journal does for every broker.
         self.manifest.apply(decode_edits(encode_edits(edits)))
         self.manifest.check_invariants()
         for edit in edits:
@@ -175,7 +176,7 @@ def test_a_broker_that_is_alone_leads_everything_until_it_seals_itself() -> None
     assert {offset for segment in manifest.segments.values() for offset in segment.base_offsets} == {1}
 
 
-# -- what the leader takes
+# -- edits that the leader accepts or refuses
 
 
 @pytest.fixture
@@ -255,6 +256,6 @@ def test_what_fits_is_taken(known: Manifest, edit: Edit) -> None:
 
 
 def test_numbers_of_commits_only_grow(known: Manifest) -> None:
-    """A commit that comes late must not make a newer one look as if it had not been done."""
+    """A commit that arrives late must not make a newer one look unexecuted."""
     known.apply([Committed(LEADS[0], 6), Committed(LEADS[0], 5)])
     assert known.commits[LEADS[0]] == 6

@@ -2,11 +2,11 @@
 
 For every message and version, Hypothesis builds values from Kafka's schema. Then:
 
-- our bytes decode to the value again, at any position and whatever follows;
-- kio reads our bytes to the same fields, and writes the same bytes; kafka-python reads them and writes the same bytes.
-  A mismatch means that Headgate and the world disagree about the wire;
-- every prefix of a message raises DecodeError; random bytes and messages with changed bytes decode or raise it. Anything else means
-  that a client can crash a connection.
+- our bytes decode to the value again, at any position and with any bytes behind them;
+- kio decodes our bytes to the same fields, and encodes the same bytes; kafka-python decodes them and encodes the same bytes.
+  A mismatch means that Headgate and other implementations disagree about the protocol;
+- every prefix of a message raises DecodeError; random bytes and messages with changed bytes decode or raise it. Any other result
+  means that a client can crash a connection.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def kafka_python_class(name: str) -> Any | None:
 
 
 def _kafka_python_gives_up(value: Any) -> bool:
-    """Its DeleteTopicsRequest cannot be written without a header; its ApiVersionsResponse reads any error as one of version 0."""
+    """Its DeleteTopicsRequest cannot be encoded without a header; its ApiVersionsResponse decodes any error as one of version 0."""
     return type(value).__name__ == "DeleteTopicsRequest" or (
         type(value).__name__ == "ApiVersionsResponse" and value.error_code != 0
     )
 
 
 def assert_same_fields(mine: Any, theirs: Any) -> None:
-    """Every field that kio has says the same in our object. kio's types for times, ids and codes are brought to Kafka's."""
+    """Every field of kio's message has the same value in ours. kio's types for times, ids and codes are converted to Kafka's."""
     if isinstance(theirs, tuple):
         assert len(mine) == len(theirs)
         for left, right in zip(mine, theirs, strict=True):
@@ -131,7 +131,7 @@ def test_round_trip_and_foreign_implementations(name: str, version: int) -> None
 
 def test_kio_judges_all_versions_of_kafka_4_2() -> None:
     unjudged = [case for case in CASES if kio_entity(*case) is None]
-    assert {name for name, _ in unjudged} <= {"DescribeLogDirsRequest", "DescribeLogDirsResponse"}, unjudged  # v5 is of 4.3
+    assert {name for name, _ in unjudged} <= {"DescribeLogDirsRequest", "DescribeLogDirsResponse"}, unjudged  # v5 is from 4.3
 
 
 # -- hostile bytes

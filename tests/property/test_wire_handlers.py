@@ -1,8 +1,8 @@
 """Well-formed but senseless requests against the handlers, over a real engine in memory.
 
-Hypothesis builds requests from Kafka's schema, in every version that is served, with names that exist and names that do not, and
-numbers at their edges. Each must be answered with a response that the same version can carry. Anything else means that a client can
-break a connection, or more, with a request that any Kafka would answer.
+Runs: requests that Hypothesis builds from Kafka's schema, in every served version, with names that exist and names that do not,
+and numbers at their edges. Compared: each must be answered with a response that the same version can carry. A mismatch means
+that a client can break a connection, or more, with a request that any Kafka would answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def senseless(field: Field) -> st.SearchStrategy[Any]:
 
 
 class Broker:
-    """An engine with its own event loop, as Hypothesis calls from outside of one."""
+    """An engine with its own event loop, because Hypothesis calls from outside of one."""
 
     def __init__(self) -> None:
         self.runner = asyncio.Runner()

@@ -1,8 +1,9 @@
-"""A cluster of three brokers: how long writers wait when one is killed, and when segments are split, merged and moved; what an ack
-costs with and without a follower; and what a change of the manifest costs, however long the history is.
+"""A cluster of three brokers.
 
-A librdkafka producer (idempotent, otherwise with its defaults) writes to all partitions in turn. A record's wait is from produce()
-to its ack; what is told is the longest wait in a partition, over the partitions concerned.
+Measured: how long writers wait when one broker is killed, and when segments are split, merged and moved; the cost of an ack with
+and without a follower; the cost of a change of the manifest, for long and short histories. A librdkafka producer (idempotent,
+otherwise with its defaults) writes to all partitions in turn. A record's wait is from produce() to its ack; a result is the
+longest wait in a partition, over the affected partitions.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ EXTENTS_PER_CHUNK = 8
 
 
 class Writer:
-    """Writes a steady stream. `waits`: (partition, when it was produced, seconds until it was acked) of every record."""
+    """Writes a steady stream. `waits`: (partition, time of produce(), seconds until the ack) of every record."""
 
     def __init__(self, bootstrap: str, topic: str = TOPIC) -> None:
         self.waits: list[tuple[int, float, float]] = []
@@ -81,11 +82,11 @@ class Writer:
             self._producer.produce(self._topic, VALUE, partition=partition, on_delivery=delivered)
 
     def acked_since(self, at: float) -> set[int]:
-        """Partitions in which a record was acked that was produced after a moment."""
+        """Partitions with an acked record that was produced after a moment."""
         return {partition for partition, produced, _ in self.waits[-20_000:] if produced > at}
 
     def longest(self, partitions: Iterable[int], since: float, until: float) -> float:
-        """The longest wait of records that were produced in a span of time."""
+        """The longest wait of the records that were produced in a span of time."""
         wanted = set(partitions)
         return max((wait for number, at, wait in self.waits if number in wanted and since <= at <= until), default=0.0)
 
@@ -97,7 +98,7 @@ class Writer:
 
 
 class Cluster:
-    """Three broker processes on one store, and what clients see of them. `environment`: beside ours, for what the store needs."""
+    """Three broker processes on one store, and the clients' view of them. `environment`: additional variables for the store."""
 
     def __init__(self, bench: Bench, store: str, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         self._bench, self._store, self._environment = bench, store, environment
@@ -143,7 +144,7 @@ class Cluster:
         return int(self._admin.list_topics(timeout=5).controller_id)
 
     def led_by(self, number: int) -> set[int]:
-        """Partitions."""
+        """The partitions that a broker leads."""
         found = self._admin.list_topics(TOPIC, timeout=5).topics[TOPIC].partitions
         return {partition for partition, about in found.items() if about.leader == number}
 
@@ -207,7 +208,7 @@ def _failover(bench: Bench) -> Iterable[Row]:
 
 
 def _acks(bench: Bench) -> Iterable[Row]:
-    """The same steady stream to two topics, one after the other, on the same three brokers and one S3 (moto)."""
+    """Send the same steady stream to two topics, one after the other, on the same three brokers and one S3 (moto)."""
     server = S3Server()
     made = Cluster(bench, server.url(server.bucket(), "bench"), server.environment)
     took: dict[str, list[float]] = {}
@@ -219,7 +220,7 @@ def _acks(bench: Bench) -> Iterable[Row]:
             writer = Writer(made.bootstrap, f"{TOPIC}-{ack}")
             try:
                 until(lambda writer=writer: len(writer.acked_since(0.0)) == PARTITIONS, "every partition acks")  # type: ignore[misc]
-                time.sleep(2 * SETTLE_S)  # brokers find their followers
+                time.sleep(2 * SETTLE_S)  # time for brokers to find their followers
                 began = time.perf_counter()
                 time.sleep(bench.pick(4, 12))
             finally:
@@ -299,7 +300,7 @@ def _reshard(bench: Bench) -> Iterable[Row]:
 
 
 def _commit(bench: Bench) -> Iterable[Row]:
-    """A broker lists a chunk of eight extents, in manifests with so many: in alternation, on one disk."""
+    """A broker lists a chunk of eight extents, in manifests with different numbers of extents: in alternation, on one disk."""
     took = asyncio.run(_commits(bench, bench.pick(100, 400)))
     base = statistics.median(took[EXTENTS[0]])
     for size in EXTENTS:
@@ -318,7 +319,7 @@ def _commit(bench: Bench) -> Iterable[Row]:
 
 
 async def _commits(bench: Bench, commits: int) -> dict[int, list[float]]:
-    """Seconds of each commit, by the number of extents there were."""
+    """Seconds of each commit, by the number of extents before it."""
     directory = bench.fresh_directory("manifest")
     topic = Topic(id=uuid.uuid4(), name=TOPIC, partitions=EXTENTS_PER_CHUNK, config={}, created_ms=0)
     mine = uuid.uuid4().hex
@@ -332,7 +333,8 @@ async def _commits(bench: Bench, commits: int) -> dict[int, list[float]]:
                 CreateTopic(topic), OpenIncarnation(Incarnation(id=mine, broker_id=1, leader_epoch=1, opened_ms=0))
             )
             chunks = [_chunk(topic, number) for number in range(size // EXTENTS_PER_CHUNK)]
-            # What it writes besides, a snapshot of everything, is not measured: it is paid for by as many bytes of edits.
+            # The broker also writes snapshots of everything. They are not measured: each is paid for by the same number of bytes of
+            # edits.
             await catalog.commit(AddChunks(incarnation_id=mine, chunks=chunks))
         for number in range(commits):
             for size, catalog in catalogs.items():

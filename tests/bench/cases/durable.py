@@ -1,10 +1,10 @@
-"""Durable produce (`wal.fsync=always`), as a share of what the same disk takes from a bare stream of durable writes.
+"""Durable produce (`wal.fsync=always`), as a share of the rate that the same disk reaches with a bare stream of durable writes.
 
-The raw stream writes what a group commit of that shape would hold at best: half or all of what is in flight. Nothing is pinned: the
-broker's writer is a thread beside its loop.
+The raw stream writes blocks of the size that a group commit of that shape has at best: half or all of the bytes in flight.
+Nothing is pinned: the broker's writer is a thread beside its loop.
 
-A disk has two ceilings. Over a file of zeros, again and again, is what it can do at all; into room that was never written is what
-it can do for a log that keeps what it is given: each write is also one to the file system's journal. The broker is compared with
+A disk has two ceilings. Rewriting a file of zeros shows the disk's own limit. Writing into space that was only allocated shows
+the limit for a log that keeps its data: each such write also writes to the file system's journal. The broker is compared with
 both.
 """
 
@@ -22,13 +22,13 @@ TOPIC = "bench"
 SAMPLE_BYTES_MAX = 2 << 30
 NEW_ROOM = ", into new room"
 FIRST_WRITES = 5
-"""Streams into fresh room, of which the median counts."""
+"""Streams into fresh space; their median counts."""
 PAUSE_US = 150
-"""About what passes between two writes of one idle client. A disk is slower then than in a stream."""
+"""Approximate pause between two writes of one idle client. A disk is slower with pauses than in a stream."""
 
 
 def shape(batch_bytes: int, connections: int, partitions: int) -> Shape:
-    """One request in flight on each connection, each with one partition for ever."""
+    """One request in flight on each connection; each connection always writes to the same partition."""
     batch = frames.batch(batch_bytes)
     requests = [frames.produce_request(TOPIC, partition, batch) for partition in range(partitions)]
     return Shape(frames=requests, window=1, connections=connections, error_at=frames.produce_error_at(TOPIC), per_connection=True)
@@ -48,14 +48,14 @@ def _pairs(bench: Bench, traffic: Shape, partitions: int, block_bytes: int) -> t
 
 
 def _bare(bench: Bench, traffic: Shape) -> Sample:
-    """What the bare peer does with the same traffic."""
+    """The bare peer's result with the same traffic."""
     assert bench.native is not None
     with bench.native.ceiling(produce=frames.produce_response(TOPIC, 0), pinned=False) as peer:
         return sample(bench, peer.port, peer.pid, traffic, bytes_max=SAMPLE_BYTES_MAX, pinned=False)
 
 
 def _first_writes(bench: Bench, block_bytes: int) -> list[Disk]:
-    """What the raw stream does in room that was never written."""
+    """The raw stream's result in space that was only allocated."""
     native = bench.native
     assert native is not None
     return [native.rawdisk(bench.directory, block_bytes, seconds=bench.sample_s, filled=False) for _ in range(FIRST_WRITES)]

@@ -1,7 +1,8 @@
-"""Fetch of 1 MB answers from a broker's memory, as a share of a bare C peer that sends as much from its own.
+"""Fetch of 1 MB answers from a broker's memory, as a share of a bare C peer that sends the same amount from its own.
 
-The broker is filled first; the requests walk over the partition so that each answer is other bytes, and the peer walks over as much
-memory. The peer's answer is as long as the broker's was: the shapes are the same, whatever the broker makes of the limit.
+The broker is filled first; the requests walk over the partition so that each answer has other bytes, and the peer walks over the
+same amount of memory. The peer's answer has the length of the broker's answer: the shapes are the same, whatever length the
+broker gives.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def shape(step: int, count: int) -> Shape:
 
 
 def canned_response(records_bytes: int) -> bytes:
-    """A response with so many bytes of records; nobody looks at them."""
+    """A response with this many bytes of records; no client reads their content."""
     return frames.fetch_response(TOPIC, 0, bytes(records_bytes), high_watermark=1 << 20)
 
 

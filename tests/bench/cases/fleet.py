@@ -1,8 +1,8 @@
 """A local fleet grows from one broker to three while librdkafka writes, and shrinks again.
 
-Measured: from the request to reserve until each of three brokers leads partitions of the topic that is being written and has acked
-a record there. The seconds are those of a user: processes start, join, take over their part. Each round has a fleet of its own, as
-a planner that has just moved partitions lets them rest.
+Measured: the seconds from the reservation until each of three brokers leads partitions of the topic and has acked a record
+there. They are the seconds of a user: processes start, join, and take over their part. Each round uses a new fleet, because a
+planner does not move partitions again soon after a move.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ TOPIC = "flood"
 RATE_PER_S = 1_000
 VALUE = b"x" * 1_000
 CALM_S = 7.0
-"""A leader only watches for its first five seconds."""
+"""Wait before the reservation, seconds: a leader makes no moves in its first five seconds."""
 PATIENCE_S = 60.0
 OWN_CORES = 0.35
-"""What the broker and the writer may use of the machine before the reservation: whatever is beyond it is others'."""
+"""Cores that the broker and the writer may use before the reservation. Use above this counts as other processes' load."""
 PROBE_S = 0.5
 
 
 class Fleet:
-    """`headgate up` with one broker, and what clients see of it."""
+    """`headgate up` with one broker, and the clients' view of it."""
 
     def __init__(self, kafka_port: int, grpc_port: int) -> None:
         self._address = f"127.0.0.1:{grpc_port}"
@@ -49,7 +49,7 @@ class Fleet:
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def leads(self) -> dict[int, int]:
-        """Partition: broker id."""
+        """By partition: the id of the leading broker."""
         with contextlib.suppress(KafkaException):
             found = self._admin.list_topics(TOPIC, timeout=5).topics[TOPIC].partitions
             return {number: partition.leader for number, partition in found.items()}
@@ -69,7 +69,7 @@ class Fleet:
 
 
 class Writer:
-    """Writes a steady stream to all partitions in turn. `acked`: by partition, when its last record was acked."""
+    """Writes a steady stream to all partitions in turn. `acked`: by partition, the time of the last ack."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acked: dict[int, float] = {}
@@ -140,7 +140,8 @@ def _is_disturbed() -> bool:
 
 
 def _round(bench: Bench) -> tuple[float, float, bool]:
-    """Seconds until three brokers ack, and until one is left after the release; whether others used the machine meanwhile."""
+    """Seconds until three brokers ack, and until one is left after the release; and whether other processes used the machine
+    meanwhile."""
     store = bench.fresh_directory("fleet")
     try:
         with _fleet(bench, store) as fleet:

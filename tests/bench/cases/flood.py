@@ -1,4 +1,5 @@
-"""Floods: how fast against the same Spark job without a cluster, what they cost the broker, and what live producers notice."""
+"""Floods: their speed against the same Spark job without a cluster, their cost for the broker, and their effect on live
+producers."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ THREADS = 2
 BACKFILL = "backfill of the plain Spark job (repartition, sort, write Parquet)"
 BROKER_CPU = "broker CPU by reference, of the same rows through the Kafka port"
 PRODUCED_BATCHES = {"1 MB batches": 1_000_000, "16 KB batches": 16_384}
-"""What librdkafka and what the Java client gathers by default at the most."""
+"""Largest batches of librdkafka and of the Java client by default."""
 BROKER_BYTES = "bytes that passed the broker, of the flood's"
 READ = "Spark reads a topic, of spark.read.parquet through Arrow"
 LIVE = "live producer's p99 during a flood, of the quiet p99"
 READ_BACK = "live producer's p99 while a consumer reads it back, of the quiet p99"
 TIMEOUT_S = 600.0
 SETTLE_S = 3.0
-"""What the broker still does for the flood before is not counted for the next."""
+"""Pause, so that the broker's work for one flood does not count for the next."""
 
 
 def _rows(bench: Bench) -> int:
@@ -37,7 +38,7 @@ def _rows(bench: Bench) -> int:
 
 
 def _run(bench: Bench) -> Iterable[Row]:
-    """One source and one broker for all that needs no core of its own."""
+    """One source and one broker for all cases that need no core of their own."""
     rows = _rows(bench)
     place = bench.fresh_directory("flood")
     try:
@@ -53,7 +54,7 @@ def _run(bench: Bench) -> Iterable[Row]:
             for number in range(bench.pick(2, 3)):
                 out = place / f"plain.{number}"
                 time.sleep(SETTLE_S)
-                # A tick costs more on a machine that works: what the broker spends for itself is measured beside the plain job.
+                # A tick costs more on a busy machine: the broker's own cost is measured beside the plain job.
                 before, began = cpu_seconds(broker.pid), time.monotonic()
                 plain_s.append(spark.run("plain", path=source, out=str(out), partitions=PARTITIONS)["seconds"])
                 own = (cpu_seconds(broker.pid) - before) / (time.monotonic() - began)
@@ -118,7 +119,7 @@ def _reading(bench: Bench, spark: Driver, broker: Broker, rows: int) -> Iterable
 
 
 def _files(bench: Bench) -> Path:
-    """The directory of one topic's files in the newest store of the bench: all topics have the same rows."""
+    """The directory of one topic's files in the newest store of the benchmark: all topics have the same rows."""
     stores = sorted(bench.directory.glob("store.*"), key=lambda path: path.stat().st_mtime)
     found = sorted(path for path in stores[-1].glob("topics/*/data") if any(path.rglob("*.parquet")))
     if not found:
@@ -174,12 +175,12 @@ def _paced(broker: Broker, core: int | None, seconds: int) -> float:
 
 
 def _rdkafka(core: int | None) -> list[str]:
-    """The command of a client in a process of its own, on one core."""
+    """The command of a client in a separate process, on one core."""
     return [*Cores.prefix(core), sys.executable, "-m", "tests.bench.rdkafka"]
 
 
 def _moved_bytes(broker: Broker) -> int:
-    """Bytes of records in and out, and of the store, as the broker counts them."""
+    """Bytes of records in and out, and of the store, from the broker's counters."""
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     names = ("headgate_store_bytes_total", "headgate_topic_in_bytes_total", "headgate_topic_out_bytes_total")

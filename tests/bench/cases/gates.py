@@ -1,8 +1,8 @@
-"""What it costs to fill a gate, against the number of extents that the topic has already.
+"""The cost of filling a gate, against the number of extents that the topic has already.
 
 One engine alone over a directory; a topic whose earlier gates have 10, 1,000 or 100,000 files. Gates are opened and filled with
-a few real files, in turn in all three: what is timed is the whole of `fill`, with the reading of the footers, the commit and the
-change of the logs that are served. Snapshots of the manifest, which some commits make, are in the mean and not in the median.
+a few real files, in turn in all three. Measured: the whole `fill`, including the reads of the footers, the commit and the change
+of the served logs. Some commits make snapshots of the manifest; these are in the mean and not in the median.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLAT = 2.0
 
 
 class Topic:
-    """A broker with a topic that has some extents."""
+    """A broker with a topic that has a given number of extents."""
 
     def __init__(self, directory: Path, extents: int) -> None:
         self.directory, self.extents = directory, extents

@@ -1,4 +1,4 @@
-"""Consumer groups: commits per second and their latency, how long a large group takes to settle, and members beside a flood."""
+"""Consumer groups: commits per second and their latency, the time until a large group is stable, and heartbeats beside a flood."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _rebalance(bench: Bench, name: str) -> Iterable[Row]:
 
 
 def _members(bench: Bench, name: str) -> Iterable[Row]:
-    """Members beat while the load client writes as fast as it can."""
+    """Members send heartbeats while the load client writes as fast as it can."""
     native = bench.native
     assert native is not None
     seconds = bench.pick(3, 15)

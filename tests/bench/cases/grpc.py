@@ -1,4 +1,4 @@
-"""gRPC: whole record batches on one stream, with a bare client in a process of its own. A GB is 10⁹ bytes of batches."""
+"""gRPC: whole record batches on one stream, with a bare client in a separate process. A GB is 10⁹ bytes of batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.bench.harness import LOCAL_NEVER, Bench, Case
 from tests.bench.report import Row, format_rate
 
 TOTAL_BYTES = 192 << 20
-"""Less than the broker keeps in memory: what is read back comes from there."""
+"""Less than the broker keeps in memory, so that reads come from memory."""
 BATCHES = (("64 KB", 64 << 10), ("1 MB", 1 << 20))
 
 

@@ -1,9 +1,9 @@
-"""History by reference: rows to batches and back, and what Kafka clients get of it.
+"""History by reference: rows to batches and back, and the rate at which Kafka clients get it.
 
-Encoding is compared with copying the same keys and values, which it does at least once. Both walk through more memory than a cache
-holds, thousands of rows at a time; a batch is let go before the next is made, as by the processes that encode for a broker. Sizes
-of values vary by half around their mean. Reading is compared with reading the same records from the broker's memory, by the same
-client; what is cached of history is far less than what is read.
+Encoding is compared with a copy of the same keys and values, which it makes at least once. Both walk through more memory than a
+cache holds, thousands of rows at a time; a batch is freed before the next one is made, as in the processes that encode for a
+broker. Sizes of values vary by half around their mean. Reading is compared with reading the same records from the broker's
+memory, by the same client; the cache of history is far smaller than the data that is read.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ KEY_BYTES = 16
 GROUP_ROWS = 16_384
 """Rows that are encoded in one call."""
 ENCODE_GOALS = {100: 0.13, 1000: 0.45}
-"""Share of memcpy."""
+"""Goal: share of the rate of memcpy, by value size in bytes."""
 DECODE_GOALS = {100: 3.0, 1000: 1.6}
-"""Millions of rows per second and core."""
+"""Goal: millions of rows per second and core, by value size in bytes."""
 READ_GOAL = 0.40
 CACHE_BYTES = 32 << 20
 RATE_PER_S = 1000
@@ -58,7 +58,7 @@ def _groups(value_bytes: int, total_bytes: int) -> list[Any]:
 
 
 def _spent(call: Callable[[], object]) -> float:
-    """CPU-seconds of this thread: others may run, but they are not counted."""
+    """CPU-seconds of this thread: other threads are not counted."""
     start = time.thread_time()
     call()
     return time.thread_time() - start
@@ -128,7 +128,7 @@ def _encode(bench: Bench, name: str, value_bytes: int) -> Iterable[Row]:
 
 
 def _loop_in_c(native: Native, groups: list[Any]) -> Callable[[], None]:
-    """What encodes the groups in C, batch by batch into the same memory, but for their headers: the same records as ours."""
+    """Encodes the groups in C, batch by batch into the same memory, without headers: the same records as ours."""
     import numpy as np
     import pyarrow as pa
     from crc32c import crc32c
@@ -164,7 +164,7 @@ def _decode(bench: Bench, name: str, value_bytes: int, batch_bytes: int) -> Iter
     from headgate.broker.log.columns import decode_batches, encode_batches
 
     groups = _groups(value_bytes, bench.pick(32, 96) << 20)
-    # As one answer to a fetch has them.
+    # Sizes as in one answer to a fetch.
     encoded = [b"".join(encode_batches(group, 0, batch_bytes_max=batch_bytes)) for group in groups]
     rows = sum(group.num_rows for group in groups)
 
@@ -191,7 +191,7 @@ def _decode(bench: Bench, name: str, value_bytes: int, batch_bytes: int) -> Iter
 
 
 def _publish(broker: Broker, topic: str, rows: int, value_bytes: int) -> None:
-    """History of the same values that `rdkafka produce` sends."""
+    """History with the same values as those of `rdkafka produce`."""
     import pyarrow as pa
 
     pool = values(value_bytes)
@@ -219,7 +219,7 @@ def _read(bench: Bench, name: str, value_bytes: int, compression: str) -> Iterab
         sent = client("rdkafka", "produce", port, "tail", value_bytes, 1_000_000, "none", 0.4 if bench.quick else 1.0)
         rows = bench.pick(60, 200) * 1_000_000 // value_bytes
         _publish(broker, "history", rows, value_bytes)
-        client("rdkafka", "consume", port, "history", rows)  # what is loaded once is loaded now
+        client("rdkafka", "consume", port, "history", rows)  # one-time loads are done now
         tail, history, cpu = [], [], []
         for _ in range(3 if bench.quick else 5):
             bench.wait_quiet()
@@ -243,7 +243,8 @@ def _read(bench: Bench, name: str, value_bytes: int, compression: str) -> Iterab
 
 
 def _latency(bench: Bench, name: str) -> Iterable[Row]:
-    """A live producer while a consumer reads history in a loop, and while one reads the tail: the difference is the encoding's."""
+    """A live producer while a consumer reads history in a loop, and while one reads the tail: the difference is the cost of the
+    encoding."""
     seconds = 2 if bench.quick else 8
     with bench.broker(LOCAL_NEVER, settings=_settings("none")) as broker:
         for topic in ("tail", "history", "live"):
@@ -251,7 +252,7 @@ def _latency(bench: Bench, name: str) -> Iterable[Row]:
         port = broker.kafka_port
         rows = client("rdkafka", "produce", port, "tail", 1000, 1_000_000, "none", 0.4)["records"]
         _publish(broker, "history", rows, 1000)
-        client("rdkafka", "consume", port, "history", rows)  # what is loaded once is loaded now
+        client("rdkafka", "consume", port, "history", rows)  # one-time loads are done now
         found: dict[str, list[float]] = {"quiet": [], "tail": [], "history": []}
         for _ in range(2 if bench.quick else 3):
             for topic, p99 in found.items():
@@ -274,7 +275,7 @@ def _latency(bench: Bench, name: str) -> Iterable[Row]:
 
 
 class _reading:
-    """A consumer that reads a topic again and again; of none if that is "quiet"."""
+    """A consumer that reads a topic again and again; no consumer for "quiet"."""
 
     def __init__(self, port: int, topic: str, rows: int) -> None:
         self._command = [sys.executable, "-m", "tests.bench.rdkafka", "consume_again", str(port), topic, str(rows)]

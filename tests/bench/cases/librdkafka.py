@@ -1,7 +1,7 @@
-"""librdkafka at full speed through confluent-kafka for Python: what a user's client gets, and what it costs the broker.
+"""librdkafka at full speed through confluent-kafka for Python: a user's rate, and its cost for the broker.
 
-The client is the bottleneck: its process spends several times the broker's CPU. The broker's CPU-seconds per GB are the figure that
-says what the broker could serve. A GB is 10⁹ bytes of values, before compression.
+The client is the bottleneck: its process spends several times the broker's CPU. The broker's CPU-seconds per GB show the rate
+that the broker could serve. A GB is 10⁹ bytes of values, before compression.
 """
 
 from __future__ import annotations

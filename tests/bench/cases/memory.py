@@ -1,4 +1,4 @@
-"""What a broker keeps in memory: when idle, for each batch that it indexes, and for each connection that does nothing."""
+"""A broker's memory: when idle, for each batch in its index, and for each idle connection."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The noise floor: the bare peer against a second one of itself, measured exactly as the broker will be.
+"""The noise floor: the bare peer against a second one of itself, measured exactly as the broker is.
 
-The ratios should be 100 %; how far single pairs stray from it is how far any other single pair may.
+The ratios should be 100 %. The deviation of single pairs is the deviation that any other single pair may have.
 """
 
 from __future__ import annotations

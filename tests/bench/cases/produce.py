@@ -1,12 +1,12 @@
-"""Produce on one pipelined connection, as a share of a bare C peer that reads the same bytes and answers as much.
+"""Produce on one pipelined connection, as a share of a bare C peer that reads the same bytes and sends answers of the same size.
 
-Server on one core, client on another, peer and broker in adjacent pairs. The broker checks, indexes and keeps what it acks; the
-peer drops it. The peer's rest between two turns is the one with which it answers the most: at 1 KB the client, which sends each
-request by itself, is then near its own limit.
+Server on one core, client on another, peer and broker in adjacent pairs. The broker checks, indexes and keeps the batches; the
+peer drops them. The peer pauses between two turns for the time with which it reaches its highest rate. At 1 KB the client, which
+sends each request by itself, is then near its own limit.
 
-The goals hold for the store `null:`, which has nothing behind the log: the broker's own work is measured, and the peer's. With the
-memory store and with `wal.fsync=never` (the page cache) the log's bytes are memory that is touched for the first time, which
-costs a virtual machine more than everything that a broker does with it. Retention drops what is older than a few chunks there.
+The goals hold for the store `null:`, which has nothing behind the log: this compares the broker's own work with the peer's. With
+the memory store and with `wal.fsync=never` (the page cache) the log's bytes go to memory that is touched for the first time.
+That costs a virtual machine more than all work of the broker. Retention drops chunks there when more than a few exist.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ SHAPES = (("1 KB", 1 << 10, 50, 0.55), ("16 KB", 16 << 10, 16, 0.50), ("64 KB", 
 """Name, batch bytes, requests in flight, goal."""
 UNJUDGED = [shape[:3] for shape in SHAPES]
 WARM_UP_BYTES = 320 << 20
-"""A little more than the broker keeps in memory by default: from then on it uses memory again that it has used before."""
+"""A little more than the broker keeps in memory by default: from then on it reuses memory that it has used before."""
 WARM_UP_S = 2.0
 SAMPLE_BYTES_MAX = 512 << 20
 BROKER_BYTES_MAX = 3 << 30
-"""After this much the broker is started anew: one that falls behind with its retention must not fill the machine."""
+"""The broker is restarted after this many bytes: one that falls behind with its retention must not fill the machine's memory."""
 FORGETFUL = {
     "wal.chunk.bytes": "16MiB",
     "wal.checkpoint.chunks": "1",
@@ -50,7 +50,7 @@ FORGETFUL = {
     "log.level": "warning",
 }
 RESTS_US = (0, 10, 20, 30, 50, 100, 150)
-"""For how long the peer may leave the socket alone between two turns: what suits it best is found before it is compared with."""
+"""Pauses of the peer between two turns, us. The benchmark first finds the best one, and then compares."""
 REST_TRIES = 3
 RETAINED = {"retention.bytes": str(64 << 20)}
 
@@ -62,7 +62,7 @@ def shape(batch_bytes: int, window: int, *, burst: bool = False) -> Shape:
 
 
 def best_rest_us(bench: Bench, traffic: Shape) -> int:
-    """With which of RESTS_US the peer answers the most. A ceiling that could be higher is none."""
+    """The value of RESTS_US with which the peer reaches its highest rate. A ceiling that could be higher would be wrong."""
     assert bench.native is not None
     reached: dict[int, float] = {}
     for rest_us in RESTS_US:

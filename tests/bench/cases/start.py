@@ -1,4 +1,5 @@
-"""From process start to the first answer on the Kafka port, in starts of a bare interpreter, in alternation on the same machine.
+"""Time from process start to the first answer on the Kafka port, as a multiple of the start of a bare interpreter, in
+alternation.
 
 The first start of all is not counted: it compiles the broker's modules, as an installation does.
 """

@@ -1,7 +1,7 @@
-"""How long the costliest requests hold the event loop, and what other clients wait for beside them.
+"""How long the costliest requests hold the event loop, and how long other clients wait beside them.
 
 The longest turn of the loop is measured in CPU time, in a broker in this process, for the costliest request of each API
-(`tests/support/costly.py`). The latency of small acked produce requests is measured at a broker of its own, alone and beside four
+(`tests/support/costly.py`). The latency of small acked produce requests is measured at a separate broker, alone and beside four
 connections that repeat a costly request.
 """
 
@@ -27,7 +27,7 @@ TOPIC = "bench"
 
 
 def _turns(bench: Bench) -> Iterable[Row]:
-    # A collection of this process, with its tools, would take a hundred milliseconds.
+    # A garbage collection of this process, with its tools, would take a hundred milliseconds.
     gc.disable()
     try:
         with MeasuredBroker() as broker:
