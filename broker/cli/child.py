@@ -1,7 +1,7 @@
 """One broker as a child process of ``headgate up``, and the addresses of such children.
 
-Each broker is in a session of its own, so that Ctrl-C reaches only the supervisor. It holds the read end of a pipe whose other
-end the supervisor holds: if the supervisor is killed, the pipe closes and the brokers end by themselves, in order.
+Each broker is in a session of its own, so that Ctrl-C reaches only the supervisor. It holds the read end of a pipe, and
+the supervisor holds the other end: if the supervisor is killed, the pipe closes and the brokers end by themselves, in order.
 """
 
 from __future__ import annotations

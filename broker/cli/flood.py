@@ -241,8 +241,8 @@ class _Ending:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """During the start of Spark the first signal waits; the second one acts at once. A JVM whose start is interrupted would
-        stay for ever."""
+        """During the start of Spark the first signal waits; the second one acts at once. Reason: a JVM that is interrupted during
+        its start would stay for ever."""
         came: list[int] = []
 
         def note(number: int, frame: FrameType | None) -> None:

@@ -142,7 +142,7 @@ class SteadyClock(Clock):
             log.info("clock_agrees", compared_with=_NAMES[other], ahead_ms=ahead_ms)
 
     def forget(self, other: str) -> None:
-        """Forget a comparison whose other clock no longer exists."""
+        """Forget the comparison with a clock that no longer exists."""
         self._differences.pop(other, None)
 
     def adopt(self, now_ms: int) -> None:

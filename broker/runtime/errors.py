@@ -83,7 +83,7 @@ class HeadgateError(Exception):
 
     Args:
         reason: the fault.
-        message: one lowercase sentence for the person who caused it, values last.
+        message: one lowercase sentence for the person that caused it, values last.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:

@@ -26,7 +26,7 @@ class EventLog:
         self._logger = logger
 
     def debug(self, event: str, **fields: object) -> None:
-        """An event for a developer who searches for a fault. Off by default."""
+        """An event that helps a developer to find a fault. Off by default."""
         if self._logger.isEnabledFor(logging.DEBUG):
             self._logger.debug(event, extra={"fields": fields})
 

@@ -46,7 +46,7 @@ class OutOfMemory:
         os._exit(EXIT_CODE)
 
     def end_still(self) -> NoReturn:
-        """End a process whose event loop stands still."""
+        """End a process with a blocked event loop."""
         os.write(2, self._still)
         os._exit(EXIT_CODE)
 

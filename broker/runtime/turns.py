@@ -1,6 +1,6 @@
 """One time budget for all requests on the event loop.
 
-The loop runs one piece of code at a time. A request whose work takes longer than `SLICE_S` therefore stops after each slice and
+The loop runs one piece of code at a time. A request with more than `SLICE_S` of work therefore stops after each slice and
 waits for its next turn. `Turns` gives one waiting request a turn in each iteration of the loop: new requests, acks, heartbeats
 and timers run between two slices, however many long requests wait.
 

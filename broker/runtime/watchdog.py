@@ -1,4 +1,4 @@
-"""Ends a process whose event loop stands still.
+"""Ends a process with a blocked event loop.
 
 A loop may stand still for ever in code that no handler reaches. Example: gRPC's core waits for a thread that could not start for
 lack of memory, and meanwhile the kernel accepts the process's connections. Such a broker neither serves nor ends, and a

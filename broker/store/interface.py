@@ -76,7 +76,7 @@ class Store(Protocol):
         ...
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
-        """Up to `limit` objects whose keys begin with `prefix` and sort after `start_after`, in key order."""
+        """Up to `limit` objects with keys that begin with `prefix` and sort after `start_after`, in key order."""
         ...
 
     async def delete(self, key: str) -> None:
@@ -100,7 +100,7 @@ class Readable(Protocol):
 
 @runtime_checkable
 class Files(Protocol):
-    """The optional capability of stores whose objects are files."""
+    """The optional capability of stores that keep objects as files."""
 
     async def open_file(self, key: str) -> int | None:
         """A descriptor of an object, for another process to read from; None without a file. The caller closes it.

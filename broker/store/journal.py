@@ -99,7 +99,7 @@ class Journal:
         assert self._writer and not set(self._writer) & set(" \n"), self._writer
         self._appended = 0
         self._pending: _Pending | None = None
-        """An append whose result is unknown."""
+        """An append with an unknown result."""
         self.version = 0
         """The newest version that this process knows; 0 is the empty journal."""
         self._snapshot_bytes = 0

@@ -9,7 +9,7 @@ from headgate.broker.store.memory import MemoryStore
 
 
 class NullStore(MemoryStore):
-    """A MemoryStore whose append files drop all bytes."""
+    """A MemoryStore with append files that drop all bytes."""
 
     @property
     def url(self) -> str:

@@ -300,8 +300,8 @@ class S3Store:
         import botocore.exceptions
 
         if length == 0:
-            # No Range header can ask for 0 bytes. A missing object must still raise, and the answer to HEAD would not say what is
-            # missing.
+            # No Range header can ask for 0 bytes. A missing object must still raise. HEAD would not do: its answer does not tell a
+            # missing object from a missing bucket.
             self._get_range(client, key, start, 1)
             return b""
         try:

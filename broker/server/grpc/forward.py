@@ -18,7 +18,7 @@ from headgate.broker.wire.grpc.methods import Method
 
 FORWARDED_KEY = "headgate-forwarded"
 TIMEOUT_S = 30.0
-"""Deadline of a call whose client set none."""
+"""Deadline of a call if its client set none."""
 
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),

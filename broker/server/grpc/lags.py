@@ -32,7 +32,7 @@ class Lags:
         )
 
     async def find(self) -> None:
-        """Ask for the ends of the partitions. A partition whose lead does not answer has no lag."""
+        """Ask for the ends of the partitions. A partition has no lag if its lead does not answer."""
         committed = list(islice(self._groups.committed(), SERIES_MAX))
         bounds = await find_bounds(self._shared.engine, self._shared.peers, {topic for _, topic, _, _ in committed})
         self._lags = {

@@ -505,7 +505,7 @@ class Connection(asyncio.BufferedProtocol):
             self._produced.append(response)
 
     def _refusal(self, version: int, acks: int, response: bytes) -> Steps[bytes]:
-        """The answer for a client whose request has errors. Raises Malformed if the protocol has no answer (acks=0)."""
+        """The answer to a request with errors. Raises Malformed if the protocol has no answer (acks=0)."""
         if acks == 0:
             raise Malformed("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
         if version < produce.HINTS:

@@ -30,7 +30,7 @@ VERSION_MAX = 17
 FLEXIBLE = 12
 TOPIC_IDS = 13
 HINTS = 12
-"""First version whose response names the lead (hints.py)."""
+"""First version with the lead in its response (hints.py)."""
 
 NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
@@ -210,7 +210,7 @@ def collect(
         max_bytes: bound for all records together; the first partition with records gives at least one batch (KIP-74).
 
     Returns:
-        (bytes found so far, whether a partition has an error, partitions whose records are in the store only).
+        (bytes found so far, whether a partition has an error, partitions with records that are in the store only).
     """
     failed = False
     cold: list[Wanted] = []

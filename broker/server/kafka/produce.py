@@ -28,7 +28,7 @@ VERSION_MAX = 13
 FLEXIBLE = 9
 TOPIC_IDS = 13
 HINTS = 10
-"""First version whose response names the lead (hints.py)."""
+"""First version with the lead in its response (hints.py)."""
 
 STEP_ELEMENTS = 100
 """Topics and partitions of a request that are appended in one step; with one append each a step takes about two milliseconds."""
@@ -196,7 +196,7 @@ class Shape:
         return value
 
     def respond(self, correlation_id: int, appended: tuple[int, int, int]) -> bytes:
-        """The answer, with its length prefix, to a request whose batch was appended."""
+        """The answer, with its length prefix, to a request after its batch was appended."""
         base_offset, timestamp_ms, log_start = appended
         if self.version >= 5:
             return self.pack(self.size, correlation_id, self.prefix, 0, base_offset, timestamp_ms, log_start, self.suffix)

@@ -66,7 +66,7 @@ def check_version(message: str, version: int, lowest: int, highest: int) -> None
 
 
 def unsupported(message: str, field: str, version: int) -> ValueError:
-    """The ValueError, a programmer error, for a `field` whose value that version cannot carry and must not drop."""
+    """The ValueError, a programmer error, for a `field` with a value that the version cannot carry and must not drop."""
     return ValueError(f"field cannot be sent in this version. message=`{message}` field=`{field}` version=`{version}`")
 
 

@@ -53,7 +53,7 @@ async def handle(request: DeleteRecordsRequest, context: Context) -> DeleteRecor
 
 
 def _log(name: str, number: int, context: Context) -> PartitionLog:
-    """A partition whose records may be deleted. Raises InvalidError, RetryError."""
+    """The partition, if its records may be deleted. Raises InvalidError, RetryError."""
     log = context.engine.partition(context.engine.topic(name), number)
     if is_internal(name):
         raise InvalidError(Reason.INVALID_TOPIC, f"records of an internal topic cannot be deleted. topic=`{name}`")

@@ -36,7 +36,7 @@ _VERSION_MIN = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LAT
 EPOCHS_VERSION_MIN = 4
 
 LOOKUPS_MAX = 16
-"""Partitions of one request whose records are searched at the same time."""
+"""Partitions of one request that are searched at the same time."""
 
 
 async def handle(request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
