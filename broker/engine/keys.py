@@ -23,6 +23,8 @@ CLUSTER_ID = "cluster/id"
 MANIFEST = "cluster/manifest"
 LEASE = "cluster/lease/"
 WAL = "wal/"
+MADE_BY_OWNER = -1
+"""`made_in` of what an incarnation makes in its own WAL."""
 
 
 def wal_prefix(incarnation_id: str) -> str:
@@ -57,13 +59,13 @@ def maker(leader_epoch: int, incarnation_id: str, attempt: int = 0) -> str:
 
 
 def made_in(key: str) -> int | None:
-    """The leader epoch of the broker that made an index or a fold. -1: the WAL's own incarnation made it. None: the key is no
-    part of a chunk."""
+    """The leader epoch of the broker that made an index or a fold. `MADE_BY_OWNER`: the WAL's own incarnation made it. None:
+    the key is no part of a chunk."""
     number, _, kind = key.rsplit("/", 1)[1].partition(".")
     if not number.isdigit():
         return None
     epoch = kind.partition("-")[2].partition("-")[0]
-    return int(epoch) if epoch else -1
+    return int(epoch) if epoch else MADE_BY_OWNER
 
 
 def fence(incarnation_id: str) -> str:

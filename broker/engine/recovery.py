@@ -250,6 +250,7 @@ async def _recover_chunks(
         try:
             data = await reader.read(number)
             if data is None:
+                await _check_is_last(store, incarnation, key)
                 break
         except InvalidError as error:
             if error.reason is not Reason.NOT_FOUND:
@@ -281,13 +282,19 @@ async def _recover_chunks(
 
 
 async def _check_is_last(store: Store, incarnation: Incarnation, key: str) -> None:
-    """Raise CorruptError if a chunk is missing but a later one exists. A writer creates chunk files in the order of their
-    numbers."""
-    behind = await store.list(keys.wal_prefix(incarnation.id), key, 1)
-    if behind and keys.made_in(behind[0].key) is not None:
-        raise CorruptError(
-            Reason.CORRUPT_STORE, f"the WAL lacks a chunk: the medium lost acked data. key=`{key}` next=`{behind[0].key}`"
-        )
+    """Raise CorruptError if a chunk is missing or empty, but its incarnation made a later one.
+
+    An incarnation makes the file of a chunk only after it acked a group in the chunk before. An object of another broker proves
+    nothing, because a recovery that dies leaves its objects here.
+    """
+    last = key
+    while objects := await store.list(keys.wal_prefix(incarnation.id), last, LIST_PAGE):
+        for found in objects:
+            if keys.made_in(found.key) == keys.MADE_BY_OWNER:
+                raise CorruptError(
+                    Reason.CORRUPT_STORE, f"the WAL lacks a chunk: the medium lost acked data. key=`{key}` next=`{found.key}`"
+                )
+        last = objects[-1].key
 
 
 def _missing(segments: Iterable[SegmentInfo], ends: Mapping[tuple[uuid.UUID, int], int], copies: Iterable[Copy]) -> list[Copy]:

@@ -418,6 +418,44 @@ async def test_a_chunk_that_vanished_from_the_middle_of_the_wal_is_not_passed_ov
     await machine.check(await machine.start(), exact=True)
 
 
+async def test_a_chunk_that_reads_as_zeros_is_not_taken_for_the_end(make_machine: MakeMachine) -> None:
+    """The file of a chunk is made when the chunk before has a group: where that one is empty, what was acked is gone."""
+    machine = make_machine("local")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"acked"])
+    key, behind = (keys.chunk(broker.engine.incarnation_id, number) for number in (0, 1))
+    appender = broker.faults.appender
+    assert appender is not None
+    await eventually(lambda: appender.exists(behind))
+    await machine.crash(broker)
+    data = await broker.faults.get(key)
+    for empty in (bytes(len(data)), b""):
+        await broker.faults.put(key, empty)
+        with pytest.raises(CorruptError) as caught:
+            await machine.start()
+        assert caught.value.message == f"the WAL lacks a chunk: the medium lost acked data. key=`{key}` next=`{behind}`"
+    await broker.faults.put(key, data)
+    await machine.check(await machine.start(), exact=True)
+
+
+async def test_what_an_earlier_recovery_left_behind_does_not_pass_for_a_chunk(make_machine: MakeMachine) -> None:
+    """A recovery stores the copies of a follower as the last chunk, and may die before the manifest names it."""
+    machine = make_machine("local")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await machine.send(broker, [b"acked"])
+    behind = keys.chunk(broker.engine.incarnation_id, 1)
+    appender = broker.faults.appender
+    assert appender is not None
+    await eventually(lambda: appender.exists(behind))
+    await machine.crash(broker)
+    await broker.faults.delete(behind)
+    made_by = keys.maker(broker.engine.leader_epoch + 1, "f" * 32)
+    await broker.faults.put(f"{behind}.fold-{made_by}", b"copies")
+    await machine.check(await machine.start(), exact=True)
+
+
 async def test_a_chunk_whose_first_block_was_lost_is_told_of(make_machine: MakeMachine) -> None:
     """The chunk looks like one without any write, except for the groups behind its header."""
     machine = make_machine("local")
