@@ -13,11 +13,11 @@ from collections.abc import Sequence
 USAGE_BROKER = """\
 usage: headgate broker [--config FILE] [--SETTING VALUE]...
 
-Run one broker process until SIGTERM or Ctrl-C. Once it serves it prints one line to stdout; its log goes to stderr.
-Exit code: 0 told to stop, 1 it cannot go on (the reason is on stderr), 2 a wrong setting or an empty store,
+Run one broker process until SIGTERM or Ctrl-C. It prints one line to stdout once it serves; its log goes to stderr.
+Exit code: 0 a requested end, 1 a failure (the reason is on stderr), 2 a wrong setting or an empty store,
 3 another broker took over its store.
 
-A setting comes from the command line, else from the environment, else from the TOML file, else it is the default:
+The first of these sources that has a setting wins: command line, environment, TOML file, default.
 """
 
 

@@ -148,7 +148,7 @@ def error_line(error: HeadgateError, command: str) -> str:
     if error.reason is Reason.UNKNOWN_TOPIC and " partition=`" in error.message:
         hint = "`headgate topic describe` shows the partitions"
     if error.reason in (Reason.CLOSED, Reason.TIMED_OUT):
-        hint = "start one with `headgate up`, or say where it is with --cluster HOST:GRPC_PORT or HEADGATE_CLUSTER"
+        hint = "start one with `headgate up`, or give its address with --cluster HOST:GRPC_PORT or HEADGATE_CLUSTER"
     return " ".join(error.message.split()) + (f" ({hint})" if hint else "")
 
 

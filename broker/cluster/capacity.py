@@ -231,7 +231,7 @@ def desired_brokers(
     claims.sort(key=lambda claim: (-claim[0], claim[1]))
     reasons = tuple(text for _, _, text in claims)
     if claims[0][0] > brokers_max:
-        reasons = (f"there are to be at most {_brokers(brokers_max)}", *reasons)
+        reasons = (f"the cluster may have at most {_brokers(brokers_max)}", *reasons)
     return Desired(brokers=min(claims[0][0], brokers_max), reasons=reasons)
 
 

@@ -120,19 +120,23 @@ class Observer:
 def _register_process(metrics: Metrics, broker_id: int, not_ready: Callable[[], str | None], lag: LoopLag) -> None:
     """The broker as a whole. Prometheus' own `process_*` add its memory, processor time and open files."""
     info: dict[Labels, float] = {(str(broker_id), __version__): 1}
-    metrics.gauge("headgate_broker_info", "1; the labels say which broker this is", lambda: info, ("broker_id", "version"))
-    metrics.gauge("headgate_broker_ready_bool", "1 while /readyz says ready", lambda: float(not_ready() is None))
-    metrics.histogram("headgate_loop_lag_seconds", "how late the event loop ran a timer, once a second", lag.seconds)
+    metrics.gauge(
+        "headgate_broker_info", "always 1; the labels name this broker and its version", lambda: info, ("broker_id", "version")
+    )
+    metrics.gauge("headgate_broker_ready_bool", "1 while /readyz answers ready", lambda: float(not_ready() is None))
+    metrics.histogram("headgate_loop_lag_seconds", "delay of a timer of the event loop, measured once a second", lag.seconds)
 
 
 def _register_kafka(metrics: Metrics, kafka: KafkaServer) -> None:
     """The Kafka listener."""
     gauge, counter = metrics.gauge, metrics.counter
     gauge("headgate_kafka_open_connections", "open connections of Kafka clients", lambda: len(kafka.connections))
-    counter("headgate_kafka_refused_connections", "connections closed at once for want of room", lambda: kafka.connections_refused)
+    counter("headgate_kafka_refused_connections", "connections closed at once for lack of room", lambda: kafka.connections_refused)
     counter("headgate_kafka_requests", "requests by kind", lambda: {(kind,): n for kind, n in kafka.requests.items()}, ("kind",))
-    gauge("headgate_kafka_inflight_bytes", "requests received and not answered", lambda: kafka.inflight_bytes)
-    gauge("headgate_kafka_outgoing_bytes", "answers that clients have not taken", lambda: kafka.outgoing_bytes)
+    gauge(
+        "headgate_kafka_inflight_bytes", "bytes of requests that were received and not answered yet", lambda: kafka.inflight_bytes
+    )
+    gauge("headgate_kafka_outgoing_bytes", "bytes of answers that clients have not read yet", lambda: kafka.outgoing_bytes)
 
 
 def _register_engine(metrics: Metrics, engine: Engine) -> None:
@@ -147,29 +151,29 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
 
     gauge, counter, topic = metrics.gauge, metrics.counter, ("topic",)
     gauge("headgate_topic_partitions", "partitions", lambda: {(name,): len(logs) for name, logs in engine.logs.items()}, topic)
-    gauge("headgate_topic_size_bytes", "batches that can be read", by_topic("size_bytes"), topic)
+    gauge("headgate_topic_size_bytes", "bytes of the readable batches", by_topic("size_bytes"), topic)
     counts = TopicCounts(engine)
-    counter("headgate_topic_in_bytes", "batches written to this broker since it started", lambda: counts.read(0), topic)
-    counter("headgate_topic_out_bytes", "batches read from this broker since it started", lambda: counts.read(1), topic)
+    counter("headgate_topic_in_bytes", "bytes of batches written to this broker since it started", lambda: counts.read(0), topic)
+    counter("headgate_topic_out_bytes", "bytes of batches read from this broker since it started", lambda: counts.read(1), topic)
     counter("headgate_topic_in_records", "offsets that this broker gave to records since it started", lambda: counts.read(2), topic)
     history = engine.history
     counter("headgate_history_encoded_records", "rows of Parquet files that were encoded to batches", lambda: history.encoded_rows)
-    counter("headgate_history_encoded_bytes", "batches that were made of rows of Parquet files", lambda: history.encoded_bytes)
-    counter("headgate_history_hits", "row groups that were found encoded", lambda: history.hits)
-    counter("headgate_history_misses", "row groups that had to be encoded", lambda: history.misses)
+    counter("headgate_history_encoded_bytes", "bytes of the batches made from rows of Parquet files", lambda: history.encoded_bytes)
+    counter("headgate_history_hits", "row groups that the cache had encoded already", lambda: history.hits)
+    counter("headgate_history_misses", "row groups that the cache lacked, and that were encoded", lambda: history.misses)
     counter(
         "headgate_history_dropped_in_use",
-        "row groups that were dropped while they were read, and will be encoded again: raise history_cache_bytes",
+        "row groups that were dropped during a read, and will be encoded again: raise history_cache_bytes",
         lambda: history.cache.dropped_in_use,
     )
-    gauge("headgate_history_cache_bytes", "encoded row groups in memory", lambda: history.cache.size_bytes)
+    gauge("headgate_history_cache_bytes", "bytes of encoded row groups in memory", lambda: history.cache.size_bytes)
     gauge("headgate_tail_memory_bytes", "memory that holds the newest records", lambda: engine.tail_memory.held_bytes)
     counter("headgate_wal_appended_batches", "batches handed to the write-ahead log", lambda: engine.wal_batches[0])
     counter("headgate_wal_durable_batches", "batches that are in the store", lambda: engine.wal_batches[1])
     gauge(
         "headgate_clock_difference_seconds",
-        "greatest difference beyond clock_difference_max_ms between this broker's clock and another; 0: none, else nothing is "
-        "deleted by age",
+        "greatest difference above clock_difference_max_ms between this broker's clock and another one; 0: none; "
+        "above 0, nothing is deleted by age",
         lambda: engine.clock.difference_ms / 1000,
     )
     counter(
@@ -187,7 +191,7 @@ def _register_engine(metrics: Metrics, engine: Engine) -> None:
 
 def _register_cluster(metrics: Metrics, engine: Engine) -> None:
     """This broker's role in the cluster."""
-    metrics.gauge("headgate_cluster_brokers", "live brokers, as this one knows them", lambda: len(engine.brokers()))
+    metrics.gauge("headgate_cluster_brokers", "live brokers known to this broker", lambda: len(engine.brokers()))
     metrics.gauge(
         "headgate_cluster_leader_bool",
         "1 while this broker leads the cluster",
@@ -199,7 +203,9 @@ def _register_cluster(metrics: Metrics, engine: Engine) -> None:
         "1 while a follower's copies count as acks, for topics with ack=replicated",
         lambda: float(engine.replicator.counts),
     )
-    metrics.gauge("headgate_replicas_held_bytes", "copies that this broker holds for others", lambda: engine.replicas.bytes)
+    metrics.gauge(
+        "headgate_replicas_held_bytes", "bytes of copies that this broker holds for other brokers", lambda: engine.replicas.bytes
+    )
 
 
 def _register_groups(metrics: Metrics, groups: Coordinator) -> None:

@@ -174,7 +174,7 @@ class ControlService:
         request = await self._first(call, control_pb2.JoinRequest)
         hello = request.hello
         if request.WhichOneof("message") != "hello" or not INCARNATION_ID.fullmatch(hello.incarnation_id):
-            raise InvalidError(Reason.INVALID_REQUEST, "the first message must say who joins")
+            raise InvalidError(Reason.INVALID_REQUEST, "the first message must name the broker that joins")
         if hello.cluster_id != self._cluster.engine.cluster_id:
             raise InvalidError(
                 Reason.INVALID_CONFIG,

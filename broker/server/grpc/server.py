@@ -76,11 +76,11 @@ class GrpcServer:
     def register(self, metrics: Metrics) -> None:
         """Register the server's metrics ``headgate_grpc_*``, and the groups' lag, which only this server can find out."""
         counts = self._counts
-        metrics.gauge("headgate_grpc_open_calls", "calls and streams under way", lambda: counts.open)
+        metrics.gauge("headgate_grpc_open_calls", "calls and streams in progress", lambda: counts.open)
         metrics.counter("headgate_grpc_calls", "calls and streams that ended", lambda: counts.ended, ("method", "status"))
         metrics.gauge(
             "headgate_grpc_inflight_bytes",
-            "messages received and not acked, or being sent",
+            "bytes of messages that are received and not acked, or being sent",
             lambda: self._shared.budget.used_bytes,
         )
         self._lags.register(metrics)

@@ -130,18 +130,18 @@ def altered(topic: Topic, changes: Mapping[str, tuple[Operation, str]], settings
 # -- the broker
 
 _BROKER_TEXTS = {
-    "advertised.listeners": "Where clients are told to connect.",
+    "advertised.listeners": "The address that the broker announces to clients.",
     "auto.create.topics.enable": "Whether a topic is created when a client first asks for it.",
     "broker.id": "This broker's number.",
-    "connections.max.idle.ms": "How long a connection may be without a request.",
-    "default.replication.factor": "Always 1: copies are the store's business.",
+    "connections.max.idle.ms": "Longest time that a connection may be without a request.",
+    "default.replication.factor": "Always 1: the store makes the copies.",
     "delete.topic.enable": "Whether topics can be deleted.",
     "fetch.max.bytes": "The largest answer to one fetch.",
-    "listeners": "Where the broker listens.",
+    "listeners": "The address that the broker listens on.",
     "log.dirs": "The store.",
-    "max.connections": "How many connections there may be.",
+    "max.connections": "Most open connections.",
     "node.id": "This broker's number.",
-    "num.partitions": "How many partitions a topic gets that is created without a number.",
+    "num.partitions": "Partitions of a topic that is created without a partition count.",
     "socket.request.max.bytes": "The largest request.",
 }
 _KINDS = {"count": Kind.LONG, "size": Kind.LONG, "duration": Kind.LONG, "flag": Kind.BOOLEAN}

@@ -203,7 +203,7 @@ async def test_limits_are_said(store: MemoryStore, clock: ManualClock) -> None:
     await leader.catalog.commit(PutReservation(asks(9)))
     leader.tick()
     desired = leader.capacity.desired()
-    assert desired.brokers == 3 and desired.reasons[0] == "there are to be at most 3 brokers"
+    assert desired.brokers == 3 and desired.reasons[0] == "the cluster may have at most 3 brokers"
 
 
 async def test_those_that_drain_are_not_counted(store: MemoryStore, clock: ManualClock) -> None:
