@@ -130,8 +130,9 @@ class Producer:
             timestamp_ms: default: now.
             partition: overrules the key.
 
-        Returns: A future with the record's place, or with the HeadgateError that prevented the write. It may be ignored: `flush`
-            and `close` raise the first error that no caller has seen.
+        Returns:
+            A future with the record's place, or with the HeadgateError that prevented the write. It may be ignored: `flush` and
+            `close` raise the first error that no caller has seen.
 
         Raises:
             InvalidError: UNKNOWN_TOPIC, INVALID_REQUEST (types, partition), MESSAGE_TOO_LARGE. RetryError: no broker answered

@@ -69,8 +69,9 @@ def find_records(data: bytes, firsts: Int64s, ends: Int64s, counts: Int64s) -> I
         firsts, ends: the beginning and end of each batch's records, in ascending order.
         counts: number of records of each batch, at least one.
 
-    Returns: Shape (sum of `counts`,), or None when a record is cut off. The result is right for well-formed records; the caller
-        checks that each record ends where the next one begins.
+    Returns:
+        Shape (sum of `counts`,), or None when a record is cut off. The result is right for well-formed records; the caller checks
+        that each record ends where the next one begins.
     """
     rows = int(counts.sum())
     if rows >= ROWS_MIN:

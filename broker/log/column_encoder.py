@@ -61,8 +61,9 @@ def encode_batches(
         batch_bytes_max: of one batch before compression, header included. A larger row is a batch of its own.
         batch_rows_max: rows of one batch.
 
-    Returns: One buffer per batch, each made on request. A caller that releases one before it requests the next gets all of them
-        in the same memory, which a core's cache holds: a fifth faster.
+    Returns:
+        One buffer per batch, each made on request. A caller that releases one before it requests the next gets all of them in the
+        same memory, which a core's cache holds: a fifth faster.
 
     Raises:
         InvalidError: see `take_apart`; INVALID_RECORD when `offset` is not consecutive; MESSAGE_TOO_LARGE above 1 GiB.

@@ -213,8 +213,8 @@ def produce_again(
         end: end of the request.
         adopt, source: same meaning as in `produce`.
 
-    Returns: (the response with its length prefix, ALL_FAILED or NONE_FAILED). None if the request has another shape: nothing
-        was done.
+    Returns:
+        (the response with its length prefix, ALL_FAILED or NONE_FAILED). None if the request has another shape: nothing was done.
     """
     head_bytes = shape.head_bytes
     if end - start < head_bytes:
@@ -258,9 +258,9 @@ def produce(
     Returns:
         (acks, the response with its length prefix, which partitions failed, the shape of a request for one partition).
 
-    Raises: Malformed, struct.error, IndexError, UnicodeDecodeError: not a produce request. Nothing of it was appended, or
-        only a part
-            that will not be acknowledged.
+    Raises:
+        Malformed, struct.error, IndexError, UnicodeDecodeError: not a produce request. Nothing of it was appended, or only a part
+        that will not be acknowledged.
     """
     acks, topics, position = _head(frame, position, version)
     if topics == 1:
