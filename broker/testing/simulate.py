@@ -26,7 +26,7 @@ Result: TypeAlias = tuple[int, str, str | None, int]
 
 COLLECT_SEEDS = 10
 AHEAD_SEEDS = 2
-"""Seeds of each process that are begun or wait for it. More of them would run on after the end of `--seconds`."""
+"""Seeds that each process runs or has queued. More of them would run on after the end of `--seconds`."""
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ class PlaceCounts:
     unknown_written: int
     """Records without an acknowledgement that are in the log."""
     deleted: int
-    """Acknowledged records whose offsets are before the log's start: retention has deleted them."""
+    """Acknowledged records with offsets before the log's start: retention has deleted them."""
     in_log: int
     foreign: int
     read: int
@@ -208,7 +208,7 @@ class _Case:
         return found
 
     def _overtook(self) -> list[Violation]:
-        """Records whose acknowledged offset is below that of a record that had been acknowledged before they were sent."""
+        """Records with an acknowledged offset below that of a record that had been acknowledged before they were sent."""
         told = self.acked[self.acked["offset"] >= 0]
         ended = told[np.argsort(told["ended_us"], kind="stable")]
         highest = np.concatenate([[-1], np.maximum.accumulate(ended["offset"])])

@@ -35,7 +35,7 @@ class Result:
 
     @property
     def unread(self) -> list[int]:
-        """Places whose final read did not reach the end. A record that is missing there cannot be called lost."""
+        """Places with a final read that did not reach the end. A record that is missing there cannot be called lost."""
         return [place for place, counts in self.counts.items() if not counts.is_complete]
 
     @property

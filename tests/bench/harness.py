@@ -37,7 +37,7 @@ KERNEL_TICK_S = 0.01
 
 @dataclass(kw_only=True)
 class Bench:
-    """The machine, and the length of measurements. `directory` is on the disk whose durability is measured."""
+    """The machine, and the length of measurements. `directory` is on the disk of the durability measurement."""
 
     native: Native | None
     directory: Path

@@ -178,7 +178,7 @@ def serve(threads: str) -> None:
         began = time.perf_counter()
         try:
             answer = WORK[request.pop("do")](spark, **request) or {}
-        except Exception as error:  # noqa: BLE001 - whatever it is, the bench has to hear of it
+        except Exception as error:  # noqa: BLE001 - the bench must get every error
             answer = {"error": str(error).splitlines()[0][:300]}
         sys.stdout.write(json.dumps({**answer, "seconds": time.perf_counter() - began}) + "\n")
         sys.stdout.flush()

@@ -317,7 +317,7 @@ def test_kafkajs(bootstrap: str) -> None:
     by_partition = {row["partition"]: row for row in KAFKAJS.admin(bootstrap, "fetchTopicOffsets", topic)}
     assert (by_partition[0]["low"], by_partition[0]["high"]) == ("0", "3")
     asked = {"topic": topic, "partitions": [{"partition": 0, "offset": "2"}]}
-    # This library deletes records only of topics whose metadata the same client has loaded.
+    # This library deletes records only of topics for which the same client has loaded metadata.
     KAFKAJS.admin_calls(bootstrap, [("fetchTopicOffsets", topic), ("deleteTopicRecords", asked)])
     by_partition = {row["partition"]: row for row in KAFKAJS.admin(bootstrap, "fetchTopicOffsets", topic)}
     assert (by_partition[0]["low"], by_partition[0]["high"]) == ("2", "3")

@@ -139,7 +139,7 @@ def test_groups_survive_the_broker(
 
 
 class LaterBroker(BrokerProcess):
-    """A broker whose wall clock is some days ahead."""
+    """A broker with a wall clock that is some days ahead."""
 
     days = 0
 

@@ -1,6 +1,6 @@
 """Consumer groups over raw sockets, read by kio: every advertised version, and Kafka's own error code for every wrong request.
 
-Runs: groups whose members are sockets that follow the protocol by hand, or break it. Compared: error codes, generations,
+Runs: groups of sockets that follow the protocol by hand, or break it. Compared: error codes, generations,
 leaders, assignments and positions with Apache Kafka 4.1's answers to the same bytes (HEADGATE_COMPAT_BOOTSTRAP points the tests
 at one). A mismatch means that some client, of some age, would join, commit or give up at another moment than with Kafka.
 """

@@ -4,7 +4,7 @@ Runs: a real broker; partitions that end with such a hole, that consist of one, 
 larger than an offset delta can express; librdkafka (with CRCs checked), aiokafka, kafka-python, kafkajs, the project's own
 client and `headgate consume`, from the earliest offset and from inside of a hole; a group's lag; deleting up to a hole's end.
 Compared: the records and offsets that each client gets, and its position. A mismatch means that a consumer never reaches the end
-of a topic whose end is a hole, or that a hole adds a record, hides one, or causes an error.
+of a topic that ends with a hole, or that a hole adds a record, hides one, or causes an error.
 """
 
 from __future__ import annotations

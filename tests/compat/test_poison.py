@@ -1,4 +1,4 @@
-"""Batches with a right CRC whose records no consumer can read never stop the readers of a partition.
+"""Batches with a right CRC and records that no consumer can read never stop the readers of a partition.
 
 Runs: a real broker; poison sent as raw Produce requests on separate connections, good records beside it; librdkafka, aiokafka,
 kafka-python and the project's own consumer. Compared: error codes, the records of each consumer, and its position. A mismatch

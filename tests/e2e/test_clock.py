@@ -1,6 +1,6 @@
-"""A broker process whose machine's clock jumps by days.
+"""A broker process on a machine with a clock that jumps by days.
 
-Runs: one real broker whose clock the test moves, retention of an hour that runs ten times a second, librdkafka, and an
+Runs: one real broker with a clock that the test moves, retention of an hour that runs ten times a second, librdkafka, and an
 idempotent producer by hand. Compared: the readable records and the answer to a retry, before and after each jump and across
 SIGKILL; and the broker's reports about its clock. A mismatch means that a wrong clock deletes or doubles records, refuses
 writes, or goes unseen.

@@ -2,7 +2,7 @@
 killed in the middle), and one into a bucket that is slow, throttles and fails.
 
 Compared: the records that a foreign client reads with the source. A mismatch means that executors which die, tasks that run
-twice, or requests whose answer is lost, lose or double records.
+twice, or requests with a lost answer lose or double records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The disk under a running broker fills up, disappears or refuses writes: clear errors, and no acked record is lost.
 
-Runs: a real broker whose store is a small tmpfs that is filled (with root), or whose files may not grow (without). In other
+Runs: a real broker with a store on a small tmpfs that is filled (with root), or with files that may not grow (without). In other
 tests its directory is moved away, is read-only from the start, or has damaged files; or the broker is out of file descriptors.
 Compared: the answers to Produce, reads and writes, and the records after a SIGKILL. Produce must be answered with Kafka's
 KAFKA_STORAGE_ERROR, which clients retry, or the process ends with one line that gives the reason. Reads continue; writes

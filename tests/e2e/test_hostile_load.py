@@ -540,7 +540,7 @@ def test_idle_connections_are_closed(tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_a_pipeline_of_large_answers_that_nobody_reads(broker: BrokerProcess) -> None:
-    """A thousand requests at once whose answers have 260 kB each: the broker makes no answer before the client has taken earlier
+    """A thousand requests at once, with answers of 260 kB each: the broker makes no answer before the client has taken earlier
     ones, and serves other clients in between."""
     topic, other = fresh("wide"), create_topic(broker.bootstrap, fresh("others"), 1)
     wide = {"name": topic, "num_partitions": 10_000, "replication_factor": 1}

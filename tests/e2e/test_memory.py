@@ -1,9 +1,8 @@
 """A broker's memory follows live data, and settings bound the memory that clients can make it hold.
 
-Runs: real brokers with small limits; topics whose records retention or a client deletes, frames that are announced and not sent,
-readers that request and never read.
-Compared: the process's resident memory against the settings that bound it, with generous margins.
-A mismatch means that deleted records, or clients that do nothing, fill a machine's memory.
+Runs: real brokers with small limits; topics from which retention or a client deletes records, frames that are announced and not
+sent, readers that request and never read. Compared: the process's resident memory against the settings that bound it, with
+generous margins. A mismatch means that deleted records, or clients that do nothing, fill a machine's memory.
 """
 
 from __future__ import annotations

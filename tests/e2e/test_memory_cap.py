@@ -1,4 +1,4 @@
-"""A broker whose address space is capped for a moment either serves afterwards or has ended with a reason.
+"""A broker with a capped address space for a moment either serves afterwards or has ended with a reason.
 
 Runs: a real broker; producers with small and large frames, fetches, and requests that need the store arrive all the time.
 Meanwhile prlimit(2) caps the broker's address space a little above its current use, so that it cannot allocate threads, stacks

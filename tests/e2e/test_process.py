@@ -208,7 +208,8 @@ def test_a_store_that_must_be_there_is_not_made(spawn: Spawn, tmp_path: Path, is
 
 @pytest.mark.parametrize("place", ["empty", "missing", "s3"])
 def test_no_cluster_is_made_unasked(spawn: Spawn, tmp_path: Path, s3_server: S3Server, place: str) -> None:
-    """A broker whose store is not mounted, or whose URL is wrong, ends and says how to make a new cluster; then `init` makes it."""
+    """A broker with a store that is not mounted, or with a wrong URL, ends and says how to make a new cluster; then `init` makes
+    it."""
     store = tmp_path / "mount" / "store"
     if place == "empty":
         store.mkdir(parents=True)
@@ -622,7 +623,7 @@ def test_clients_of_several_brokers_are_refused_by_one_that_waits_long(spawn: Sp
 
 
 def child_that_listens(pid: int, port: int) -> int:
-    """The broker of `headgate up` whose command line names this port."""
+    """The broker of `headgate up` with this port in its command line."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     found = [int(child) for child in children if f"kafka-port={port}\0" in Path(f"/proc/{child}/cmdline").read_text()]
     assert len(found) == 1, children

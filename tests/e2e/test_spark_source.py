@@ -153,7 +153,7 @@ def test_offsets_that_were_removed(broker: BrokerProcess, spark: SparkSession) -
 
 
 def test_who_set_the_time_of_a_record(broker: BrokerProcess, spark: SparkSession) -> None:
-    """Live records of a topic whose setting changed between them, and history behind them."""
+    """Live records of a topic with a setting that changed between them, and history behind them."""
 
     async def setting(kind: str) -> None:
         async with Admin(cluster(broker)) as admin:

@@ -1,6 +1,6 @@
 """No request holds the event loop for long: the costliest requests of every API against small ones.
 
-Runs: a broker in this process, with real sockets, whose event loop measures the CPU time of its turns. For every API that the
+Runs: a broker in this process, with real sockets and an event loop that measures the CPU time of its turns. For every API that the
 broker serves, the test sends the most expensive requests that the limits of size and elements admit (`tests/support/costly.py`
 makes them from Kafka's schema, so a new API is covered). Compared: the longest turn of the loop during such a request with the
 longest turn during small requests, in CPU time of the loop's thread, which other processes do not change much. The best of

@@ -1,4 +1,4 @@
-"""`headgate verify` as a user runs it: against a correct broker, against one whose store goes back in time, and against none.
+"""`headgate verify` as a user runs it: against a correct broker, against one with a store that goes back in time, and against none.
 
 The test kills the second broker, replaces its store by an older copy, and restarts it. So all acknowledgements from in between
 are lost, readers saw records that are gone, offsets get other records, and a group's position goes back. Compared: the page with

@@ -210,7 +210,7 @@ def test_codec_names() -> None:
 
 
 def with_payload(payload: bytes, attributes: int, count: int) -> bytes:
-    """A batch whose header fits `payload` in all fields that the broker checks."""
+    """A batch with a header that fits `payload` in all fields that the broker checks."""
     batch = bytearray(encode_batch([Record(0, 0, None, None)])[:HEADER_BYTES]) + payload
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     struct.pack_into(">h", batch, CRC_START, attributes)

@@ -132,7 +132,7 @@ class BrokerProcess:
         return took_s
 
     def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until it says that it serves: all its doors are open then. Kafka's door opens before the others."""
+        """Wait until it says that it serves: all its ports are open then. Kafka's port opens before the others."""
         deadline = time.monotonic() + timeout_s
         while " serves kafka=" not in self.output().rpartition("--- start ")[2]:
             self.check_alive()

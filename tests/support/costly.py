@@ -212,7 +212,7 @@ class MeasuredSelector(selectors.DefaultSelector):
 
 
 class MeasuredBroker:
-    """A broker in a thread of this process, with real sockets, a store in memory and a loop whose turns are measured."""
+    """A broker in a thread of this process, with real sockets, a store in memory and a loop that measures its turns."""
 
     def __init__(self) -> None:
         self.settings = Settings.from_values({"broker_id": 7, "partitions_max": 10_000})

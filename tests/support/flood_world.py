@@ -117,7 +117,7 @@ class FloodWorld:
         )
 
     def descendants(self, word: str) -> list[int]:
-        """Processes of this world whose command line has a word in it. Processes of Dagster, Spark and the brokers have our
+        """Processes of this world with a word in their command line. Processes of Dagster, Spark and the brokers have our
         directory or ports in their command line, or descend from one that has."""
         found = subprocess.run(["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
         rows = [line.split(None, 2) for line in found.splitlines()]

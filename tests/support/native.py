@@ -32,7 +32,7 @@ class NativeWriter(Writer):
     async def _note(self, partition: int, sequence: int, future: asyncio.Future[Delivery]) -> None:
         try:
             self.sent.acked(partition, sequence, (await future).offset)
-        except Exception as error:  # noqa: BLE001  # whatever a record failed with is judged
+        except Exception as error:  # noqa: BLE001  # every error of a record is judged
             self.sent.failed(error)
 
 

@@ -2,11 +2,11 @@
 
 A *door* is a port that forwards everything to another port. When a party is cut off, its connections stay open but carry no
 bytes in either direction, and new connections are accepted and stay silent, as with a broken switch. After healing, all bytes
-that were held back arrive in order, as with TCP. A door can also be shut: it refuses connections, as a machine whose process has
-ended does.
+that were held back arrive in order, as with TCP. A door can also be shut: it refuses connections, as a machine does after the end
+of its process.
 
 Doors run in a separate process, so that a busy test does not delay them. The process identifies the connecting party by the
-owner of the connection's other end: a process whose command line names the door of a party is that party.
+owner of the connection's other end: a process with a party's door in its command line is that party.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class _Doors:
                 await writer.drain()
 
     def _party(self, port: int, door: int) -> str:
-        """The party that connects from this port to this door; "" for a process whose command line names no door.
+        """The party that connects from this port to this door; "" for a process without a door in its command line.
 
         Raises ConnectionResetError if the connection has ended. The lookup skips ended connections: on a busy machine it would
         delay clients that retry because of clients that gave up, until the retries gave up too.

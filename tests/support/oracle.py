@@ -1,4 +1,4 @@
-"""Kafka messages encoded and decoded by kio, whose code is generated from Kafka's own schema: the oracle for raw sockets.
+"""Kafka messages encoded and decoded by kio, which is generated from Kafka's own schema: the oracle for raw sockets.
 
 A test gives a message as plain values, the superset of all versions. Fields that a version does not have are left out. Missing
 fields get the schema's default, or zero. A decoded answer must consume all bytes.

@@ -1,4 +1,4 @@
-"""Record batches with a right header and a right CRC whose records are wrong, as a faulty producer may send them."""
+"""Record batches with a right header, a right CRC and wrong records, as a faulty producer may send them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def with_count(data: bytes, count: int) -> bytes:
 
 
 def with_records(payload: bytes, count: int, codec: int = 0) -> bytes:
-    """A batch whose records section is these bytes."""
+    """A batch with these bytes as its records."""
     data = GOOD[:HEADER_BYTES] + payload
     data = patched(data, 8, struct.pack(">i", len(data) - 12))
     return with_count(patched(data, ATTRIBUTES_AT, struct.pack(">h", codec)), count)
 
 
 def with_codec(codec: int) -> bytes:
-    """Uncompressed records in a batch whose header names a codec."""
+    """Uncompressed records in a batch that names a codec in its header."""
     return patched(GOOD, ATTRIBUTES_AT, struct.pack(">h", codec))
 
 

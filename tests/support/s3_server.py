@@ -1,6 +1,7 @@
 """A real S3 server for tests: moto's server mode in a process of its own.
 
-`s3_server` is a session fixture: import it into a conftest. `S3Server.environment` is what a broker process needs to reach it.
+`s3_server` is a session fixture: import it into a conftest. `S3Server.environment` has the variables with which a broker process
+reaches it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A broker whose wall clock can be moved while it runs: `python -m tests.support.skewed_broker FILE broker ...`.
+"""A broker with a wall clock that can be moved while it runs: `python -m tests.support.skewed_broker FILE broker ...`.
 
-FILE holds the clock's error in seconds; the broker reads it anew every time it asks for the time. `set_clock` writes the file,
+FILE holds the clock's error in seconds; the broker reads the file each time it asks for the time. `set_clock` writes the file,
 and `use_clock` makes a test's broker process run this way.
 """
 

@@ -1,4 +1,4 @@
-"""Stand-ins for the services that Dagster's assets use: a cluster whose brokers appear when they are reserved, and a Spark that
+"""Stand-ins for the services that Dagster's assets use: a cluster of brokers that appear when they are reserved, and a Spark that
 counts.
 
 They keep their state in module-wide dictionaries, under a name that the resource carries: Dagster copies resources freely.

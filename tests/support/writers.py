@@ -92,7 +92,7 @@ class Running(ABC):
     def _guarded(self) -> None:
         try:
             self.run()
-        except BaseException as error:  # noqa: BLE001  # told by join and check
+        except BaseException as error:  # noqa: BLE001  # join and check raise it
             self.error = error
         finally:
             self.started.discard(self)
@@ -223,7 +223,7 @@ class AiokafkaWriter(Writer):
     async def _note(self, partition: int, sequence: int, future: Awaitable[RecordMetadata]) -> None:
         try:
             self.sent.acked(partition, sequence, (await future).offset)
-        except Exception as error:  # noqa: BLE001  # whatever a record failed with is judged
+        except Exception as error:  # noqa: BLE001  # every error of a record is judged
             self.sent.failed(error)
 
 

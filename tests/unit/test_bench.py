@@ -98,7 +98,7 @@ def test_the_fetch_request_and_its_canned_answer_are_kafkas() -> None:
 
 
 def test_the_canned_fetch_answer_is_as_long_as_the_brokers() -> None:
-    """The overhead is that of an answer of about 1 MB, whose length takes three bytes."""
+    """The overhead is that of an answer of about 1 MB; its length takes three bytes."""
     records = bytes(1 << 20)
     assert len(fetch.canned_response(1 << 20)) == len(records) + frames.fetch_overhead_bytes(fetch.TOPIC)
 

@@ -1,6 +1,6 @@
 """Counters of topics on /metrics while partitions come and go: they never fall, because Prometheus takes a fall for a restart.
 
-Runs: one engine in memory whose segments are handed over, and whose topic is deleted and created again. Compared: the counters
+Runs: one engine in memory; its segments are handed over, and its topic is deleted and created again. Compared: the counters
 with the written records. A mismatch means rates that are wrong after every move.
 """
 

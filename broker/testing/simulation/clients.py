@@ -146,7 +146,7 @@ class World:
         async def guarded() -> None:
             try:
                 await work
-            except Exception as error:  # noqa: BLE001  # whatever a client finds ends the run
+            except Exception as error:  # noqa: BLE001  # every error of a client ends the run
                 self.fail(error)
 
         return self.loop.create_task(guarded(), name=name)

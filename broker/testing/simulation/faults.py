@@ -39,7 +39,7 @@ REMEMBERED_S = 10.0
 class Replacements:
     """Decides whether the leader may replace a living broker, in seeds where processes are starved and no other fault occurs.
 
-    The leader cannot distinguish a hanging broker from one whose pause kept it silent for the member timeout. It may replace
+    The leader cannot distinguish a hanging broker from one that a pause kept silent for the member timeout. It may replace
     such brokers, one at a time. It may replace no other living broker.
     """
 

@@ -1,8 +1,8 @@
 """An event loop in virtual time. It runs several processes, which a scenario can kill, stop and resume.
 
 Nothing here waits: when no callback is ready, time jumps to the next timer. Callbacks run in the order in which they became
-ready, so the same seed gives the same run. Every callback belongs to the process in whose `contextvars` context it was scheduled
-(`PROCESS`), or to the world (None): the network, the store, the clients and the checkers.
+ready, so the same seed gives the same run. Every callback belongs to the process of the `contextvars` context in which it was
+scheduled (`PROCESS`), or to the world (None): the network, the store, the clients and the checkers.
 
 - A *killed* process runs no callback any more, not even `finally` blocks, as after SIGKILL. The messages that it has sent still
   arrive.
@@ -76,7 +76,7 @@ class Handle:
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose hash does not depend on its memory address: sets of tasks have the same order in every run."""
+    """A task with a hash that does not depend on its memory address: sets of tasks have the same order in every run."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> _Task:
         self = super().__new__(cls)
@@ -102,7 +102,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.handles = 0
         """Callbacks run so far."""
         self.failures: list[str] = []
-        """Unexpected errors: of callbacks, and of tasks whose result no caller has read."""
+        """Unexpected errors: of callbacks, and of tasks that no caller awaits."""
         self._connect = connect
         self._now = 1000.0
         self._ready: deque[Handle] = deque()
@@ -190,7 +190,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 try:
                     coroutine.close()
                     break
-                except BaseException:  # noqa: BLE001  # `finally` blocks of what was killed: nothing of it matters any more
+                except BaseException:  # noqa: BLE001  # `finally` blocks of killed tasks: their errors do not matter any more
                     continue
         self._tasks.clear()
         self._ready.clear()

@@ -1,7 +1,7 @@
 """The network between processes: TCP as the control plane and clients see it, with delays, cuts and resets.
 
 Per pair of places and direction messages arrive in order. A *cut* holds them back (as TCP does, which sends again) until it is
-healed; a process that dies resets its connections, which its peers are told unless they are cut off from it. `Channel` stands for a
+healed; a process that dies resets its connections, and its peers notice unless they are cut off from it. `Channel` stands for a
 `grpc.aio.Channel`: the membership and the leader's service work on it as on the real one, with the real messages.
 """
 
@@ -83,7 +83,7 @@ class Network:
         return link
 
     def here(self) -> str:
-        """The place of the process whose callback runs now."""
+        """The place of the process that runs a callback now."""
         process = PROCESS.get()
         return CLIENTS if process is None else self.places[process]
 

@@ -281,7 +281,7 @@ def block(loop: VirtualLoop, process: Process, seconds: float) -> None:
     assert asyncio.current_task(loop) is None, "a task of the loop cannot block"
     loop.run(loop.time() + seconds, lambda: process.dead)
     if process.stopped:
-        # A stopped process runs nothing, not even a thread whose call has returned.
+        # A stopped process runs nothing, not even a thread after the return of its call.
         loop.run(loop.time() + 3600.0, lambda: process.dead or not process.stopped)
     if process.dead:
         raise BlockedError

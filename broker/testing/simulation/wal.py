@@ -26,7 +26,7 @@ class _Idle(BaseException):
 
 
 class SteppedWal(AppendWal):
-    """An AppendWal whose thread is a series of callbacks."""
+    """An AppendWal that replaces its thread by a series of callbacks."""
 
     random = Random(0)
     """The run's random generator; the scenario sets it."""

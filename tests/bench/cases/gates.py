@@ -1,6 +1,6 @@
 """The cost of filling a gate, against the number of extents that the topic has already.
 
-One engine alone over a directory; a topic whose earlier gates have 10, 1,000 or 100,000 files. Gates are opened and filled with
+One engine alone over a directory; a topic with earlier gates that have 10, 1,000 or 100,000 files. Gates are opened and filled with
 a few real files, in turn in all three. Measured: the whole `fill`, including the reads of the footers, the commit and the change
 of the served logs. Some commits make snapshots of the manifest; these are in the mean and not in the median.
 """

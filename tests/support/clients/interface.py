@@ -44,7 +44,7 @@ class Client(Protocol):
     empty_records: bool
     """False: the client's producer refuses a record with neither key nor value."""
     null_header_values: bool
-    """False: the client's producer cannot write a header whose value is null."""
+    """False: the client's producer cannot write a header with a null value."""
     header_order: bool
     """False: the client keeps headers grouped by key, as a producer and as a consumer."""
 

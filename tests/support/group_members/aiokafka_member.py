@@ -28,7 +28,7 @@ async def main() -> None:
     given = settings()
     stop = until_stdin_closes()
     logging.disable(logging.ERROR)  # the library logs every lost connection
-    while (consumer := await _started(given)) is None:  # noqa: ASYNC110  # nobody tells when there is a broker
+    while (consumer := await _started(given)) is None:  # noqa: ASYNC110  # no event announces a broker
         await asyncio.sleep(0.05)
     while not stop.is_set():
         batches = await consumer.getmany(timeout_ms=200, max_records=500)

@@ -168,7 +168,8 @@ class Group:
             member.stop()
 
     def check(self) -> None:
-        """No member processed what had been committed before it got the partition; acked commits of a partition never go back."""
+        """No member processed a record that was committed before it got the partition; acked commits of a partition never go
+        back."""
         acks: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for member in self.members:
             for one in member.of("committed"):

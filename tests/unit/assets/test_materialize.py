@@ -263,7 +263,7 @@ def test_an_interrupt_gives_the_brokers_back(world: World) -> None:
 
 def test_runs_of_one_backfill_share_one_reservation(world: World, instance: dg.DagsterInstance) -> None:
     tags = {"dagster/backfill": "abcdefgh"}
-    other = instance.create_run_for_job(world.definitions.resolve_job_def("clicks_flood"), tags=tags)  # queued, not begun
+    other = instance.create_run_for_job(world.definitions.resolve_job_def("clicks_flood"), tags=tags)  # queued, not started
     result = world.run(DAYS[0], DAYS[0], tags)
     assert result.success
     assert list(world.book.reservations) == ["clicks.abcdefgh"], "left to the other run"

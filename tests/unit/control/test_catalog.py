@@ -1,4 +1,4 @@
-"""Commits of a broker whose leader comes and goes, against stand-in leaders.
+"""Commits of a broker while its leader comes and goes, against stand-in leaders.
 
 Compared: the numbers and edits that each path to the journal got. A mismatch means a commit that is executed twice, or never.
 """

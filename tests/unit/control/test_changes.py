@@ -1,4 +1,4 @@
-"""Three whole brokers in one process whose leads change: drained by hand, ended, killed, cut off and back, resharded.
+"""Three whole brokers in one process, while leads change: drained by hand, ended, killed, cut off and back, resharded.
 
 Compared: the leads in each broker's own view; leader epochs and their ends with the written records; the leader's `Describe`. A
 mismatch means that a partition has no leader or two, or that clients get wrong answers about the past.

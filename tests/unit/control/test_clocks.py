@@ -1,8 +1,8 @@
-"""Brokers of one cluster whose machines' clocks differ, jump, or are wrong when the brokers start.
+"""Brokers of one cluster on machines with clocks that differ, jump, or are wrong when the brokers start.
 
-Runs: brokers whose wall clocks the test moves; retention runs when the test calls it. Compared: which brokers doubt their clock,
-their time, and the records that retention removes. A mismatch means that a wrong clock deletes records, or that no one learns of
-it.
+Runs: brokers with wall clocks that the test moves; retention runs when the test calls it. Compared: which brokers doubt their
+clock, their time, and the records that retention removes. A mismatch means that a wrong clock deletes records, or that no one
+learns of it.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def machine(request: pytest.FixtureRequest, make_machine: MakeMachine) -> Machin
 
 @pytest_asyncio.fixture
 async def s3_machine(s3_server: S3Server, clock: ManualClock) -> AsyncIterator[Machine]:
-    """A machine whose bucket is on a real S3 server."""
+    """A machine with a bucket on a real S3 server."""
     url = s3_server.url(s3_server.bucket(), "some/prefix")
     stores: list[Store] = []
 

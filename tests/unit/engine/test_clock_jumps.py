@@ -1,8 +1,8 @@
 """A system clock that jumps: no record is removed before its time, retries stay duplicates, and writes are accepted.
 
-Runs: engines whose machine's clock the test moves; the sweeper runs when the test calls it. Compared: the readable records and
-the answer to a retry, before and after the jump, in one run of the broker and across a restart. A mismatch means that a wrong
-clock deletes or doubles records.
+Runs: engines on a machine with a clock that the test moves; the sweeper runs when the test calls it. Compared: the readable
+records and the answer to a retry, before and after the jump, in one run of the broker and across a restart. A mismatch means
+that a wrong clock deletes or doubles records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The store changes bytes of chunks and their indexes (`broker/engine/reader.py`, `broker/engine/fold.py`).
 
-Runs: an engine over a directory whose chunks and indexes are damaged: one value of a row, one bit of a batch. Compared: the records
+Runs: an engine over a directory with damaged chunks and indexes: one value of a row, one bit of a batch. Compared: the records
 that are read after a fold and a restart with the records that were acked, and the partitions beside the damaged one. A mismatch
 means that a fold deletes acked records, or that consumers are sent other records than were written.
 """

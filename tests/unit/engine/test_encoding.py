@@ -1,7 +1,7 @@
 """Encoder processes: their answers, their priority, and their end.
 
 Runs: row groups sent as bytes and as a file's descriptor, good ones and broken ones; processes that are killed while idle and
-while they work, that are closed while they work, or whose broker is killed. Compared: the answers with those of the broker's
+while they work, that are closed while they work, or with a broker that is killed. Compared: the answers with those of the broker's
 threads. A mismatch means that a broker serves different records, waits for a process that has ended, or leaves one behind.
 """
 
@@ -146,7 +146,7 @@ def test_a_process_that_died_while_it_rested(encoders: Encoders) -> None:
 
 
 def interrupted(encoders: Encoders, group: RowGroupBytes, interrupt: Callable[[int], None]) -> HeadgateError:
-    """The error of work whose process is stopped in the middle of it and then ended by `interrupt`."""
+    """The error of work if its process is stopped in the middle of it and then ended by `interrupt`."""
     encoders.encode(group)
     (pid,) = encoders.pids
     os.kill(pid, signal.SIGSTOP)

@@ -386,7 +386,7 @@ async def test_who_asks_again_finds_the_work_under_way(
 async def test_partitions_that_a_topic_gets_while_files_are_judged(
     make_machine: MakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A late repetition of the call gets the same answer as the first call, whose answer was lost."""
+    """A late repetition of the call gets the same answer as the first call, of which the answer was lost."""
     machine = make_machine("memory")
     broker = await machine.start()
     case = await _open(broker, tmp_path)

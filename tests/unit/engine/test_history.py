@@ -47,7 +47,7 @@ T0 = 1_700_000_000_000
 
 
 def rows(count: int = ROWS, *, with_headers: bool = True) -> list[Record]:
-    """Records whose times mostly increase."""
+    """Records with times that mostly increase."""
     chance = random.Random(count)
     made = []
     for at in range(count):

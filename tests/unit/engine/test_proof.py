@@ -22,7 +22,7 @@ AWAY = RetryError(Reason.STORE_UNAVAILABLE, "the store is away")
 
 
 class Marker:
-    """A store of one key, whose reads wait until the test answers them."""
+    """A store of one key; its reads wait until the test answers them."""
 
     def __init__(self) -> None:
         self.reads: list[asyncio.Future[bytes]] = []

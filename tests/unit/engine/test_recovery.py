@@ -305,7 +305,7 @@ async def test_leader_epochs_tell_where_each_broker_began(machine: Machine) -> N
             assert broker.engine.epoch_end(log, known) == (there, end), (known, ends)
         header = parse_header((await read_batches(broker))[-1])
         assert header.leader_epoch == max(written)
-    # A reader of the last record of an epoch whose records are deleted by now continues at its offset.
+    # A reader of the last record of an epoch continues after the deletion of its records at its offset.
     await broker.engine.delete_records(log, ends[1])
     await machine.crash(broker)
     broker = await machine.start()

@@ -1,7 +1,7 @@
 """A WAL on a store that refuses operations for a while: no record is acked before it is stored, and the WAL continues with the
 store.
 
-Runs: engines over stores whose single operations are refused and allowed again (`world.MortalStore.refused`). Compared: the
+Runs: engines over stores that refuse single operations and allow them again (`world.MortalStore.refused`). Compared: the
 acked records with those that a restart reads; that the broker accepts records again by itself. A mismatch means that a full disk
 or a slow bucket loses records, or leaves a broker that must be restarted by hand.
 """

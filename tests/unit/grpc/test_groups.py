@@ -30,7 +30,7 @@ async def commit(served: Served, group: str, *rows: tuple[str, int, int]) -> Non
 
 
 async def member(served: Served, group: str, *assigned: Assigned, raw: bytes | None = None, instance: str | None = None) -> str:
-    """A group of one whose member owns these partitions. Returns its id."""
+    """A group with one member that owns these partitions. Returns its id."""
     join = Join(
         token=served.groups.token(),
         instance_id=instance,

@@ -87,7 +87,7 @@ class Kafka:
         return appended.base_offset
 
     async def fence(self) -> None:
-        """Another broker takes over from this one, which is not told and has no promise."""
+        """Another broker takes over from this one, which does not learn of it and holds no promise."""
         self.engine.proof.end()
         await self.engine.store.put(keys.fence(self.engine.incarnation_id), b"HGfence1")
         self.is_fenced = True

@@ -142,7 +142,7 @@ async def test_metadata_by_id(kafka: Kafka) -> None:
             (0, "a", topic.id),
             (ErrorCode.UNKNOWN_TOPIC_ID, None, unknown),
         ]
-    # Kafka refuses topic ids in the versions whose schema has them before Kafka's brokers supported them.
+    # Kafka refuses topic ids in those versions that have them in the schema but came before the brokers' support.
     response = await kafka.call(MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=topic.id)]), 10)
     assert [(one.error_code, one.name) for one in response.topics] == [(ErrorCode.INVALID_REQUEST, "")]
 

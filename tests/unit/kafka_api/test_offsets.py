@@ -99,7 +99,7 @@ async def test_leader_epochs_that_are_not_the_partitions(timestamp: int) -> None
 
 
 async def reopened():  # type: ignore[no-untyped-def]
-    """A broker whose topic `a` has offset 0 from its first run (epoch 1) and offset 1 from this one (epoch 3).
+    """A broker with a topic `a` that has offset 0 from its first run (epoch 1) and offset 1 from this one (epoch 3).
 
     Epochs 0 and 2 are those of the incarnations.
     """

@@ -149,7 +149,8 @@ def test_more_tagged_fields_than_anybody_has() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_producer_that_is_not_known_is_told_where_the_log_begins(kafka: Kafka, version: int) -> None:
-    """Stands for a producer whose topic was deleted and created again: Java's producer retries for ever without the log start."""
+    """Stands for a producer after its topic was deleted and created again: Java's producer retries for ever without the log
+    start."""
     await kafka.engine.create_topic("a", 2, {"history.room": "100"})
     first = batch([b"x"], timestamp_ms=NOW_MS, producer_id=5, producer_epoch=0, base_sequence=0)
     late = batch([b"y"], timestamp_ms=NOW_MS, producer_id=6, producer_epoch=0, base_sequence=3)

@@ -142,7 +142,7 @@ def test_a_chunk_cut_at_every_byte_has_exactly_the_groups_that_are_whole(flags: 
         data = whole[:size] + behind
         scanned, frames = scan(data)
         count = sum(boundary <= size for boundary in boundaries[1:])
-        # Zeros may complete a group whose last bytes are zeros themselves.
+        # Zeros may complete a group that ends with zeros itself.
         if behind and count < len(FIVE) and data[: boundaries[count + 1]] == whole[: boundaries[count + 1]]:
             count += 1
         assert found(data, frames) == frames_of(FIVE[:count]), size

@@ -1,6 +1,7 @@
 """The identity of a flood. No Spark.
 
-A mismatch means that a flood is taken for another one, whose rows are then never loaded, or for a new one, and is loaded twice.
+A mismatch means that a flood is taken for another one, and its rows are never loaded, or for a new one, and its rows are loaded
+twice.
 """
 
 from __future__ import annotations

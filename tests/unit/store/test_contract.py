@@ -188,7 +188,7 @@ async def test_of_16_creators_one_wins(open_another: StoreFactory) -> None:
 
 
 async def test_creators_and_deleters_at_once(store: Store) -> None:
-    """A writer whose new directory is removed under it retries and does not fail."""
+    """A writer retries and does not fail if its new directory is removed under it."""
 
     async def churn(name: str) -> None:
         for number in range(10):

@@ -1,7 +1,7 @@
 """Kafka's primitive types at their edges, and hostile counts, lengths and tags in generated messages.
 
 Compared: the decoded values of hand-made bytes with those in Kafka's protocol guide. A mismatch means a wrong length check:
-memory for a count whose elements were never sent, a read beyond the frame, or a valid message that is refused.
+memory for a count of elements that were never sent, a read beyond the frame, or a valid message that is refused.
 """
 
 from __future__ import annotations
