@@ -20,9 +20,9 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 Work: TypeAlias = tuple[int, bool, str]
-"""A seed, whether its life is long, and the planted bug."""
+"""(seed, long life or not, planted bug)."""
 Result: TypeAlias = tuple[int, str, str | None, int]
-"""The seed, its digest, how it failed, and its acked records."""
+"""(seed, digest, error, acked records)."""
 
 COLLECT_SEEDS = 10
 AHEAD_SEEDS = 2
@@ -127,7 +127,7 @@ def _many(arguments: argparse.Namespace) -> int:
 
 
 def _spread(pool: Pool, work: Iterator[Work], ahead: int) -> Iterator[Result]:
-    """The results of all work, in the order in which they come. The pool has at most `ahead` pieces of it at a time.
+    """The results of all work, in the order of completion. The pool has at most `ahead` items at a time.
 
     `Pool.imap_unordered` takes all work at once, so a limit in `work` would never be reached.
     """

@@ -77,7 +77,7 @@ def test_an_unclean_election_is_found(tmp_path: Path) -> None:
         Verifier(kafka.bootstrap, tmp_path / "history", *options) as verifier,
     ):
         verifier.acknowledges()
-        # Of the two copies of partition 0 the follower stops. Only the leader has the records that are acknowledged from now on.
+        # Partition 0 has two copies; its follower stops. Only the leader has the records that are acknowledged from now on.
         (topic,) = leads(kafka)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
         first = admin.list_topics(timeout=30).topics[topic].partitions[0]

@@ -13,7 +13,7 @@ SOURCE = _ROOT / "tests" / "compat" / "kafkajs"
 
 
 def missing() -> str | None:
-    """Why kafkajs cannot run on this machine, or None when it can."""
+    """The reason why kafkajs cannot run on this machine, or None."""
     absent = [tool for tool in ("node", "npm") if shutil.which(tool) is None]
     return f"{' and '.join(absent)} not found" if absent else None
 

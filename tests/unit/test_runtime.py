@@ -94,7 +94,7 @@ def test_a_steady_clock_counts_what_the_machine_slept() -> None:
 
 
 def test_a_system_that_does_not_count_suspended_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As macOS and the BSDs: only Linux has CLOCK_BOOTTIME."""
+    """Stands for macOS and the BSDs: only Linux has CLOCK_BOOTTIME."""
     monkeypatch.delattr(time, "CLOCK_BOOTTIME")
     spec = importlib.util.spec_from_file_location("clock_elsewhere", clock_module.__file__)
     assert spec is not None and spec.loader is not None

@@ -1,4 +1,4 @@
-"""How long the costliest requests hold the event loop, and how long other clients wait beside them.
+"""The time for which the costliest requests hold the event loop, and the time that other clients wait beside them.
 
 The longest turn of the loop is measured in CPU time, in a broker in this process, for the costliest request of each API
 (`tests/support/costly.py`). The latency of small acked produce requests is measured at a separate broker, alone and beside four

@@ -136,7 +136,7 @@ async def test_a_segment_is_in_one_order_at_a_time() -> None:
 
 @pytest.mark.parametrize("error", [RetryError(Reason.TIMED_OUT, "too slow"), None])
 async def test_a_lead_that_does_not_seal_ends_the_order(error: HeadgateError | None) -> None:
-    """Also a broker that says that it resigned: its segments must not stay busy for ever."""
+    """A broker that says that it resigned, but did not seal, ends the order too: its segments must not stay busy for ever."""
     leader = PaperLeader()
     decision, _ = leader.merge()
     leader.commit(SealSegment(2, [7, 7]))

@@ -99,7 +99,7 @@ async def test_what_a_member_reports_of_itself_reaches_the_leader(make_world: Ma
 
 
 async def test_a_silent_follower_on_a_starved_machine_is_kept(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time-out is stretched as those of brokers are, up to the same limit."""
+    """The follower's timeout grows as those of brokers do, up to the same limit."""
     silences: list[float] = []
     silence_s = 0.0
 

@@ -23,7 +23,7 @@ COLUMNS = ("offsets", "timestamps", "positions", "sizes")
 
 @pytest.fixture(autouse=True)
 def no_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until a test allows them."""
+    """Stop folds until a test allows them."""
     monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", 1000)
 
 
@@ -48,7 +48,7 @@ async def damage_index(broker: Incarnation, column: str, row: int, value: int, e
     key = keys.index_object(broker.engine.incarnation_id, chunk)
     data = bytearray(await broker.faults.get(key))
     index = BatchIndex.decode(data[extent.position : extent.position + extent.length_bytes])
-    # The last batch may end where the chunk ends.
+    # The last batch may end at the end of the chunk.
     getattr(index, column)[row] += -2 if row < 0 and column in ("positions", "sizes") else value
     assert index.fits(chunk.size_bytes)
     data[extent.position : extent.position + extent.length_bytes] = index.encode()
@@ -124,7 +124,7 @@ async def test_a_reader_makes_an_index_with_wrong_rows_again(make_machine: MakeM
 async def test_a_damaged_batch_is_not_served_and_can_be_skipped(
     make_machine: MakeMachine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Batches before it and behind it, and other partitions, are served."""
+    """The broker serves the batches before and behind the damaged one, and other partitions."""
     machine = make_machine("local")
     broker = await filled(machine)
     chunk, extent = chunk_with_rows(broker)

@@ -30,7 +30,7 @@ from headgate.broker.runtime.errors import ClosedError, HeadgateError, InvalidEr
 
 PATIENCE_S = 60.0
 NICENESS_MAX = 19
-"""The kernel gives no process more. Tests may run with a niceness of their own, which an encoder inherits."""
+"""The kernel's highest niceness. Tests may run with a niceness of their own, which an encoder inherits."""
 
 
 def parquet(rows: int, value_bytes: int = 100) -> bytes:

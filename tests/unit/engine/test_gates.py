@@ -410,8 +410,8 @@ async def test_partitions_that_a_topic_gets_while_files_are_judged(
 
 
 async def test_what_was_deleted_out_of_a_batch_stays_deleted_behind_a_gate_in_front(make_machine: MakeMachine) -> None:
-    """Both for live records and for history rows. A reader that comes from an offset below the batch named no offset inside it,
-    and would get all of it."""
+    """This holds for live records and for history rows. A reader that comes from an offset below the batch named no offset
+    inside it, and would get all of it."""
     machine = make_machine("memory")
     broker = await machine.start()
     engine = broker.engine

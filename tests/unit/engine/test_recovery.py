@@ -192,8 +192,7 @@ async def everything(broker: Incarnation) -> list[ObjectInfo]:
 
 
 async def check_objects(broker: Incarnation) -> None:
-    """Every object that the manifest names exists. Of sealed incarnations nothing else remains, except fences and producer
-    state."""
+    """Every object that the manifest names exists. Sealed incarnations leave only fences and producer state behind."""
     manifest = broker.engine.manifest
     await eventually(lambda: not broker.engine._sweeper._unswept)
     found = await everything(broker)
@@ -226,7 +225,7 @@ async def test_an_incarnation_that_was_fenced_stays_fenced(machine: Machine) -> 
 
 
 async def test_a_producer_is_known_after_a_restart(machine: Machine) -> None:
-    """Both for listed and unlisted batches, and for those in the checkpoint and behind it."""
+    """The checks cover listed and unlisted batches, in the checkpoint and behind it."""
     broker = await machine.start(settings(wal_chunk_bytes=8_192))
     await broker.engine.create_topic("t", 2, {})
     sequence = 0
@@ -401,7 +400,7 @@ async def test_a_torn_end_is_cut(make_machine: MakeMachine) -> None:
 
 
 async def test_a_chunk_that_vanished_from_the_middle_of_the_wal_is_not_passed_over(make_machine: MakeMachine) -> None:
-    """For files only. In a bucket the first missing chunk is the end, even if later puts succeeded."""
+    """This holds for files only. In a bucket the first missing chunk is the end, even if later puts succeeded."""
     machine = make_machine("local")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})

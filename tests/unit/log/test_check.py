@@ -1,7 +1,8 @@
-"""Which batches are checked, and which a check refuses (`broker/log/check.py`).
+"""The choice of the batches that are checked, and the refusals of a check (`broker/log/check.py`).
 
-Batches are built by kafka-python, aiokafka and hand, with right headers and CRCs. A mismatch means that the broker stores a
-batch that consumers cannot read, refuses a good one, uses more memory for a check than documented, or trusts a source too early.
+Runs: checks of batches that kafka-python, aiokafka and the test itself build, with right headers and CRCs. A mismatch means that
+the broker stores a batch that consumers cannot read, refuses a good one, uses more memory for a check than documented, or trusts
+a source too early.
 """
 
 from __future__ import annotations
