@@ -94,6 +94,9 @@ def live(
             done = troubles.apply(fault)
             say(f"{fault}, {done}: all is well after {time.monotonic() - began:.1f} s")
         _, page = verifier.end()
+        if device is not None:
+            # What the brokers left on the disk tells why.
+            device.keeps = page["verdict"] != "right" or bool(page["deleted"])
     for broker in made:
         # A broker without memory may print an error from any line of its code; the test only requires that it runs on, or ends and
         # says why.

@@ -8,6 +8,7 @@ mismatch in the last one means that the simulated power loss loses no data, so t
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def test_a_short_life(tmp_path: Path, report: Report) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.needs_mount
 def test_a_short_life_with_power_losses(tmp_path: Path, report: Report) -> None:
-    page = live(tmp_path / "life", ["power"], random.Random(1), report, on_device=True)
+    page = live(tmp_path / "life", ["power", "full"], random.Random(1), report, on_device=True)
     assert (page["verdict"], page["deleted"]) == ("right", 0), page["summary"]
 
 
@@ -37,3 +38,4 @@ def test_a_power_loss_takes_what_was_acked_before_it_was_on_the_disk(tmp_path: P
     settings = {"HEADGATE_WAL_FSYNC": "never"}
     page = live(tmp_path / "life", ["power"], random.Random(1), report, on_device=True, settings=settings)
     assert page["verdict"] == "wrong" and page["errors"]["lost"] > 0, page["summary"]
+    shutil.rmtree(tmp_path / "life")  # the image of a wrong life is kept, and this one had to be wrong

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.loop_device import LoopDevice
+from tests.support.loop_device import LoopDevice, damage_of, devices_of
 
 pytestmark = pytest.mark.needs_mount
 SIZE_BYTES = 1 << 25
@@ -62,3 +62,29 @@ def test_a_full_file_system_has_no_room(tmp_path: Path) -> None:
         assert refusal.value.errno == errno.ENOSPC
         device.empty()
         write(device.path / "file", b"x" * 100_000, sync=True)
+
+
+def test_an_image_never_has_two_loop_devices(tmp_path: Path) -> None:
+    with LoopDevice(tmp_path, SIZE_BYTES) as device:
+        for _ in range(3):
+            assert len(devices_of(device.image)) == 1
+            device.lose_power()
+            device.restore_power()
+    assert devices_of(device.image) == [] and not device.image.exists()
+
+
+def test_a_damaged_file_system_is_no_loss_of_a_broker(tmp_path: Path) -> None:
+    with LoopDevice(tmp_path / "one", SIZE_BYTES) as device:
+        write(device.path / "file", b"x" * 100_000, sync=True)
+        device.keeps = True
+    assert damage_of(device.image) is None
+    with device.image.open("r+b") as image:
+        image.seek(1 << 16)
+        image.write(bytes(1 << 20))
+    assert damage_of(device.image) is not None
+
+
+def test_an_image_is_kept_where_a_test_fails(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), LoopDevice(tmp_path, SIZE_BYTES) as device:
+        raise ZeroDivisionError
+    assert device.image.exists() and devices_of(device.image) == []
