@@ -59,7 +59,7 @@ class Counters:
         self.offset_by_place = [-1] * places
         """Highest acknowledged offset."""
         self.latencies_us: list[int] = []
-        """Acknowledged records since the last progress line."""
+        """Latencies since the last progress line."""
 
 
 class World:

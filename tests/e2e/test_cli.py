@@ -163,9 +163,7 @@ def test_produce_and_consume_give_the_same_lines_back(broker: BrokerProcess) -> 
 def test_arguments_that_are_no_text(broker: BrokerProcess) -> None:
     headgate(broker, "topic", "create", "bytes", "-p", "1")
     # Python's form of the byte ff in an argument from a shell.
-    headgate(
-        broker, "produce", "bytes", "-k", "\udcff", "-H", "h=\udcfe", "--null-value", "\udcfd", stdin=b"a\xffb\nc\xff\xfd\n"
-    )
+    headgate(broker, "produce", "bytes", "-k", "\udcff", "-H", "h=\udcfe", "--null-value", "\udcfd", stdin=b"a\xffb\nc\xff\xfd\n")
     first, second = map(json.loads, headgate(broker, "consume", "bytes", "-b", "-e", "--json").stdout.splitlines())
     assert (first["key"], first["value"], second["key"], second["value"]) == ("a", "b", "c", None)
     assert first["headers"] == second["headers"] == [{"name": "h", "value_base64": "/g=="}]

@@ -90,7 +90,7 @@ async def kafka_door(broker: Broker) -> AsyncIterator[Client]:
 
 @asynccontextmanager
 async def handing_over(broker: Broker, change: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncio.Event]:
-    """Begin to move a segment that the broker leads. The move stops in the phase where records are refused, until the event is
+    """Begin to move a segment that the broker leads. The move stops in the phase that refuses records, until the event is
     set."""
     go_on, refuses, seal = asyncio.Event(), asyncio.Event(), broker.engine._seal
 

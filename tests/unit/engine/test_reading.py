@@ -1,6 +1,6 @@
 """Reads of consumers: by offset, by timestamp, from memory, from open chunks, from sealed ones, and across all of them.
 
-Runs: partitions whose records stand in several places. Their chunks have gaps that hold other partitions; their beginnings are
+Runs: partitions with records in several places. Their chunks have gaps that hold other partitions; their beginnings are
 deleted; all codecs occur. Reads run while chunks are listed, folded and removed. Compared: each answer with that of a plain list
 of all records. A mismatch means that a consumer gets other records than it requested.
 """

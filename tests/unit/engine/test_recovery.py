@@ -418,7 +418,7 @@ async def test_a_chunk_that_vanished_from_the_middle_of_the_wal_is_not_passed_ov
 
 
 async def test_a_chunk_that_reads_as_zeros_is_not_taken_for_the_end(make_machine: MakeMachine) -> None:
-    """The file of a chunk is made when the chunk before has a group: where that one is empty, what was acked is gone."""
+    """A chunk's file is created when the previous chunk has a group. If the previous chunk is empty, its acked groups are lost."""
     machine = make_machine("local")
     broker = await machine.start()
     await broker.engine.create_topic("t", 1, {})
