@@ -72,7 +72,7 @@ class Store(Protocol):
         ...
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`; fewer only where the object ends. Raises InvalidError(NOT_FOUND)."""
+        """`length` bytes from `start`; fewer only at the object's end. Raises InvalidError(NOT_FOUND)."""
         ...
 
     async def list(self, prefix: str, start_after: str = "", limit: int = 1000) -> list[ObjectInfo]:
@@ -92,7 +92,7 @@ class Readable(Protocol):
     """Objects that are only read: of a foreign place, or of a store."""
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `Store.get_range`."""
+        """`length` bytes from `start`; fewer only at the object's end. Raises InvalidError(NOT_FOUND)."""
         ...
 
     async def close(self) -> None: ...

@@ -81,7 +81,7 @@ class LocalStore:
         return await self._run(lambda: self._files.get_range(key, start, length))
 
     async def open_file(self, key: str) -> int:
-        """See Files."""
+        """A descriptor of an object, for another process to read from. The caller closes it."""
         check_key(key)
         return await self._run(lambda: self._files.open_file(key))
 

@@ -65,7 +65,7 @@ class LocalAppender:
         self._syncer = _Syncer(interval_ms) if fsync == "interval" else None
 
     def create(self, key: str, size_bytes: int, *, filled: bool = True) -> AppendFile:
-        """See Appender."""
+        """Create a durable file of zeros under `key`. `Appender.create` describes sizes and errors."""
         check_key(key)
         assert size_bytes >= 0, size_bytes
         alignment_bytes = DIRECT_ALIGNMENT_BYTES if self._direct else 1
@@ -89,7 +89,7 @@ class LocalAppender:
         return file
 
     def exists(self, key: str) -> bool:
-        """See Appender."""
+        """True if an object exists under `key`: the fence check, after every write."""
         return self._files.exists(key)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class LocalAppender:
 
 
 class LocalAppendFile:
-    """See AppendFile."""
+    """One growing file of a directory, written by one thread."""
 
     def __init__(self, fd: int, key: str, alignment_bytes: int, syncer: _Syncer | None) -> None:
         self._fd = fd
@@ -146,7 +146,8 @@ class LocalAppendFile:
         return self._alignment_bytes
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """See AppendFile. One pwrite(2), normally. Raises FatalError once the disk has lost earlier writes (`interval` only)."""
+        """Write all of `buffers` at `position`, normally with one pwrite(2). Raises FatalError once the disk has lost earlier
+        writes (`interval` only)."""
         if self.failure is not None:
             raise self.failure
         try:
@@ -176,7 +177,7 @@ class LocalAppendFile:
             position += size
 
     def truncate(self, size_bytes: int) -> None:
-        """See AppendFile."""
+        """Cut the file to its sealed length, durably."""
         if self.failure is not None:
             raise self.failure
         try:
@@ -187,7 +188,7 @@ class LocalAppendFile:
         self.dirty = False
 
     def close(self) -> None:
-        """See AppendFile."""
+        """Close the descriptor; the file stays readable through `get_range`."""
         with self.sync_lock:
             if self._fd >= 0:
                 os.close(self._fd)

@@ -140,7 +140,7 @@ class LocalFiles:
         return not stat.S_ISDIR(found.st_mode)
 
     def put_if_absent(self, key: str, data: Sequence[memoryview]) -> bool:
-        """See Store."""
+        """Create an object durably. True: this call created it. False: the key exists."""
         temp = None
         try:
             for _ in range(CREATE_TRIES):
@@ -161,7 +161,7 @@ class LocalFiles:
                 self.remove_temp(temp)
 
     def put(self, key: str, data: Sequence[memoryview]) -> None:
-        """See Store."""
+        """Create or replace an object durably."""
         temp = None
         renamed = False
         try:
@@ -184,11 +184,12 @@ class LocalFiles:
                 self.remove_temp(temp)
 
     def get(self, key: str) -> bytes:
-        """See Store."""
+        """The whole object. Raises InvalidError(NOT_FOUND)."""
         return self.get_range(key, 0, None)
 
     def get_range(self, key: str, start: int, length: int | None) -> bytes:
-        """See Store; `length` None reads to the end."""
+        """`length` bytes from `start`, fewer at the object's end; `length` None reads to the end. Raises
+        InvalidError(NOT_FOUND)."""
         fd = self.open_file(key)
         try:
             size = os.fstat(fd).st_size
@@ -199,7 +200,7 @@ class LocalFiles:
             os.close(fd)
 
     def open_file(self, key: str) -> int:
-        """See Files."""
+        """A descriptor of an object; the caller closes it. Raises InvalidError(NOT_FOUND)."""
         self.check_root()
         try:
             with self._parent(key, create=False) as (fds, name):
@@ -214,7 +215,8 @@ class LocalFiles:
             raise_store_error(error, "reading an object", key)
 
     def listing(self, prefix: str, start_after: str, limit: int) -> list[ObjectInfo]:
-        """See Store. Reads only directories that can hold a result."""
+        """Up to `limit` objects in key order, below `prefix` and after `start_after`. Reads only directories that can hold a
+        result."""
         self.check_root()
         found: list[ObjectInfo] = []
         base = prefix[: prefix.rfind("/") + 1]
@@ -239,7 +241,7 @@ class LocalFiles:
         return found
 
     def delete(self, key: str) -> None:
-        """See Store. Removes directories that the deletion leaves empty."""
+        """Remove an object, if it exists, and the directories that the deletion leaves empty."""
         self.check_root()
         parts = key.split("/")
         try:

@@ -28,13 +28,13 @@ class ReadableDirectory:
             raise FatalError(Reason.STORE_MISCONFIGURED, f"this is not a directory on the broker's machine. path=`{self._root}`")
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `Store.get_range`."""
+        """`length` bytes from `start`; fewer only at the object's end. Raises InvalidError(NOT_FOUND)."""
         check_key(key)
         check_range(start, length)
         return await asyncio.get_running_loop().run_in_executor(None, self._read, key, start, length)
 
     async def open_file(self, key: str) -> int:
-        """See `Files.open_file`."""
+        """A descriptor of an object, for another process to read from. The caller closes it."""
         check_key(key)
         return await asyncio.get_running_loop().run_in_executor(None, self._open, key)
 

@@ -198,7 +198,7 @@ class MeteredStore:
         return data
 
     async def open_file(self, key: str) -> int | None:
-        """See Files. Reads from it are not counted here."""
+        """A descriptor of an object, or None without a file. Reads from it are not counted here."""
         if not isinstance(self._store, Files):
             return None
         return await self._count("open_file", self._store.open_file(key))

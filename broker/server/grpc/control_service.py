@@ -158,7 +158,7 @@ class MemberSession:
 
 
 class ControlService:
-    """See the proto file."""
+    """The service of `control.proto`: the leader's side of it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -39,7 +39,7 @@ _STATE_NUMBERS = {
 
 
 class GatesService:
-    """See the proto file."""
+    """The service of `gates.proto`: the leader answers, other brokers pass calls on to it."""
 
     def __init__(self, cluster: Cluster, forwarder: Forwarder) -> None:
         self._cluster = cluster
