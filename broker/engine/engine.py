@@ -474,6 +474,13 @@ class Engine:
         for segment in segments:
             if segment.id not in self.manifest.segments:
                 continue  # the topic was deleted, or an earlier attempt succeeded
+            if segment.id in self.leads.damaged:
+                # It has no record of its own, and the state of its producers is still the damaged object. The next lead waits for
+                # it, too. One edit names one object: a segment with several stays open, and a recovery seals it.
+                if len(segment.origins) == 1:
+                    self.leads.abandon(segment)
+                    seals.append(SealSegment(segment.id, list(segment.base_offsets), segment.origins[0]))
+                continue
             logs = self.leads.of_segment(segment)
             assert len(logs) == len(segment.partitions), "a segment is sealed once it is open"
             assert self._checkpointer.lists(logs), "a segment is sealed with all of its chunks"
@@ -513,6 +520,7 @@ class Engine:
                         await sweep_leftovers(self.store, self.manifest, self.incarnation_id)
                 except (TimeoutError, RetryError) as error:
                     log.info("leftovers_kept", error=str(error) or f"more than {SWEEP_S:g} s of work")
+        self.leads.stop()
         for task in self._resigning:
             task.cancel()
         mine = self.manifest.incarnations.get(self.incarnation_id)  # None: other brokers have already cleaned up after this one
@@ -523,7 +531,9 @@ class Engine:
         for attempt in range(SEAL_TRIES):
             await self.leads.settled()
             try:
-                await self._seal(self.leads.segments(), SealIncarnation(self.incarnation_id))
+                segments = self.leads.segments()
+                is_whole = not any(one.id in self.leads.damaged and len(one.origins) > 1 for one in segments)
+                await self._seal(segments, *([SealIncarnation(self.incarnation_id)] if is_whole else []))
                 return
             except FencedError as error:
                 # This incarnation is sealed already. Either this broker sealed it, and the answer was lost with a leader that also

@@ -41,7 +41,7 @@ from headgate.broker.engine.recovery import Producers, load_producers
 from headgate.broker.engine.windows import Window
 from headgate.broker.log.tail import TailMemory
 from headgate.broker.runtime.clock import SteadyClock
-from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.tasks import watch
 from headgate.broker.store.interface import Store
@@ -50,6 +50,8 @@ log = get_logger("leads")
 
 INSTALL_PARTITIONS_MAX = 250
 """Partitions that are opened in one turn of the loop. They take some three milliseconds."""
+DAMAGED_RETRY_S = 10.0
+"""Pause before a damaged or lost checkpoint of producers is read again. An operator may restore it."""
 RETRY_S = 0.2
 """Pause, in seconds, before a checkpoint of producers is read again after the store did not answer."""
 
@@ -89,7 +91,14 @@ class Leads:
         self._names: dict[uuid.UUID, str] = {}
         self._mine: dict[int, SegmentInfo] = {}
         """Open segments of this incarnation, including those with producer state that is still being read."""
-        self._opening: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """They open segments."""
+        self._opening: set[asyncio.Future[None]] = set()
+        """One for each task, until its segments are open, or wait for an operator."""
+        self.damaged: dict[int, str] = {}
+        """Segments that are not open, because the store lost the state of their producers: by id, the reported error."""
+        self._abandoned: set[int] = set()
+        """Damaged segments that stay closed here: they are being sealed."""
         self._watchers: list[Callable[[PartitionLog], None]] = []
         self._changed = asyncio.Event()
 
@@ -121,7 +130,7 @@ class Leads:
         return [log for log in logs if log.segment_id == segment.id]
 
     async def settled(self) -> None:
-        """Wait until no segment is being opened."""
+        """Wait until no segment is being opened. Damaged segments do not count."""
         while self._opening:
             await asyncio.wait(self._opening)
 
@@ -131,8 +140,12 @@ class Leads:
 
     def stop(self) -> None:
         """Stop the opening of segments."""
-        for task in self._opening:
+        for task in self._tasks:
             task.cancel()
+
+    def abandon(self, segment: SegmentInfo) -> None:
+        """Never open a damaged segment here: it is about to be sealed as it was opened."""
+        self._abandoned.add(segment.id)
 
     # -- following
 
@@ -230,6 +243,8 @@ class Leads:
 
     def _close(self, segment_id: int) -> None:
         segment = self._mine.pop(segment_id, None)
+        self.damaged.pop(segment_id, None)
+        self._abandoned.discard(segment_id)
         if segment is None:
             return
         logs = self.of_segment(segment)
@@ -382,9 +397,13 @@ class Leads:
         self._mine.update((segment.id, segment) for segment in segments)
         origins = sorted({origin for segment in segments for origin in segment.origins})
         if origins or sum(len(segment.partitions) for segment in segments) > INSTALL_PARTITIONS_MAX:
-            task = asyncio.create_task(self._open_soon(segments, origins), name="open-segments")
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+            task = asyncio.create_task(self._open_soon(segments, origins, opening), name="open-segments")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: _complete(opening))
             watch(task, "opening of segments", self._owner.wal_failed)
         else:
             self._install([(segment, segment.partitions) for segment in segments], {})
@@ -394,7 +413,12 @@ class Leads:
         if self._opening:
             await asyncio.wait(set(self._opening))
 
-    async def _open_soon(self, segments: list[SegmentInfo], origins: list[str]) -> None:
+    async def _open_soon(self, segments: list[SegmentInfo], origins: list[str], opening: asyncio.Future[None]) -> None:
+        """Open segments.
+
+        Args:
+            opening: completed once no caller needs to wait for these segments any more.
+        """
         while True:
             try:
                 producers = await load_producers(self._owner.store, origins)
@@ -402,11 +426,44 @@ class Leads:
                 log.warning("segments_wait", segments=len(segments), error=error.message)
                 await asyncio.sleep(RETRY_S)
                 continue
+            except CorruptError as error:
+                if len(segments) > 1:
+                    for segment in segments:
+                        self._open(self._wanted([segment]))  # only those that need the damaged object wait for it
+                    return
+                await self._wait_damaged(segments[0], error, opening)
+                self._open(self._wanted(segments))
+                return
             break
+        segments = self._wanted(segments)
+        for segment in segments:
+            self.damaged.pop(segment.id, None)
         # Many partitions take long to install, so other work gets turns of the loop between the lots.
         for lot in _lots_of(segments):
             self._install([(segment, numbers) for segment, numbers in lot if segment.id in self._mine], producers)
             await asyncio.sleep(0)
+
+    async def _wait_damaged(self, segment: SegmentInfo, error: CorruptError, opening: asyncio.Future[None]) -> None:
+        """Wait for an operator. Without the state of its producers, the retry of an acked batch would be appended again."""
+        if self.damaged.get(segment.id) != error.message:
+            log.error("partitions_damaged", **self._named(segment), error=error.message)
+        self.damaged[segment.id] = error.message
+        _complete(opening)
+        await asyncio.sleep(DAMAGED_RETRY_S)
+        if segment.id not in self._mine:
+            self.damaged.pop(segment.id, None)
+
+    def _wanted(self, segments: list[SegmentInfo]) -> list[SegmentInfo]:
+        """The segments that this broker still leads, and may open."""
+        return [segment for segment in segments if segment.id in self._mine and segment.id not in self._abandoned]
+
+    def _named(self, segment: SegmentInfo) -> dict[str, object]:
+        """A segment in the terms of operators, for the log."""
+        return {
+            "topic": self._names.get(segment.topic_id, ""),
+            "first_partition": segment.first_partition,
+            "last_partition": segment.end_partition - 1,
+        }
 
     def _install(self, parts: list[tuple[SegmentInfo, range]], producers: Producers) -> None:
         """Open partitions of segments."""
@@ -449,6 +506,11 @@ class Leads:
             for base_offset, epoch in sorted(epochs):
                 log.note_epoch(epoch, base_offset)
             assert not rows or rows[-1][0].end_offset <= log.high_watermark, "a segment begins behind all that is listed"
+
+
+def _complete(opening: asyncio.Future[None]) -> None:
+    if not opening.done():
+        opening.set_result(None)
 
 
 def _lots_of(segments: list[SegmentInfo]) -> Iterator[list[tuple[SegmentInfo, range]]]:

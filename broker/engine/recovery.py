@@ -33,6 +33,7 @@ from headgate.broker.log.chunk import (
     parse_stream_key,
     stream_key,
 )
+from headgate.broker.log.crc import crc32c
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.log.producers import ProducerState
 from headgate.broker.runtime.errors import CorruptError, InvalidError, Reason
@@ -43,6 +44,10 @@ from headgate.broker.store.interface import ObjectInfo, Store
 log = get_logger("recovery")
 
 FENCE_OBJECT = b"HGfence1"
+PRODUCERS_MAGIC = b"HGp2"
+"""First bytes of a checkpoint of producer state. Then: CRC-32C of the rest, number of states, states."""
+PRODUCERS_MAGIC_BEFORE = b"HGpr"
+"""First bytes of a checkpoint from an older release, which has no CRC. Then: number of states, states."""
 LIST_PAGE = 1000
 BEGINNING_BYTES = 64 << 10
 """Bytes at the beginning of a chunk file that the recovery checks. If all of them are zero, the chunk was never written. More
@@ -75,10 +80,11 @@ class Recovered:
 
 def encode_producers(states: Mapping[bytes, tuple[int, bytes]]) -> bytes:
     """Encode a checkpoint of producer state: by stream key, (offset up to which it is known, `ProducerState.encode`)."""
-    parts = [b"HGpr", len(states).to_bytes(4, "little")]
+    parts = [len(states).to_bytes(4, "little")]
     for stream, (offset, state) in states.items():
         parts += [stream, offset.to_bytes(8, "little"), len(state).to_bytes(4, "little"), state]
-    return b"".join(parts)
+    body = b"".join(parts)
+    return PRODUCERS_MAGIC + crc32c(body).to_bytes(4, "little") + body
 
 
 async def encode_states(logs: Iterable[PartitionLog]) -> bytes:
@@ -97,17 +103,24 @@ def decode_producers(data: bytes) -> Producers:
     """The inverse of `encode_producers`. Raises CorruptError."""
     view = memoryview(data)
     states: Producers = {}
-    position = 8
-    if bytes(view[:4]) != b"HGpr":
+    if view[:4] == PRODUCERS_MAGIC and len(view) >= 12 and crc32c(view[8:]) == int.from_bytes(view[4:8], "little"):
+        view = view[8:]
+    elif view[:4] == PRODUCERS_MAGIC_BEFORE and len(view) >= 8:
+        view = view[4:]
+    else:
         raise CorruptError(Reason.CORRUPT_STORE, "producer checkpoint is not what was written")
-    for _ in range(int.from_bytes(view[4:8], "little")):
+    cut_off = CorruptError(Reason.CORRUPT_STORE, f"producer checkpoint is cut off. bytes=`{len(data)}`")
+    position = 4
+    for _ in range(int.from_bytes(view[:4], "little")):
+        if position >= len(view):
+            raise cut_off
         stream = bytes(view[position : position + 20])
         offset = int.from_bytes(view[position + 20 : position + 28], "little")
         size = int.from_bytes(view[position + 28 : position + 32], "little")
         position += 32 + size
         states[stream] = offset, ProducerState.decode(view[position - size : position])
-    if position != len(data):
-        raise CorruptError(Reason.CORRUPT_STORE, f"producer checkpoint is cut off. bytes=`{len(data)}`")
+    if position != len(view):
+        raise cut_off
     return states
 
 

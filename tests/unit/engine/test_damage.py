@@ -10,13 +10,13 @@ from __future__ import annotations
 import pytest
 
 from headgate.broker.cluster.manifest import Chunk, Extent
-from headgate.broker.engine import keys
+from headgate.broker.engine import keys, leads
 from headgate.broker.log.batch import crc_matches, parse_header
 from headgate.broker.log.index import BatchIndex
-from headgate.broker.runtime.errors import CorruptError, Reason
+from headgate.broker.runtime.errors import CorruptError, HeadgateError, Reason
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.test_fold import FANOUT, fill, forget_memory
-from tests.unit.engine.world import Incarnation, Machine, read_all
+from tests.unit.engine.world import Incarnation, Machine, eventually, read_all
 
 COLUMNS = ("offsets", "timestamps", "positions", "sizes")
 
@@ -147,3 +147,32 @@ async def test_a_damaged_batch_is_not_served_and_can_be_skipped(
     await broker.engine.skip_records(log, bad.base_offset, bad.end_offset - 1)
     rest = await broker.engine.read(log, bad.end_offset, 1 << 20)
     assert parse_header(rest[0]).base_offset == bad.end_offset and all(crc_matches(batch) for batch in rest)
+
+
+async def test_a_start_over_a_damaged_state_of_producers(make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leads, "DAMAGED_RETRY_S", 0.05)
+    machine = make_machine("local")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 1, {})
+    await broker.engine.create_topic("u", 1, {})
+    for topic in ("t", "u"):
+        await machine.send(broker, [b"0"], topic, producer=(7, 0, 0))
+    segment = next(one for one in broker.engine.leads.segments() if one.topic_id == broker.engine.topic("t").id)
+    await machine.stop(broker)
+    (key,) = [row.key for row in await broker.faults.list("wal/") if row.key.endswith(f"producers-segment-{segment.id}")]
+    data = await broker.faults.get(key)
+    await broker.faults.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+    for _ in range(2):
+        broker = await machine.start()
+        await machine.send(broker, [b"more"], "u")
+        assert list(broker.engine.leads.damaged) and broker.engine.leads.by_id[broker.engine.topic("t").id] == [None]
+        await machine.stop(broker)
+        machine.sent["u", 0].clear()
+        machine.acked.pop(("u", 0))
+    broker = await machine.start()
+    await broker.faults.put(key, data)
+    await eventually(lambda: not broker.engine.leads.damaged)
+    with pytest.raises(HeadgateError) as caught:
+        await machine.send(broker, [b"0"], "t", producer=(7, 0, 5))
+    assert caught.value.reason is Reason.OUT_OF_ORDER_SEQUENCE
+    await machine.check(broker, exact=True)
