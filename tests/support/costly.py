@@ -250,7 +250,7 @@ class MeasuredBroker:
         self.engine = Engine(
             store=MemoryStore(), settings=self.settings, clock=clock, incarnation_id="0" * 31 + "1", fail=self.failures.append
         )
-        groups = Coordinator(self.engine, self.settings, clock)
+        groups = self.groups = Coordinator(self.engine, self.settings, clock)
         await self.engine.open()
         groups.start()
         await groups.loaded()
@@ -270,6 +270,13 @@ class MeasuredBroker:
     def call(self, act: Callable[[], Any]) -> Any:
         """Run a coroutine function on the broker's loop."""
         return asyncio.run_coroutine_threadsafe(act(), self._loop).result(120)
+
+    def longest_turn_of_s(self, act: Callable[[], Any]) -> float:
+        """The longest turn of the loop, in seconds of CPU time, while a coroutine function runs on it. Raises what that raises."""
+        self._selector.longest_s = 0.0
+        self.call(act)
+        self.call(lambda: asyncio.sleep(0))  # the turn in which it ended is over
+        return self._selector.longest_s
 
     def connect(self) -> RawConnection:
         return RawConnection("127.0.0.1", self.port, timeout_s=120)

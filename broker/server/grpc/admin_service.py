@@ -12,7 +12,8 @@ from headgate.broker.cluster.manifest import Incarnation, Topic
 from headgate.broker.cluster.topic_config import KEYS, config_key, is_internal
 from headgate.broker.engine.partition import PartitionLog
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
-from headgate.broker.server.grpc.bounds import ADMIN, Bound, Bounds, find_bounds, own_bounds
+from headgate.broker.runtime.turns import Turn
+from headgate.broker.server.grpc.bounds import ADMIN, NAMES_MAX, Bound, Bounds, find_bounds, own_bounds
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Context
 from headgate.broker.server.grpc.peers import CHANGE_TIMEOUT_S, TIMEOUT_S, is_forwarded
@@ -20,7 +21,6 @@ from headgate.broker.server.grpc.shared import Shared
 from headgate.broker.wire.grpc.headgate.v1 import admin_pb2
 
 RATE_WINDOW_MS_MAX = 10_000
-NAMES_MAX = 1000
 CUTS_MAX = 10_000
 UNKNOWN_BOUND = Bound(-1, -1, -1)
 
@@ -75,17 +75,18 @@ class AdminService:
         before: dict[PartitionLog, tuple[int, int]] = {}
         seconds = 0.0
         if window_ms:
-            before = self._written()
             started = self._clock.monotonic()
+            before = await self._written()
             await asyncio.sleep(window_ms / 1000)
             seconds = self._clock.monotonic() - started
+        each = self._engine.turns.begin().each
         response = admin_pb2.StatusResponse(cluster_id=self._engine.cluster_id, broker_id=self._engine.broker_id)
         response.brokers.append(self._broker())
-        for topic in sorted(self._engine.topics(), key=lambda topic: topic.name):
+        async for topic in each(sorted(self._engine.topics(), key=lambda topic: topic.name)):
             row = response.topics.add(name=topic.name, id=topic.id.bytes, partitions=topic.partitions)
             if seconds:
                 row.records_in_per_second = row.bytes_in_per_second = 0.0
-            for partition in self._partitions(topic):
+            async for partition in each(self._partitions(topic)):
                 row.size_bytes += partition.size_bytes
                 row.records += partition.high_watermark - partition.log_start
                 if seconds:
@@ -95,9 +96,10 @@ class AdminService:
                     row.bytes_in_per_second += (partition.bytes_in - size) / seconds
         return response
 
-    def _written(self) -> dict[PartitionLog, tuple[int, int]]:
+    async def _written(self) -> dict[PartitionLog, tuple[int, int]]:
         """(offsets given out, bytes written since the segment was opened); both only grow."""
-        return {log: (log.high_watermark, log.bytes_in) for log in self._engine.all_logs()}
+        each = self._engine.turns.begin().each
+        return {log: (log.high_watermark, log.bytes_in) async for log in each(list(self._engine.all_logs()))}
 
     def _partitions(self, topic: Topic) -> list[PartitionLog]:
         """The partitions that this broker leads."""
@@ -122,31 +124,42 @@ class AdminService:
     # -- topics
 
     async def list_topics(self, request: admin_pb2.ListTopicsRequest, context: Context) -> admin_pb2.ListTopicsResponse:
-        return admin_pb2.ListTopicsResponse(
-            topics=[_topic(topic) for topic in sorted(self._engine.topics(), key=lambda topic: topic.name)]
-        )
+        response = admin_pb2.ListTopicsResponse()
+        async for topic in self._engine.turns.begin().each(sorted(self._engine.topics(), key=lambda topic: topic.name)):
+            response.topics.append(_topic(topic))
+        return response
 
     async def describe_topics(self, request: admin_pb2.DescribeTopicsRequest, context: Context) -> admin_pb2.DescribeTopicsResponse:
         if len(request.names) > NAMES_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many names. names=`{len(request.names)}` max=`{NAMES_MAX}`")
+        if len(set(request.names)) < len(request.names):
+            raise InvalidError(Reason.INVALID_REQUEST, "a name is given twice")
         forwarded = is_forwarded(context)
         if request.leads_only or forwarded:
             bounds = await own_bounds(self._engine, request.names)
         else:
             bounds = await find_bounds(self._engine, self._shared.peers, request.names)
-        return admin_pb2.DescribeTopicsResponse(
-            topics=[self._describe(name, bounds, config=not forwarded) for name in request.names],
+        response = admin_pb2.DescribeTopicsResponse(
             brokers=[self._broker(), *(_row(broker) for broker in self._shared.peers.others())],
             broker_id=self._engine.broker_id,
         )
+        turn = self._engine.turns.begin()
+        async for name in turn.each(request.names):
+            await self._describe(response.topics.add(), name, bounds, turn, config=not forwarded)
+        return response
 
-    def _describe(self, name: str, bounds: Bounds, *, config: bool) -> admin_pb2.TopicDescription:
+    async def _describe(
+        self, description: admin_pb2.TopicDescription, name: str, bounds: Bounds, turn: Turn, *, config: bool
+    ) -> None:
+        """Describe a topic in an empty message."""
         try:
             topic = self._engine.topic(name)
         except HeadgateError as error:
-            return admin_pb2.TopicDescription(topic=admin_pb2.Topic(name=name), error=error_message(error))
-        description = admin_pb2.TopicDescription(topic=_topic(topic))
-        for number in range(topic.partitions):
+            description.topic.name = name
+            description.error.CopyFrom(error_message(error))
+            return
+        description.topic.CopyFrom(_topic(topic))
+        async for number in turn.each(range(topic.partitions)):
             lead = self._engine.lead(topic.id, number)
             bound = bounds.get((name, number), UNKNOWN_BOUND)
             description.partitions.add(
@@ -171,7 +184,6 @@ class AdminService:
                 )
                 for key in KEYS.values()
             )
-        return description
 
     def _default(self, name: str) -> str:
         return str(self._shared.settings.message_bytes_max) if name == "max.message.bytes" else KEYS[name].default
@@ -222,11 +234,14 @@ class AdminService:
         if len(request.cuts) > CUTS_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many cuts. cuts=`{len(request.cuts)}` max=`{CUTS_MAX}`")
         topic = self._engine.topic(request.topic)
-        rows = [admin_pb2.DeleteRecordsResponse.Result(partition=cut.partition, log_start=-1) for cut in request.cuts]
+        response = admin_pb2.DeleteRecordsResponse()
+        rows = response.results
         offsets: dict[PartitionLog, int] = {}
         here: list[tuple[int, PartitionLog]] = []
         elsewhere: dict[str, tuple[Incarnation, list[int]]] = {}
-        for index, cut in enumerate(request.cuts):
+        each = self._engine.turns.begin().each
+        async for index, cut in each(enumerate(request.cuts)):
+            rows.add(partition=cut.partition, log_start=-1)
             lead = self._engine.lead(topic.id, cut.partition)
             if lead is None or lead[0].id == self._engine.incarnation_id or is_forwarded(context):
                 try:
@@ -244,18 +259,18 @@ class AdminService:
         answers, failure = await asyncio.gather(
             self._shared.peers.ask(requests, ADMIN["DeleteRecords"], CHANGE_TIMEOUT_S), self._delete_below(offsets)
         )
-        for index, partition in here:
+        async for index, partition in each(here):
             if failure is not None:
                 rows[index].error.CopyFrom(error_message(failure))
             else:
                 rows[index].log_start = partition.log_start
         for (_, indexes), answer in zip(elsewhere.values(), answers, strict=True):
-            for number, index in enumerate(indexes):
+            async for number, index in each(enumerate(indexes)):
                 if answer.error is not None:
                     rows[index].error.CopyFrom(error_message(answer.error))
                 else:
                     rows[index].CopyFrom(answer.response.results[number])
-        return admin_pb2.DeleteRecordsResponse(results=rows)
+        return response
 
     async def check_records(self, request: admin_pb2.CheckRecordsRequest, context: Context) -> admin_pb2.CheckRecordsResponse:
         topic = self._engine.topic(request.topic)

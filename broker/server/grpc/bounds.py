@@ -40,11 +40,11 @@ async def own_bounds(engine: Engine, topics: Iterable[str]) -> Bounds:
         await engine.confirm()
     except RetryError:
         return {}
+    logs = (log for name in topics for log in list(engine.logs.get(name, ())) if log is not None)
     return {
-        (name, log.number): Bound(log.log_start, log.high_watermark, log.size_bytes)
-        for name in topics
-        for log in engine.logs.get(name, ())
-        if log is not None and log.refusal is None
+        (log.topic.name, log.number): Bound(log.log_start, log.high_watermark, log.size_bytes)
+        async for log in engine.turns.begin().each(logs)
+        if log.refusal is None
     }
 
 
@@ -69,11 +69,10 @@ async def find_bounds(engine: Engine, peers: Peers, topics: Iterable[str]) -> Bo
         for broker, asked in wanted.values()
         for some in batched(list(asked), NAMES_MAX)
     ]
-    for answer in await peers.ask(requests, ADMIN["DescribeTopics"]):
-        if answer.error is None:
-            for row in answer.response.topics:
-                for part in row.partitions:
-                    # A broker reports nothing about partitions that it does not lead (any more).
-                    if part.high_watermark >= 0:
-                        found[row.topic.name, part.partition] = Bound(part.log_start, part.high_watermark, part.size_bytes)
+    answers = [answer.response for answer in await peers.ask(requests, ADMIN["DescribeTopics"]) if answer.error is None]
+    parts = ((row.topic.name, part) for answer in answers for row in answer.topics for part in row.partitions)
+    async for name, part in engine.turns.begin().each(parts):
+        # A broker says nothing of partitions that it does not lead (any more).
+        if part.high_watermark >= 0:
+            found[name, part.partition] = Bound(part.log_start, part.high_watermark, part.size_bytes)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 from headgate.broker.cluster.groups.events import State
@@ -12,6 +11,7 @@ from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.cluster.offsets import Position
 from headgate.broker.engine.coordinator import TOPIC, Coordinator
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
+from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.bounds import Bounds, find_bounds
 from headgate.broker.server.grpc.errors import error_message
 from headgate.broker.server.grpc.handlers import Context
@@ -25,8 +25,6 @@ from headgate.broker.wire.kafka.primitives import DecodeError
 GROUPS = methods(groups_pb2.DESCRIPTOR.services_by_name["Groups"])
 IDS_MAX = 1000
 ROWS_MAX = 10_000
-SLICE_GROUPS = 500
-"""Groups of a list that are handled before other work gets its turn."""
 
 
 class GroupsService:
@@ -47,8 +45,9 @@ class GroupsService:
                     raise answer.error  # part of a list would be wrong, so the whole list fails
                 parts.append(answer.response)
             bounds = await find_bounds(self._engine, self._peers, {row.topic for part in parts for row in part.positions})
+            each = self._engine.turns.begin().each
             for part in parts:
-                for row in part.positions:
+                async for row in each(part.positions):
                     bound = bounds.get((row.topic, row.partition))
                     if bound is not None:
                         part.groups[row.group].lag_records += bound.lag(row.offset)
@@ -64,13 +63,12 @@ class GroupsService:
         """The groups that this broker holds, in order, and their positions."""
         response = groups_pb2.ListGroupsResponse()
         await self._groups.confirm()
-        for number, row in enumerate(sorted(self._groups.list_groups())):
+        each = self._engine.turns.begin().each
+        async for number, row in each(enumerate(sorted(self._groups.list_groups()))):
             positions = self._groups.positions(row.group_id)
             response.groups.append(_summary(row, len(positions)))
-            for topic, partition, value in positions:
+            async for topic, partition, value in each(positions):
                 response.positions.add(group=number, topic=topic, partition=partition, offset=value.offset)
-            if number % SLICE_GROUPS == SLICE_GROUPS - 1:
-                await asyncio.sleep(0)
         return response
 
     async def describe_groups(
@@ -79,14 +77,17 @@ class GroupsService:
         if len(request.ids) > IDS_MAX:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many ids. ids=`{len(request.ids)}` max=`{IDS_MAX}`")
         doubt = await self._doubt()
+        turn = self._engine.turns.begin()
         if is_forwarded(context):
-            return groups_pb2.DescribeGroupsResponse(groups=[self._describe(group_id, doubt) for group_id in request.ids])
+            return groups_pb2.DescribeGroupsResponse(
+                groups=[await self._describe(group_id, doubt, turn) async for group_id in turn.each(request.ids)]
+            )
         found: dict[str, groups_pb2.GroupDescription] = {}
         elsewhere: dict[str, tuple[Incarnation, list[str]]] = {}
-        for group_id in request.ids:
+        async for group_id in turn.each(request.ids):
             holder = self._holder(group_id)
             if holder is None:
-                found[group_id] = self._describe(group_id, doubt)
+                found[group_id] = await self._describe(group_id, doubt, turn)
             else:
                 elsewhere.setdefault(holder.id, (holder, []))[1].append(group_id)
         asked = [(broker, groups_pb2.DescribeGroupsRequest(ids=ids)) for broker, ids in elsewhere.values()]
@@ -102,7 +103,7 @@ class GroupsService:
             self._engine, self._peers, {row.topic for description in found.values() for row in description.positions}
         )
         for description in found.values():
-            _add_bounds(description, bounds)
+            await _add_bounds(description, bounds, turn)
         return groups_pb2.DescribeGroupsResponse(groups=[found[group_id] for group_id in request.ids])
 
     async def alter_positions(
@@ -126,7 +127,7 @@ class GroupsService:
         response = groups_pb2.AlterPositionsResponse()
         positions: list[Position] = []
         accepted: list[groups_pb2.AlterPositionsResponse.Result] = []
-        for row in request.rows:
+        async for row in self._engine.turns.begin().each(request.rows):
             result = response.results.add(topic=row.topic, partition=row.partition)
             try:
                 positions.append(self._position(row, bounds))
@@ -181,7 +182,7 @@ class GroupsService:
             return error
         return None
 
-    def _describe(self, group_id: str, doubt: HeadgateError | None) -> groups_pb2.GroupDescription:
+    async def _describe(self, group_id: str, doubt: HeadgateError | None, turn: Turn) -> groups_pb2.GroupDescription:
         """The description of a group that this broker holds, without the ends of partitions."""
         try:
             if doubt is not None:
@@ -199,7 +200,7 @@ class GroupsService:
             generation=group.generation,
         )
         owners: dict[tuple[str, int], str] = {}
-        for member in shown.members:
+        async for member in turn.each(shown.members):
             owned = list(_owned(member.assignment)) if shown.protocol_type == CONSUMER_PROTOCOL else []
             owners.update((place, member.member_id) for place in owned)
             description.members.add(
@@ -209,7 +210,7 @@ class GroupsService:
                 client_host=member.client_host.removeprefix("/"),
                 partitions=len(owned),
             )
-        for topic, partition in sorted(committed.keys() | owners.keys()):
+        async for topic, partition in turn.each(sorted(committed.keys() | owners.keys())):
             if not self._exists(topic, partition):
                 continue
             row = description.positions.add(
@@ -259,9 +260,9 @@ def _summary(group: GroupListing, positions: int) -> groups_pb2.Group:
     )
 
 
-def _add_bounds(description: groups_pb2.GroupDescription, bounds: Bounds) -> None:
+async def _add_bounds(description: groups_pb2.GroupDescription, bounds: Bounds, turn: Turn) -> None:
     """Set a group's lag, if it is known."""
-    for row in description.positions:
+    async for row in turn.each(description.positions):
         bound = bounds.get((row.topic, row.partition))
         if bound is None:
             continue

@@ -88,7 +88,7 @@ class LogService:
             raise InvalidError(Reason.INVALID_REQUEST, f"too many queries. queries=`{len(request.queries)}` max=`{QUERIES_MAX}`")
         topic = self._engine.topic(request.topic)
         response = log_pb2.ListOffsetsResponse()
-        for query in request.queries:
+        async for query in self._engine.turns.begin().each(request.queries):
             row = response.results.add(partition=query.partition, offset=-1, leader_epoch=-1)
             try:
                 partition = self._shared.partition(topic, query.partition)

@@ -1,0 +1,149 @@
+"""No gRPC call holds the event loop for long: the largest requests that a method takes against small ones.
+
+Runs: a broker in this process whose event loop measures the CPU time of its turns; each method's handler, from the bytes of the
+request to the bytes of the answer, without a connection. Compared: the longest turn of the loop during the largest request with the
+longest turn during small ones, in CPU time of the loop's thread. The best of several runs counts. A mismatch means that a method
+works on all of a large request at once: its loops belong into `Turn.each`. A request with one element more is refused.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from headgate.broker.cluster.groups.shard import Commit
+from headgate.broker.cluster.offsets import Position
+from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.turns import SLICE_S
+from headgate.broker.server.grpc.admin_service import CUTS_MAX, Addresses, AdminService
+from headgate.broker.server.grpc.bounds import NAMES_MAX
+from headgate.broker.server.grpc.groups_service import IDS_MAX, ROWS_MAX, GroupsService
+from headgate.broker.server.grpc.log_service import QUERIES_MAX, LogService
+from headgate.broker.server.grpc.shared import Shared
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
+from tests.support.costly import GROUP, KNOWN, KNOWN_PARTITIONS, MeasuredBroker
+
+TURN_RATIO_MAX = 15.0
+"""The longest turn of the largest request, as a multiple of the longest turn of a small one: see `test_turns.py`."""
+RUNS = 3
+TOPICS = 40
+"""Topics with KNOWN_PARTITIONS partitions each. `MeasuredBroker` allows 10,000 partitions."""
+
+
+class NoContext:
+    """A call from a client."""
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method, a request of `count` elements, and the limit of `count`."""
+
+    service: str
+    name: str
+    most: int
+
+    def request(self, count: int) -> Message:
+        numbers = range(count)
+        match self.name:
+            case "list_offsets":
+                position = log_pb2.Position(latest=True)
+                queries = [log_pb2.ListOffsetsRequest.Query(partition=one % KNOWN_PARTITIONS, position=position) for one in numbers]
+                return log_pb2.ListOffsetsRequest(topic=KNOWN, queries=queries)
+            case "describe_topics":
+                return admin_pb2.DescribeTopicsRequest(names=[f"{KNOWN}-{one}" for one in numbers])
+            case "delete_records":
+                cuts = [admin_pb2.DeleteRecordsRequest.Cut(partition=one % KNOWN_PARTITIONS, before_offset=0) for one in numbers]
+                return admin_pb2.DeleteRecordsRequest(topic=KNOWN, cuts=cuts)
+            case "describe_groups":
+                # The group with many positions is not in the small request.
+                return groups_pb2.DescribeGroupsRequest(ids=[GROUP if one == 1 else f"{one}" for one in numbers])
+            case "alter_positions":
+                rows = [
+                    groups_pb2.AlterPositionsRequest.Row(
+                        topic=f"{KNOWN}-{one // KNOWN_PARTITIONS}", partition=one % KNOWN_PARTITIONS
+                    )
+                    for one in numbers
+                ]
+                return groups_pb2.AlterPositionsRequest(group=GROUP, rows=rows, validate_only=True)
+        raise AssertionError(self.name)
+
+
+METHODS = [
+    Method("log", "list_offsets", QUERIES_MAX),
+    Method("admin", "describe_topics", NAMES_MAX),
+    Method("admin", "delete_records", CUTS_MAX),
+    Method("groups", "describe_groups", IDS_MAX),
+    Method("groups", "alter_positions", ROWS_MAX),
+]
+
+
+class Calls:
+    """The services of a measured broker, called past gRPC."""
+
+    def __init__(self, broker: MeasuredBroker) -> None:
+        self._broker = broker
+        shared = Shared(broker.engine, broker.settings)
+        addresses = Addresses(host="127.0.0.1", kafka_port=1, grpc_port=2, http_port=3)
+        self._services: dict[str, Any] = {
+            "log": LogService(shared),
+            "admin": AdminService(shared, addresses),
+            "groups": GroupsService(shared, broker.groups),
+        }
+
+    def longest_turn_s(self, method: Method, count: int) -> float:
+        request = method.request(count)
+        data = request.SerializeToString()
+
+        async def act() -> bytes:
+            answer = await getattr(self._services[method.service], method.name)(type(request).FromString(data), NoContext())
+            encoded: bytes = answer.SerializeToString()
+            return encoded
+
+        return self._broker.longest_turn_of_s(act)
+
+
+@pytest.fixture(scope="module")
+def calls() -> Iterator[Calls]:
+    # A collection takes a hundred milliseconds in this process with its tests and tools, and a few in a broker.
+    gc.disable()
+    try:
+        with MeasuredBroker() as broker:
+            positions: list[Position] = []
+            for number in range(TOPICS):
+                name = f"{KNOWN}-{number}"
+                topic = broker.call(lambda name=name: broker.engine.create_topic(name, KNOWN_PARTITIONS, {}))
+                positions += [Position(topic=name, partition=one, offset=0, topic_id=topic.id) for one in range(KNOWN_PARTITIONS)]
+            commit = Commit(token=broker.groups.token(), positions=tuple(positions))
+            assert broker.call(lambda: broker.groups.commit(GROUP, commit)).error is None
+            yield Calls(broker)
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(scope="module")
+def small_turn_s(calls: Calls) -> float:
+    """The longest turn of a small request of any method, once its code was imported."""
+    longest_s = SLICE_S / 8
+    for method in METHODS:
+        calls.longest_turn_s(method, 1)
+        longest_s = max(longest_s, min(calls.longest_turn_s(method, 1) for _ in range(RUNS)))
+    return longest_s
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.name)
+def test_the_largest_request(calls: Calls, small_turn_s: float, method: Method) -> None:
+    turns_s: list[float] = []
+    while not turns_s or turns_s[-1] > TURN_RATIO_MAX * small_turn_s:
+        assert len(turns_s) < RUNS, f"the method held the loop for long. turns_s=`{turns_s}` small_s=`{small_turn_s}`"
+        turns_s.append(calls.longest_turn_s(method, method.most))
+    with pytest.raises(InvalidError) as caught:
+        calls.longest_turn_s(method, method.most + 1)
+    assert caught.value.reason is Reason.INVALID_REQUEST and f"max=`{method.most}`" in caught.value.message
