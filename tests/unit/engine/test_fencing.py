@@ -14,10 +14,12 @@ from contextlib import suppress
 
 import pytest
 
+from headgate.broker.engine import keys
+from headgate.broker.engine.recovery import recover
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.testing.faults import Fault
 from tests.unit.engine.conftest import MakeMachine
-from tests.unit.engine.world import Machine, eventually, read_values, settings
+from tests.unit.engine.world import Machine, MortalStore, eventually, read_values, settings
 
 THREADED = ["memory", "aligned", "local"]
 
@@ -153,6 +155,28 @@ async def test_stopped_processes_that_come_back_one_after_another(make_machine: 
     await machine.send(last, [b"last"])
     await machine.crash(last)
     await machine.check(await machine.start(small))
+
+
+@pytest.mark.parametrize("operation", ["put_if_absent", "put"])
+async def test_a_full_store_lets_nobody_take_over(make_machine: MakeMachine, operation: str) -> None:
+    """Without a fence the first broker goes on. With a fence and no recovery it stops. Neither loses what it acked."""
+    machine = make_machine("local")
+    first = await machine.start()
+    await first.engine.create_topic("t", 1, {})
+    await machine.send(first, [b"before"])
+    full = MortalStore(first.faults, first.store.url)
+    full.refused[operation] = RetryError(Reason.STORE_FULL, "no space is left")
+    incarnation = first.engine.manifest.incarnations[first.engine.incarnation_id]
+    with pytest.raises(RetryError) as caught:
+        await recover(full, first.engine.manifest, [incarnation], keys.maker(9, "f" * 32))
+    assert caught.value.reason is Reason.STORE_FULL
+    is_fenced = operation == "put"
+    sending = machine.send(first, [b"meanwhile"])
+    await eventually(lambda: sending.done() or bool(first.failures))
+    assert bool(first.failures) is is_fenced
+    second = await machine.start()
+    await machine.check(second)
+    assert (await read_values(second))[:1] == [b"before"]
 
 
 async def test_the_first_may_still_be_writing_its_manifest(machine: Machine) -> None:
