@@ -153,22 +153,39 @@ async def recover(
     return recovered
 
 
-async def load_producers(store: Store, objects: Iterable[str]) -> Producers:
-    """The newest state of every stream in some checkpoints. Raises CorruptError, RetryError."""
+async def load_producers(store: Store, objects: Iterable[str], damaged: dict[str, CorruptError] | None = None) -> Producers:
+    """The newest state of every stream in some checkpoints.
+
+    Args:
+        damaged: takes the error of each damaged or lost checkpoint, which is then left out. None: the error is raised.
+
+    Raises:
+        CorruptError: a checkpoint is damaged or lost. RetryError.
+    """
     newest: Producers = {}
     for key in objects:
         try:
-            states = decode_producers(await store.get(key))
-        except InvalidError as error:
-            if error.reason is not Reason.NOT_FOUND:
-                raise
-            raise CorruptError(Reason.CORRUPT_STORE, f"a checkpoint of producers is missing. key=`{key}`") from error
+            states = await _load_checkpoint(store, key)
         except CorruptError as error:
-            raise CorruptError(error.reason, f"{error.message} key=`{key}`") from error
+            if damaged is None:
+                raise
+            damaged[key] = error
+            continue
         for stream, (offset, state) in states.items():
             if stream not in newest or newest[stream][0] <= offset:
                 newest[stream] = offset, state
     return newest
+
+
+async def _load_checkpoint(store: Store, key: str) -> Producers:
+    try:
+        return decode_producers(await store.get(key))
+    except InvalidError as error:
+        if error.reason is not Reason.NOT_FOUND:
+            raise
+        raise CorruptError(Reason.CORRUPT_STORE, f"a checkpoint of producers is missing. key=`{key}`") from error
+    except CorruptError as error:
+        raise CorruptError(error.reason, f"{error.message} key=`{key}`") from error
 
 
 async def _recover_incarnation(
@@ -179,7 +196,11 @@ async def _recover_incarnation(
     checkpoints = {origin: None for segment in segments for origin in segment.origins}
     if incarnation.id in manifest.producers_keys:
         checkpoints[manifest.producers_keys[incarnation.id]] = None
-    producers = await load_producers(store, checkpoints)
+    damaged: dict[str, CorruptError] = {}
+    producers = await load_producers(store, checkpoints, damaged)
+    own = manifest.producers_keys.get(incarnation.id, "")
+    if own in damaged:
+        raise damaged[own]
     reader = _FileReader(store, incarnation.id) if store.appender is not None else _ObjectReader(store, incarnation.id)
     chunks: list[Chunk] = []
     try:
@@ -197,7 +218,15 @@ async def _recover_incarnation(
         await store.put(key, encode_producers(states))
         ends = _ends([*manifest.chunks[incarnation.id].values(), *chunks])
         for segment in segments:
-            edits.append(SealSegment(segment.id, _segment_ends(manifest, segment, ends), key))
+            segment_ends = _segment_ends(manifest, segment, ends)
+            error = next((damaged[origin] for origin in segment.origins if origin in damaged), None)
+            if error is None:
+                edits.append(SealSegment(segment.id, segment_ends, key))
+            elif segment_ends == segment.base_offsets and len(segment.origins) == 1:
+                # It has no record of its own, so its next lead waits for the same object (`Leads.damaged`).
+                edits.append(SealSegment(segment.id, segment_ends, segment.origins[0]))
+            else:
+                raise error
     # Add all edits of an incarnation, or none.
     recovered.edits += [*edits, SealIncarnation(incarnation_id=incarnation.id)]
 
