@@ -18,14 +18,17 @@ The same id can be opened again after its release. The older gate is then listed
 from __future__ import annotations
 
 import hashlib
+import heapq
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.steps import Steps
 
 if TYPE_CHECKING:
     from headgate.broker.cluster.manifest import Topic
@@ -45,6 +48,8 @@ ROWS_MAX = 1 << 48
 OFFSET_MAX = 1 << 62
 FILES_MAX = 200_000
 """Files of one gate."""
+STEP_FILES = 200
+"""Files in one step of work on the files of a gate: less than a millisecond."""
 TIMESTAMP_MS_MAX = 1 << 53
 
 Place = Literal["now", "front", "end"]
@@ -186,11 +191,38 @@ def check_rows(topic: Topic, rows: Sequence[int], partitions: int) -> None:
             )
 
 
-def digest_of(extents: Iterable[ParquetExtent]) -> str:
-    """A digest of files, independent of their order. It covers their references, with offsets counted from the beginning of the
-    window."""
-    rows = sorted((one.partition, one.base_offset, one.end_offset, one.path, one.size_bytes, one.footer_crc32c) for one in extents)
-    return hashlib.sha256(repr(rows).encode()).hexdigest()[:32]
+def digest_of(extents: Sequence[ParquetExtent]) -> Steps[str]:
+    """Digest of files, independent of their order; of their references, with offsets counted from the beginning of the window."""
+    rows = yield from _in_order(extents, _reference)
+    digest = hashlib.sha256(b"[")
+    for start in range(0, len(rows), STEP_FILES):
+        yield STEP_FILES
+        comma = ", " if start else ""
+        digest.update((comma + ", ".join(repr(_reference(one)) for one in rows[start : start + STEP_FILES])).encode())
+    digest.update(b"]")
+    return digest.hexdigest()[:32]
+
+
+def _reference(one: ParquetExtent) -> tuple[int, int, int, str, int, int]:
+    return one.partition, one.base_offset, one.end_offset, one.path, one.size_bytes, one.footer_crc32c
+
+
+def _place(one: ParquetExtent) -> tuple[int, int]:
+    return one.partition, one.base_offset
+
+
+def _in_order(extents: Sequence[ParquetExtent], key: Callable[[ParquetExtent], Any]) -> Steps[list[ParquetExtent]]:
+    """As `sorted`, in steps."""
+    runs: list[list[ParquetExtent]] = []
+    for start in range(0, len(extents), STEP_FILES):
+        yield STEP_FILES
+        runs.append(sorted(extents[start : start + STEP_FILES], key=key))
+    merged = heapq.merge(*runs, key=key)
+    ordered: list[ParquetExtent] = []
+    while more := list(islice(merged, STEP_FILES)):
+        ordered += more
+        yield STEP_FILES
+    return ordered
 
 
 def moved(extents: Iterable[ParquetExtent], windows: Mapping[int, GateWindow]) -> list[ParquetExtent]:
@@ -206,7 +238,7 @@ def moved(extents: Iterable[ParquetExtent], windows: Mapping[int, GateWindow]) -
     ]
 
 
-def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mapping[int, GateWindow]) -> list[ParquetExtent]:
+def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mapping[int, GateWindow]) -> Steps[list[ParquetExtent]]:
     """The extents by partition and offset, if they can fill these windows.
 
     Raises:
@@ -216,10 +248,12 @@ def check_extents(gate_id: str, extents: Sequence[ParquetExtent], windows: Mappi
         raise InvalidError(
             Reason.INVALID_REFERENCE, f"too many files for one gate. gate=`{gate_id}` files=`{len(extents)}` max=`{FILES_MAX}`"
         )
-    ordered = sorted(extents, key=lambda one: (one.partition, one.base_offset))
+    ordered = yield from _in_order(extents, _place)
     paths: set[str] = set()
     last: ParquetExtent | None = None
-    for one in ordered:
+    for number, one in enumerate(ordered):
+        if number % STEP_FILES == 0:
+            yield STEP_FILES
         window = windows.get(one.partition)
         where = f"gate=`{gate_id}` partition=`{one.partition}` path=`{one.path[:300]}`"
         if window is None:

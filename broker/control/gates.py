@@ -10,12 +10,13 @@ import asyncio
 import math
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from headgate.broker.cluster.gates import (
     FRONT_EPOCH,
+    STEP_FILES,
     Gate,
     GateWindow,
     ParquetExtent,
@@ -47,12 +48,15 @@ from headgate.broker.cluster.topic_config import is_internal
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.errors import InvalidError, Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
+from headgate.broker.runtime.steps import Steps
 from headgate.broker.runtime.tasks import outlast
 
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine, Held
 
 log = get_logger("gates")
+
+T = TypeVar("T")
 
 LOOK_S = 0.25
 """Shortest pause, in seconds, between two checks for expired gates. It bounds how late a gate expires."""
@@ -137,7 +141,7 @@ class LeaderGates:
         wanted = Gate(
             id=gate_id, topic_id=topic.id, place=place, windows=[], ttl_ms=ttl_ms, opened_ms=0, definition=definition, owner=owner
         )
-        digest = digest_of(files) if files else ""
+        digest = await self._run(digest_of(files)) if files else ""
         request = (topic.id, gate_id, "open", place, tuple(rows), ttl_ms, digest, definition, owner)
         return await self._once(request, lambda: self._open(topic, wanted, list(rows), list(files), digest))
 
@@ -156,13 +160,16 @@ class LeaderGates:
 
     async def _judge_new(self, topic: Topic, gate_id: str, files: Sequence[ParquetExtent]) -> None:
         if files:
-            bounds = {one: GateWindow(one, 0, end, -1) for one, end in enumerate(rows_of(files, topic.partitions))}
-            await self._engine.references.check(topic.id, check_extents(gate_id, files, bounds), absolute=False)
+            rows = await self._run(rows_of(files, topic.partitions))
+            bounds = {one: GateWindow(one, 0, end, -1) for one, end in enumerate(rows)}
+            extents = await self._run(check_extents(gate_id, files, bounds))
+            await self._engine.references.check(topic.id, extents, absolute=False)
 
     async def _open(self, topic: Topic, wanted: Gate, asked: list[int], files: list[ParquetExtent], digest: str) -> Gate:
         gate_id = wanted.id
         if self._known(topic, gate_id) is None:
-            check_rows(topic, rows_of(files, topic.partitions) if files else asked, topic.partitions)
+            rows = await self._run(rows_of(files, topic.partitions)) if files else asked
+            check_rows(topic, rows, topic.partitions)
             await self._judge_new(topic, gate_id, files)
         deadline_s = self._owner.clock.monotonic() + OPEN_TIMEOUT_S
         async with self._opening:
@@ -184,7 +191,7 @@ class LeaderGates:
                     return known
                 # The topic may have got partitions while files were checked, or while other gates were opened.
                 topic = self._as_it_is(topic)
-                rows = rows_of(files, topic.partitions) if files else asked
+                rows = await self._run(rows_of(files, topic.partitions)) if files else asked
                 check_rows(topic, rows, topic.partitions)
                 gate = replace(wanted, opened_ms=self._owner.clock.now_ms())
                 try:
@@ -227,7 +234,7 @@ class LeaderGates:
         gate = replace(gate, windows=windows)
         if files:
             counted = {one.partition: GateWindow(one.partition, 0, one.rows, -1) for one in windows}
-            extents = moved(check_extents(gate.id, files, counted), {one.partition: one for one in windows})
+            extents = moved(await self._run(check_extents(gate.id, files, counted)), {one.partition: one for one in windows})
             gate = replace(
                 gate,
                 state="filled",
@@ -272,7 +279,8 @@ class LeaderGates:
         files = [
             replace(one, leader_epoch=windows[one.partition].leader_epoch) if one.partition in windows else one for one in files
         ]
-        digest = digest_of(files)
+        digest = await self._run(digest_of(files))
+        gate = self._gate(topic, gate_id)
         if self._is_filled(gate, digest):
             return gate
         return await self._once((topic.id, gate_id, "fill", digest), lambda: self._fill(topic, gate, files, digest))
@@ -282,7 +290,7 @@ class LeaderGates:
         key = (topic.id, gate_id)
         self._filling[key] = self._filling.get(key, 0) + 1
         try:
-            extents = check_extents(gate_id, files, {one.partition: one for one in gate.windows})
+            extents = await self._run(check_extents(gate_id, files, {one.partition: one for one in gate.windows}))
             await self._engine.references.check(topic.id, extents, absolute=True)
             filled_ms = self._owner.clock.now_ms()
 
@@ -357,6 +365,10 @@ class LeaderGates:
         if known is None or known[0] != gate.renewals:
             return gate.ttl_ms
         return max(0, round((known[1] - self._owner.clock.monotonic()) * 1000))
+
+    async def _run(self, steps: Steps[T]) -> T:
+        """Work on the files of a gate, in slices of the loop's time."""
+        return await self._engine.turns.begin().run(steps)
 
     def _topic(self, name: str) -> Topic:
         topic = self._owner.manifest.topics.get(name)
@@ -518,10 +530,12 @@ def _in_front(manifest: Manifest, gate: Gate, topic: Topic, rows: list[int]) -> 
     return replace(gate, windows=windows)
 
 
-def rows_of(files: Sequence[ParquetExtent], partitions: int) -> list[int]:
+def rows_of(files: Sequence[ParquetExtent], partitions: int) -> Steps[list[int]]:
     """The number of rows of each partition, for files with offsets from 0: the end of the partition's last file."""
     rows = [0] * partitions
-    for one in files:
+    for number, one in enumerate(files):
+        if number % STEP_FILES == 0:
+            yield STEP_FILES
         if not 0 <= one.partition < partitions:
             raise InvalidError(
                 Reason.INVALID_REFERENCE, f"the topic has no such partition. partition=`{one.partition}` partitions=`{partitions}`"

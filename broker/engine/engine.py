@@ -194,7 +194,7 @@ class Engine:
             complete=lead_everything(incarnation_id),
             fail=self._commit_failed,
         )
-        self.references = References(store, settings.gate_allowed_prefixes, pools)
+        self.references = References(store, settings.gate_allowed_prefixes, self.turns, pools)
         self.history = HistoryReader(
             self.references.locate,
             cache_bytes_max=settings.history_cache_bytes,

@@ -17,6 +17,7 @@ from headgate.broker.cluster.gates import ParquetExtent, data_prefix, is_url
 from headgate.broker.log.crc import crc32c
 from headgate.broker.runtime.errors import FatalError, InvalidError, Reason
 from headgate.broker.runtime.threads import Pool, Pools
+from headgate.broker.runtime.turns import Turns
 from headgate.broker.store.interface import Readable, Store
 from headgate.broker.store.keys import check_key
 from headgate.broker.store.open import open_readable
@@ -41,11 +42,13 @@ class References:
 
     Args:
         allowed: URLs of foreign places that may contain files, separated by commas.
+        turns: of the loop on which files are checked.
         pools: makes the threads that read from foreign buckets.
     """
 
-    def __init__(self, store: Store, allowed: str, pools: Pools = Pool) -> None:
+    def __init__(self, store: Store, allowed: str, turns: Turns, pools: Pools = Pool) -> None:
         self._store = store
+        self._turns = turns
         self._allowed = [prefix.strip().rstrip("/") + "/" for prefix in allowed.split(",") if prefix.strip()]
         self._stores: dict[str, Readable] = {}
         # One pool for all of them, made before it is needed: the broker must not start threads while it serves.
@@ -89,15 +92,16 @@ class References:
         Raises:
             InvalidError(INVALID_REFERENCE): the message names the file and the problem. RetryError: a store does not answer.
         """
-        for one in extents:
+        turn = self._turns.begin()
+        async for one in turn.each(extents):
             self._check_path(topic_id, one.path)
-        room = asyncio.Semaphore(CHECKS_MAX)
+        left = iter(extents)
 
-        async def judge(one: ParquetExtent) -> None:
-            async with room:
+        async def judge() -> None:
+            async for one in self._turns.begin().each(left):
                 await self._check(one, absolute)
 
-        tasks = [asyncio.create_task(judge(one), name="judge-file") for one in extents]
+        tasks = [asyncio.create_task(judge(), name="judge-files") for _ in range(min(len(extents), CHECKS_MAX))]
         try:
             await asyncio.gather(*tasks)
         finally:

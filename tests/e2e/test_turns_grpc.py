@@ -16,16 +16,22 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from headgate.broker.cluster.gates import FILES_MAX
 from headgate.broker.cluster.groups.shard import Commit
+from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.cluster.offsets import Position
+from headgate.broker.control.gates import LeaderGates
+from headgate.broker.engine.engine import Engine
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.turns import SLICE_S
 from headgate.broker.server.grpc.admin_service import CUTS_MAX, Addresses, AdminService
 from headgate.broker.server.grpc.bounds import NAMES_MAX
+from headgate.broker.server.grpc.forward import Forwarder
+from headgate.broker.server.grpc.gates_service import GatesService
 from headgate.broker.server.grpc.groups_service import IDS_MAX, ROWS_MAX, GroupsService
 from headgate.broker.server.grpc.log_service import QUERIES_MAX, LogService
 from headgate.broker.server.grpc.shared import Shared
-from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, groups_pb2, log_pb2
+from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, gates_pb2, groups_pb2, log_pb2
 from tests.support.costly import GROUP, KNOWN, KNOWN_PARTITIONS, MeasuredBroker
 
 TURN_RATIO_MAX = 15.0
@@ -91,6 +97,7 @@ class Calls:
     def __init__(self, broker: MeasuredBroker) -> None:
         self._broker = broker
         shared = Shared(broker.engine, broker.settings)
+        self._gates = GatesService(AloneLeader(broker.engine), Forwarder())  # type: ignore[arg-type]
         addresses = Addresses(host="127.0.0.1", kafka_port=1, grpc_port=2, http_port=3)
         self._services: dict[str, Any] = {
             "log": LogService(shared),
@@ -108,6 +115,34 @@ class Calls:
             return encoded
 
         return self._broker.longest_turn_of_s(act)
+
+    def open_gate(self, request: gates_pb2.OpenGateRequest) -> tuple[float, InvalidError]:
+        """The longest turn, and why the gate was not opened."""
+        errors: list[InvalidError] = []
+
+        async def act() -> None:
+            with pytest.raises(InvalidError) as caught:
+                await self._gates.open_gate(request, NoContext())  # type: ignore[arg-type]
+            errors.append(caught.value)
+
+        return self._broker.longest_turn_of_s(act), errors[0]
+
+
+class AloneLeader:
+    """What gates need of a broker that leads a cluster of one, up to a commit."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.clock = engine.clock
+        self.leader = self
+        self.gates = LeaderGates(self, engine)  # type: ignore[arg-type]
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.engine.manifest
+
+    def leader_address(self) -> None:
+        return None
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +182,21 @@ def test_the_largest_request(calls: Calls, small_turn_s: float, method: Method) 
     with pytest.raises(InvalidError) as caught:
         calls.longest_turn_s(method, method.most + 1)
     assert caught.value.reason is Reason.INVALID_REQUEST and f"max=`{method.most}`" in caught.value.message
+
+
+def test_the_files_of_a_gate(calls: Calls, small_turn_s: float) -> None:
+    """A gate with as many files as it may have: everything until the first of them is refused."""
+    places = (divmod(one, KNOWN_PARTITIONS) for one in reversed(range(FILES_MAX)))
+    files = [
+        gates_pb2.FileRef(partition=partition, path=f"elsewhere/{partition}/{offset}", base_offset=offset, rows=1, size_bytes=1)
+        for offset, partition in places
+    ]
+    request = gates_pb2.OpenGateRequest(topic=KNOWN, gate_id="g", place=gates_pb2.GATE_PLACE_END, ttl_ms=60_000, files=files)
+    turns_s: list[float] = []
+    while not turns_s or turns_s[-1] > TURN_RATIO_MAX * small_turn_s:
+        assert len(turns_s) < RUNS, f"the method held the loop for long. turns_s=`{turns_s}` small_s=`{small_turn_s}`"
+        turn_s, error = calls.open_gate(request)
+        assert error.reason is Reason.INVALID_REFERENCE and "not under the topic's prefix" in error.message
+        turns_s.append(turn_s)
+    request.files.append(files[0])
+    assert calls.open_gate(request)[1].reason is Reason.INVALID_REQUEST

@@ -8,7 +8,7 @@ from itertools import chain
 
 from google.protobuf.message import Message
 
-from headgate.broker.cluster.gates import Gate, ParquetExtent, Place, data_prefix
+from headgate.broker.cluster.gates import FILES_MAX, Gate, ParquetExtent, Place, data_prefix
 from headgate.broker.cluster.manifest import Manifest
 from headgate.broker.control.cluster import Cluster
 from headgate.broker.control.gates import LeaderGates
@@ -62,6 +62,9 @@ class GatesService:
             return answer
         if request.place not in _PLACES:
             raise InvalidError(Reason.INVALID_REQUEST, f"no such place. place=`{request.place}`")
+        partitions_max = self._cluster.engine.settings.partitions_max
+        if len(request.rows) > partitions_max:
+            raise InvalidError(Reason.INVALID_REQUEST, f"too many partitions. rows=`{len(request.rows)}` max=`{partitions_max}`")
         gates = self._gates()
         gate = await gates.open(
             request.topic,
@@ -69,7 +72,7 @@ class GatesService:
             _PLACES[request.place],
             list(request.rows),
             request.ttl_ms,
-            [_extent(row) for row in request.files],
+            await self._extents(request.files),
             definition=request.definition,
             owner=request.owner,
         )
@@ -80,7 +83,7 @@ class GatesService:
         if answer is not None:
             return answer
         gates = self._gates()
-        gate = await gates.fill(request.topic, request.gate_id, [_extent(row) for row in request.files])
+        gate = await gates.fill(request.topic, request.gate_id, await self._extents(request.files))
         return gates_pb2.FillGateResponse(gate=self._gate(gates, gate))
 
     async def renew_gate(self, request: gates_pb2.RenewGateRequest, context: Context) -> gates_pb2.RenewGateResponse | bytes:
@@ -122,6 +125,11 @@ class GatesService:
             return answer
         engine = self._cluster.engine
         return layout(engine.manifest, engine.store.url, request.topic)
+
+    async def _extents(self, files: Sequence[gates_pb2.FileRef]) -> list[ParquetExtent]:
+        if len(files) > FILES_MAX:
+            raise InvalidError(Reason.INVALID_REQUEST, f"too many files. files=`{len(files)}` max=`{FILES_MAX}`")
+        return [_extent(row) async for row in self._cluster.engine.turns.begin().each(files)]
 
     def _gate(self, gates: LeaderGates, gate: Gate) -> gates_pb2.Gate:
         engine = self._cluster.engine

@@ -9,7 +9,9 @@ referenced ones.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from headgate.broker.cluster.gates import Gate, GateWindow, ParquetExtent
+from headgate.broker.cluster.gates import STEP_FILES, Gate, GateWindow, ParquetExtent, digest_of
 from headgate.broker.cluster.manifest import CondemnFiles, CreateTopic, Manifest, OpenGate, Topic, decode_edits, encode_edits
 from headgate.broker.engine.references import References
 from headgate.broker.engine.retention import expired_offset
@@ -30,6 +32,8 @@ from headgate.broker.log.batch import parse_header
 from headgate.broker.log.records import iter_records
 from headgate.broker.runtime.clock import ManualClock
 from headgate.broker.runtime.errors import InvalidError, Reason
+from headgate.broker.runtime.steps import finish
+from headgate.broker.runtime.turns import Turns
 from headgate.broker.server.grpc.gates_service import layout
 from tests.unit.engine.conftest import MakeMachine
 from tests.unit.engine.gate_world import Alone, files_for, gates_of, put_file, rows_of, value_of
@@ -659,7 +663,17 @@ def test_gates_are_part_of_the_snapshot() -> None:
 
 
 async def test_paths_that_are_urls(tmp_path: Path) -> None:
-    references = References(None, f"file://{tmp_path}/lake/")  # type: ignore[arg-type]
+    references = References(None, f"file://{tmp_path}/lake/", Turns(time.monotonic))  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="not a directory"):
         references.locate(f"file://{tmp_path}/lake/x.parquet")
     await references.close()
+
+
+def test_the_digest_of_files_never_changes() -> None:
+    """Gates in stores have digests: the same files must have the same one for ever, in any order, and however many there are."""
+    count = 3 * STEP_FILES + 1
+    files = [ParquetExtent(one % 7, one, one + 1, -1, f"p/{one}", 10 + one, one, 0, 0) for one in range(count)]
+    rows = sorted((one.partition, one.base_offset, one.end_offset, one.path, one.size_bytes, one.footer_crc32c) for one in files)
+    whole = hashlib.sha256(repr(rows).encode()).hexdigest()[:32]
+    assert finish(digest_of(files)) == finish(digest_of(files[::-1])) == whole
+    assert finish(digest_of([])) == hashlib.sha256(b"[]").hexdigest()[:32]
