@@ -23,7 +23,7 @@ import pytest
 
 from tests.compat.topics import create_topic, eventually
 from tests.conftest import BrokerFactory
-from tests.e2e.hostile import MIB, check_healthy, connect, fetch_values
+from tests.e2e.hostile import MIB, check_healthy, connect, fetch_values, produce
 from tests.support import oracle
 from tests.support.batches import batch
 from tests.support.broker_process import HOST, BrokerProcess
@@ -303,6 +303,46 @@ def test_a_damaged_register_is_not_believed(make_broker: BrokerFactory, tmp_path
             broker.kill()
         else:
             assert broker.exit_code() not in (0, None)
+
+
+def test_a_flipped_bit_stops_its_partition_only(make_broker: BrokerFactory, tmp_path: Path) -> None:
+    """A batch changes under a serving broker. No client is sent it, and one request still gets the other partition."""
+    store = tmp_path / "store"
+    broker = make_broker(store)
+    broker.start()
+    create_topic(broker.bootstrap, TOPIC, 2)
+    values = [b"first" * 100, b"other" * 100]
+    with connect(broker) as connection:
+        for number, value in enumerate(values):
+            produce(connection, TOPIC, batch([value]), number)
+    assert broker.terminate() == 0
+    broker.start()
+    (chunk,) = [path for path in store.rglob("*") if path.is_file() and values[0] in path.read_bytes()]
+    right = chunk.read_bytes()
+    at = right.index(values[0])
+
+    def fetch() -> dict[int, tuple[int, bytes]]:
+        wanted = fetch_values(TOPIC, 0)
+        (topic,) = wanted["topics"]  # type: ignore[misc]
+        (part,) = topic["partitions"]
+        both = ({**topic, "partitions": (part, {**part, "partition": 1})},)
+        with connect(broker) as connection:
+            answer = oracle.call(connection, oracle.FETCH, 11, {**wanted, "topics": both})
+        return {one.partition_index: (one.error_code, one.records or b"") for one in answer.responses[0].partitions}
+
+    with chunk.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([right[at] ^ 1]))
+    for _ in range(3):
+        found = fetch()
+        assert found[0] == (STORAGE_ERROR, b"")
+        assert found[1][0] == NONE and values[1] in found[1][1]
+    assert "records_unreadable" in broker.log_tail(50) and TOPIC in broker.log_tail(50)
+    with chunk.open("r+b") as file:
+        file.seek(at)
+        file.write(right[at : at + 1])
+    found = fetch()
+    assert [found[number][0] for number in (0, 1)] == [NONE, NONE] and values[0] in found[0][1]
 
 
 def try_read(ledger: Ledger) -> dict[int, int] | None:
