@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import _thread
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
@@ -71,6 +73,8 @@ def begin(name: str, work: Callable[[], object], count: int = 1) -> Sequence[Thr
 class Pool(Executor):
     """Threads that run submitted work in order. All threads run when the constructor returns.
 
+    The threads do not refer to the pool: a pool that is dropped without `shutdown` ends its threads when it is collected.
+
     Args:
         threads: calls that run at a time; further calls wait.
         name: name of the threads, for people.
@@ -81,14 +85,15 @@ class Pool(Executor):
     def __init__(self, threads: int, name: str) -> None:
         assert threads > 0, threads
         self._lock = threading.Lock()
-        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._queue: _Queue = SimpleQueue()
         self._over = False
         try:
-            self._threads = begin(name, self._work, threads)
+            self._threads = begin(name, partial(_work, self._queue), threads)
         except FatalError:
-            for _ in range(threads):
-                self._queue.put(None)
+            _end(self._queue, threads)
             raise
+        self._dropped = weakref.finalize(self, _end, self._queue, threads)
+        self._dropped.atexit = False
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Have a thread call `fn`. A MemoryError of the call, like any exception, is stored in its future."""
@@ -106,8 +111,7 @@ class Pool(Executor):
                 self._over = True
                 if cancel_futures:
                     self._cancel_waiting()
-                for _ in self._threads:
-                    self._queue.put(None)
+                self._dropped()
         if wait:
             for thread in self._threads:
                 thread.join()
@@ -118,15 +122,25 @@ class Pool(Executor):
             if item is not None:
                 item[0].cancel()
 
-    def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
-            _call(*item)
-            # Its result must not stay alive until the next work arrives.
-            del item
+
+_Queue: TypeAlias = "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]"
+"""Submitted work. None ends the thread that takes it."""
 
 
 Pools: TypeAlias = Callable[[int, str], Executor]
 """Makes a pool: `Pool`, or its replacement in a simulation."""
+
+
+def _work(queue: _Queue) -> None:
+    while (item := queue.get()) is not None:
+        _call(*item)
+        # Its result must not stay alive until the next work arrives.
+        del item
+
+
+def _end(queue: _Queue, threads: int) -> None:
+    for _ in range(threads):
+        queue.put(None)
 
 
 def _call(future: Future[Any], call: Callable[[], Any]) -> None:

@@ -8,6 +8,7 @@ or one that ends although it works.
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -112,3 +113,15 @@ async def test_a_loop_that_turns_is_left_alone() -> None:
         assert not ended.is_set()
     finally:
         watchdog.close()
+
+
+def test_a_dropped_pool_ends_its_threads() -> None:
+    pool = Pool(3, "dropped")
+    pool.submit(int).result(PATIENCE_S)
+    began = [thread for thread in threading.enumerate() if thread.name.startswith("dropped")]
+    assert len(began) == 3
+    del pool
+    gc.collect()
+    for thread in began:
+        thread.join(PATIENCE_S)
+    assert names("dropped") == set()
