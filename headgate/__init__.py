@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headgate.broker import __version__
     from headgate.broker.client import (
         Admin,
         Consumer,
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     )
     from headgate.broker.runtime.errors import HeadgateError
 
-__version__ = "0.1.0"
-
-_HOMES = {"HeadgateError": "headgate.broker.runtime.errors"}
+_HOMES = {"HeadgateError": "headgate.broker.runtime.errors", "__version__": "headgate.broker"}
 """Module of each public name that is not the client's."""
 
 __all__ = [
@@ -40,6 +39,7 @@ __all__ = [
     "HeadgateError",
     "Producer",
     "TopicPartition",
+    "__version__",
 ]
 
 

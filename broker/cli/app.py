@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from headgate import __version__
+from headgate.broker import __version__
 from headgate.broker.cli import output
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from headgate import __version__
+from headgate.broker import __version__
 from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels, Metrics
 
 if TYPE_CHECKING:

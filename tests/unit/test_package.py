@@ -48,7 +48,7 @@ def test_importing_the_package_loads_nothing_else(tmp_path: Path) -> None:
     assert run(code, tmp_path).strip() == "[]"
 
 
-@pytest.mark.parametrize("name", headgate.__all__)
+@pytest.mark.parametrize("name", sorted({*headgate.__all__} - {"__version__"}))
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(headgate, name).__name__ == name
     assert name in dir(headgate)

@@ -7,7 +7,7 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from headgate import __version__
+from headgate.broker import __version__
 from headgate.broker.cluster.manifest import Incarnation, Topic
 from headgate.broker.cluster.topic_config import KEYS, config_key, is_internal
 from headgate.broker.engine.partition import PartitionLog

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from headgate import __version__
+from headgate.broker import __version__
 from headgate.broker.cluster.topic_config import KEYS
 from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.server.grpc import handlers
