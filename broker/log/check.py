@@ -223,7 +223,9 @@ def _check_record(data: Buffer, position: int, index: int, time_low: int, time_h
     if length & 1 or length < 0:
         raise _Wrong("its length is negative")
     end = position + (length >> 1)
-    position += 1  # attributes, of which no bit is used
+    if data[position] & 0x80:  # attributes: no bit has a meaning, and aiokafka takes this one for a longer number
+        raise _Wrong("its attributes have a reserved bit")
+    position += 1
     byte = data[position]
     if byte < 0x80:
         time, position = (byte >> 1) ^ -(byte & 1), position + 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder
@@ -103,6 +103,7 @@ def encoded(records: list[tuple[bytes | None, bytes | None, int, list[tuple[str,
 
 
 @given(RECORDS, CHANGES, CHANGES, COUNTS, CODECS)
+@example([(None, None, 0, [])], [("flip", 1, 7)], [], 0, Codec.NONE)
 def test_what_is_accepted_is_read_by_all(
     records: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]],
     before: list[tuple[str, int, int]],

@@ -24,7 +24,7 @@ from headgate.broker.wire.grpc.headgate.v1 import common_pb2
 RETRIED = {
     Reason.NOT_LEADER, Reason.UNKNOWN_LEADER_EPOCH, Reason.STORE_UNAVAILABLE, Reason.STORE_FULL, Reason.TIMED_OUT,
     Reason.OVERLOADED, Reason.NOT_READY, Reason.FENCED, Reason.CLOSED, Reason.COORDINATOR_LOADING, Reason.COORDINATOR_NOT_AVAILABLE,
-    Reason.NOT_COORDINATOR, Reason.REBALANCE_IN_PROGRESS, Reason.GROUP_MAX_SIZE_REACHED,
+    Reason.NOT_COORDINATOR, Reason.REBALANCE_IN_PROGRESS, Reason.GROUP_MAX_SIZE_REACHED, Reason.OUT_OF_MEMORY,
 }  # fmt: skip
 
 
