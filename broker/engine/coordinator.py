@@ -409,12 +409,18 @@ class Coordinator:
     async def confirm(self) -> None:
         """Make sure that no other broker had taken over this one's groups when the request arrived; see `Engine.confirm`.
 
+        If this broker knows no topic of groups, its own fence marker proves nothing, because another broker may have created the
+        topic. Then only a promise of the leader counts.
+
         Raises RetryError(NOT_COORDINATOR).
         """
         try:
             await self._engine.confirm()
         except RetryError as error:
             raise RetryError(Reason.NOT_COORDINATOR, error.message) from error
+        proof = self._engine.proof
+        if TOPIC not in self._engine.manifest.topics and proof.promised and not proof.holds:
+            raise RetryError(Reason.NOT_COORDINATOR, "this broker does not reach the leader, and knows no groups yet")
 
     def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
         """A committed position, unless its topic was deleted or created again since."""

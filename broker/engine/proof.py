@@ -67,6 +67,8 @@ class LeadProof:
     ) -> None:
         self.valid_until_s = float("-inf")
         """The monotonic time, in seconds, until which no other broker can lead this broker's partitions."""
+        self.promised = False
+        """True since the first promise: this broker belongs to a cluster."""
         self.looks = 0
         """Number of reads of the fence marker."""
         self._store = store
@@ -91,6 +93,7 @@ class LeadProof:
             asked_s: the monotonic time just before the message was sent that the promise answers.
             span_ms: the promised span. 0: no promise was given.
         """
+        self.promised = True
         if span_ms > 0 and not self._over:
             self.valid_until_s = max(self.valid_until_s, asked_s + span_ms / 1000 * SAFE_SHARE)
 
