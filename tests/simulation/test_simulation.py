@@ -16,7 +16,7 @@ import sys
 
 import pytest
 
-SEEDS = 400
+SEEDS = 150
 SEEDS_LONG = 4_000
 CANARY_SEEDS = 500
 LONG = ("no-proof",)

@@ -35,7 +35,7 @@ from headgate.broker.wire.grpc.headgate.v1 import admin_pb2, gates_pb2, groups_p
 from tests.support.costly import GROUP, KNOWN, KNOWN_PARTITIONS, MeasuredBroker
 
 TURN_RATIO_MAX = 15.0
-"""The longest turn of the largest request, as a multiple of the longest turn of a small one: see `test_turns.py`."""
+"""The longest turn of the largest request, as a multiple of the longest turn of a small one: see `turns_kafka.py`."""
 RUNS = 3
 TOPICS = 40
 """Topics with KNOWN_PARTITIONS partitions each. `MeasuredBroker` allows 10,000 partitions."""
