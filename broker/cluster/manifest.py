@@ -793,6 +793,7 @@ class Manifest:
             assert all(self.leads[segment.topic_id][number] is segment for number in segment.partitions)
             assert len(segment.base_offsets) == len(segment.partitions)
             assert segment.leader_epoch <= self.leader_epoch and segment.id < self.next_segment_id
+            assert segment.incarnation_id in self.incarnations
             assert not self.incarnations[segment.incarnation_id].sealed
         assert not set(self.segments) & set(self.sealed_segments)
         assert set(self._chains) == set(self.topics_by_id)

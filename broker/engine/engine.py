@@ -690,7 +690,7 @@ class Engine:
 
     def is_on_its_way(self, topic_id: uuid.UUID, number: int) -> bool:
         """True if a partition that refuses records here is being handed over. Then no broker leads it at the moment, or the
-        manifest still names this broker. `leads.changed` reports when the caller should ask again."""
+        manifest still names this broker. `leads.next_change` tells when the caller should ask again."""
         if self.failed is not None or not self.ready:
             return False
         lead = self.lead(topic_id, number)

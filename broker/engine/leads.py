@@ -104,9 +104,12 @@ class Leads:
 
     # -- for others
 
-    async def changed(self) -> None:
-        """Wait until a partition gets another lead, on any broker, or takes records again."""
-        await self._changed.wait()
+    def next_change(self) -> asyncio.Event:
+        """An event that is set when a partition next gets another lead, on any broker, or takes records again.
+
+        Get it before the attempt that may have to wait: a change during the attempt then ends the wait at once.
+        """
+        return self._changed
 
     def watch(self, watcher: Callable[[PartitionLog], None]) -> None:
         """Call back with each log when its slot gets it, and again when it is closed."""

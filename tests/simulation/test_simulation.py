@@ -83,7 +83,7 @@ def test_a_seed_is_one_life() -> None:
         ("ack-before-durable", ("a fenced broker never acks", "acked records are there", "one record per offset")),
         ("no-sequences", ("retries never duplicate",)),
         ("no-replay", ("retries never duplicate",)),
-        ("seal-half", ("the cluster goes on",)),
+        ("seal-half", ("the cluster goes on", "state is sound")),
         ("lead-after-seal", ("the cluster goes on",)),
         pytest.param("half-resigned", ("the cluster goes on",), marks=pytest.mark.slow),
         ("no-expiry", ("capacity ends",)),

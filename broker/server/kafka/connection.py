@@ -541,6 +541,7 @@ class Connection(asyncio.BufferedProtocol):
         while self._parked:
             request, slot = self._parked[0]
             frame = memoryview(request)
+            change = engine.leads.next_change()
             try:
                 _, version, correlation_id, client_size = _REQUEST(frame, 0)
                 position = self._skip_header(frame, 0, client_size, version >= produce.FLEXIBLE)
@@ -551,7 +552,7 @@ class Connection(asyncio.BufferedProtocol):
                 if failed and left > 0 and await turn.run(self._is_on_its_way(engine, response, version, failed)):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(left):
-                            await engine.leads.changed()
+                            await change.wait()
                     continue
                 if failed:
                     response = await turn.run(self._refusal(version, acks, response))

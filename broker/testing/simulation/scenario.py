@@ -96,6 +96,17 @@ def simulate(seed: int, *, long: bool = False, out: TextIO | None = None, patche
     )
 
 
+def _check_state(broker: Any) -> None:
+    """Raise a Violation that quotes the broken assertion if the broker's manifest or one of its logs contradicts itself."""
+    try:
+        broker.engine.manifest.check_invariants()
+        for log in broker.engine.all_logs():
+            log.check_invariants()
+    except AssertionError as error:
+        broken = traceback.extract_tb(error.__traceback__)[-1].line
+        raise Violation("state is sound", f"{broker.name}: {broken}") from error
+
+
 class _Listener(logging.Handler):
     """Puts the brokers' log lines into the trace."""
 
@@ -277,9 +288,7 @@ class Scenario:
         reading = self.world.spawn(self._read(fresh, final), "final")
         self._until(reading.done, SETTLE_S, "a fresh broker can be read", lambda: repr(self._read_error))
         self.ledger.judge(final)
-        for log in fresh.engine.all_logs():
-            log.check_invariants()
-        fresh.engine.manifest.check_invariants()
+        _check_state(fresh)
 
     async def _read(self, fresh: Any, final: dict[Partition, tuple[int, dict[int, bytes]]]) -> None:
         engine = fresh.engine
@@ -326,9 +335,7 @@ class Scenario:
     def _check_manifests(self) -> None:
         for broker in self.fleet.alive():
             if broker.serving:
-                broker.engine.manifest.check_invariants()
-                for log in broker.engine.all_logs():
-                    log.check_invariants()
+                _check_state(broker)
 
     def _upload(self, key: str, data: bytes) -> None:
         """Write an object as an external job does, without faults."""

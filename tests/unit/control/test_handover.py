@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from headgate.broker.client.control import Control, Segment
+from headgate.broker.runtime import turns
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.server.kafka import connection
 from headgate.broker.server.kafka.connection import Connection
@@ -124,9 +125,12 @@ async def one_segment(make_world: MakeWorld) -> tuple[World, Broker, Segment]:
     return world, broker, segments[0]
 
 
+@pytest.mark.parametrize("slice_s", [turns.SLICE_S, -1.0], ids=["as-usual", "a-pause-after-each-step"])
 async def test_who_stays_is_answered_when_it_is_done_and_who_goes_is_told_where(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, slice_s: float
 ) -> None:
+    """The lead may change between an attempt to append and the wait for a change, because an attempt may pause."""
+    monkeypatch.setattr(turns, "SLICE_S", slice_s)
     world, broker, segment = await one_segment(make_world)
     other = next(one for one in world.brokers if one is not broker)
     async with kafka_door(broker) as client, Control(world.bootstrap) as control:
