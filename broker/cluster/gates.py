@@ -23,15 +23,12 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.steps import Steps
-
-if TYPE_CHECKING:
-    from headgate.broker.cluster.manifest import Topic
 
 GATE_ID_MAX = 100
 DEFINITION_CHARS_MAX = 1024
@@ -176,18 +173,18 @@ def check_words(definition: str, owner: str) -> None:
             raise InvalidError(Reason.INVALID_REQUEST, f"a gate's {name} is too long. characters=`{len(text)}` max=`{most}`")
 
 
-def check_rows(topic: Topic, rows: Sequence[int], partitions: int) -> None:
+def check_rows(topic: str, rows: Sequence[int], partitions: int) -> None:
     """Raise InvalidError(INVALID_REQUEST) unless there is a valid number for every partition."""
     if len(rows) != partitions:
         raise InvalidError(
             Reason.INVALID_REQUEST,
-            f"a gate needs the rows of every partition. topic=`{topic.name}` partitions=`{partitions}` given=`{len(rows)}`",
+            f"a gate needs the rows of every partition. topic=`{topic}` partitions=`{partitions}` given=`{len(rows)}`",
         )
     for partition, count in enumerate(rows):
         if not 0 <= count <= ROWS_MAX:
             raise InvalidError(
                 Reason.INVALID_REQUEST,
-                f"number of rows is out of range. topic=`{topic.name}` partition=`{partition}` rows=`{count}` max=`{ROWS_MAX}`",
+                f"number of rows is out of range. topic=`{topic}` partition=`{partition}` rows=`{count}` max=`{ROWS_MAX}`",
             )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from headgate.broker.cluster.capacity import (
     Deadlines,
@@ -28,9 +28,6 @@ from headgate.broker.engine.catalog import DeposedError
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import Reason, RetryError
 from headgate.broker.runtime.logging import get_logger
-
-if TYPE_CHECKING:
-    from headgate.broker.control.cluster import Cluster
 
 log = get_logger("capacity")
 
@@ -191,10 +188,16 @@ class TermCapacity:
 
 
 class ClusterCapacity:
-    """The `CapacityView` of the gRPC services, for one broker."""
+    """The `CapacityView` of the gRPC services, for one broker.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    Args:
+        term: returns the capacity of this broker's term; None: this broker does not lead.
+        leader: returns ``host:port`` of the leader's gRPC port; None: this broker leads. Raises RetryError if no leader is known.
+    """
+
+    def __init__(self, term: Callable[[], TermCapacity | None], leader: Callable[[], str | None]) -> None:
+        self._find_term = term
+        self._find_leader = leader
         self._callbacks: list[Callable[[], None]] = []
 
     def changed(self) -> None:
@@ -203,7 +206,7 @@ class ClusterCapacity:
             callback()
 
     def leader(self) -> str | None:
-        return self._cluster.leader_address()
+        return self._find_leader()
 
     async def open_reservation(self, reservation: Reservation) -> OpenReservation:
         return await self._term().open(reservation)
@@ -230,10 +233,10 @@ class ClusterCapacity:
         self._callbacks.remove(callback)
 
     def _term(self) -> TermCapacity:
-        leader = self._cluster.leader
-        if leader is None:
+        term = self._find_term()
+        if term is None:
             raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster")
-        return leader.capacity
+        return term
 
 
 def _live(loads: Sequence[BrokerLoad]) -> int:

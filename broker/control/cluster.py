@@ -72,7 +72,7 @@ class Cluster:
         self.membership: Membership | None = None
         """Set while this broker follows a leader."""
         self.connections: Callable[[], int] = lambda: 0
-        self.capacity = ClusterCapacity(self)
+        self.capacity = ClusterCapacity(lambda: None if self.leader is None else self.leader.capacity, self.leader_address)
         """The desired number of brokers, from the cluster's leader."""
         self._mine = mine
         self._address = f"{mine.host}:{mine.grpc_port}"

@@ -169,7 +169,7 @@ class LeaderGates:
         gate_id = wanted.id
         if self._known(topic, gate_id) is None:
             rows = await self._run(rows_of(files, topic.partitions)) if files else asked
-            check_rows(topic, rows, topic.partitions)
+            check_rows(topic.name, rows, topic.partitions)
             await self._judge_new(topic, gate_id, files)
         deadline_s = self._owner.clock.monotonic() + OPEN_TIMEOUT_S
         async with self._opening:
@@ -192,7 +192,7 @@ class LeaderGates:
                 # The topic may have got partitions while files were checked, or while other gates were opened.
                 topic = self._as_it_is(topic)
                 rows = await self._run(rows_of(files, topic.partitions)) if files else asked
-                check_rows(topic, rows, topic.partitions)
+                check_rows(topic.name, rows, topic.partitions)
                 gate = replace(wanted, opened_ms=self._owner.clock.now_ms())
                 try:
                     if gate.place == "front":
