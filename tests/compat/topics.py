@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import time
 import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 Answer = TypeVar("Answer")
@@ -49,3 +50,10 @@ def create_topic(bootstrap: str, name: str, partitions: int, **config: str) -> s
             time.sleep(0.02)
         else:
             return name
+
+
+def topic_id(bootstrap: str, name: str) -> bytes:
+    """The 16 bytes of a topic's id."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.describe_topics(TopicCollection([name]), request_timeout=30)[name].result(30).topic_id
+    return struct.pack(">qq", found.get_most_significant_bits(), found.get_least_significant_bits())

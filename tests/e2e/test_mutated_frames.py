@@ -1,10 +1,11 @@
 """Mutated requests of real clients are replayed beside live clients, which must lose or double no record.
 
 Runs: a real broker; librdkafka, aiokafka and kafka-python produce, fetch and read in groups through a proxy that records their
-requests. Then each replay takes one of these requests, flips bits, overwrites lengths, cuts, repeats or swaps parts of it (in
-record batches with a right CRC, too), and sends it on a new connection. Meanwhile an idempotent producer writes, and a group
-reads. Compared: the live clients' acks and reads; the process, its memory and its output; and every record that a mutated
-request stored, which all clients must be able to read. A mismatch means that one client's broken requests harm other clients.
+requests. The Java client's requests were recorded once (`tests/support/java_frames`). Then each replay takes one of these
+requests, flips bits, overwrites lengths, cuts, repeats or swaps parts of it (in record batches with a right CRC, too), and sends
+it on a new connection. Meanwhile an idempotent producer writes, and a group reads. Compared: the live clients' acks and reads;
+the process, its memory and its output; and every record that a mutated request stored, which all clients must be able to read. A
+mismatch means that one client's broken requests harm other clients.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from confluent_kafka import Consumer, Producer
 from crc32c import crc32c
 from kafka import KafkaConsumer
 
-from tests.compat.topics import create_topic
+from tests.compat.topics import create_topic, topic_id
 from tests.e2e.hostile import MIB, check_healthy, check_raw
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.clients.all import CLIENTS
 from tests.support.clients.interface import Deadline
+from tests.support.java_frames import recorded
 from tests.support.ports import free_port
 from tests.support.recorder import Recorder
 from tests.support.records import Record
@@ -45,8 +47,8 @@ ANSWER_S = 2.0
 @dataclass
 class World:
     broker: BrokerProcess
-    frames: dict[int, list[bytes]]
-    """Recorded requests, by kind."""
+    frames: dict[str, dict[int, list[bytes]]]
+    """Recorded requests, by origin and kind."""
     bootstrap: str
 
 
@@ -65,9 +67,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             bootstrap = f"{HOST}:{port}"
             record(bootstrap)
             door.recording = False
-            frames = {kind: door.of(kind) for kind in KINDS}
-            assert all(frames.values()), {kind: len(found) for kind, found in frames.items()}
-            yield World(broker, frames, bootstrap)
+            origins = {
+                "recorded": {kind: door.of(kind) for kind in KINDS},
+                "java": recorded(topic_id(broker.bootstrap, "recorded")),
+            }
+            for frames in origins.values():
+                assert all(frames.get(kind) for kind in KINDS), {kind: len(found) for kind, found in frames.items()}
+            yield World(broker, origins, bootstrap)
             check_healthy(broker)
         assert broker.terminate() == 0
     broker.check_output()
@@ -256,11 +262,12 @@ class Live:
         assert self.read == [(offset, b"%d" % offset) for offset in self.written]
 
 
-def run(world: World, seed: int, replays: int) -> None:
+def run(world: World, origin: str, seed: int, replays: int) -> None:
     rng = random.Random(seed)
-    with Live(world.bootstrap, f"live-{seed}") as live:
+    frames = world.frames[origin]
+    with Live(world.bootstrap, f"live-{origin}-{seed}") as live:
         for number in range(replays):
-            data = mutated(rng.choice(world.frames[rng.choice((PRODUCE, PRODUCE, *KINDS))]), rng)
+            data = mutated(rng.choice(frames[rng.choice((PRODUCE, PRODUCE, *KINDS))]), rng)
             replay(world.broker.kafka_port, data)
             if number % 50 == 0:
                 check_raw(world.broker)
@@ -273,11 +280,13 @@ def run(world: World, seed: int, replays: int) -> None:
     assert values[0] == values[1] == values[2], "readers disagree about what mutated requests stored"
 
 
-def test_mutated_frames_beside_live_clients(world: World) -> None:
-    run(world, seed=1, replays=300)
+@pytest.mark.parametrize(("origin", "replays"), [("recorded", 300), ("java", 100)])
+def test_mutated_frames_beside_live_clients(world: World, origin: str, replays: int) -> None:
+    run(world, origin, 1, replays)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("origin", ["recorded", "java"])
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_many_mutated_frames_beside_live_clients(world: World, seed: int) -> None:
-    run(world, seed, replays=5000)
+def test_many_mutated_frames_beside_live_clients(world: World, origin: str, seed: int) -> None:
+    run(world, origin, seed, 5000)
