@@ -6,15 +6,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from headgate.broker.testing.simulation.fleet import Fleet
 from headgate.broker.testing.simulation.ledger import Violation
 from headgate.broker.testing.simulation.loop import Process
 from headgate.broker.testing.simulation.network import CLIENTS
 from headgate.broker.testing.simulation.process import Broker
-
-if TYPE_CHECKING:
-    from headgate.broker.testing.simulation.scenario import Scenario
+from headgate.broker.testing.simulation.scene import Scene
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -43,9 +41,9 @@ class Replacements:
     such brokers, one at a time. It may replace no other living broker.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
-        self.timeout_s = scenario.member_timeout_ms / 1000
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self.timeout_s = scene.member_timeout_ms / 1000
         self.pause_s_max = self.timeout_s - REPORTS_S
         """Longest pause of a broker that may not be replaced, seconds."""
         self._hung_until_s: dict[Process, float] = {}
@@ -56,14 +54,14 @@ class Replacements:
     def pauses(self, process: Process, seconds: float) -> None:
         """Note that a process is paused from now on, for some seconds."""
         if seconds > self.pause_s_max:
-            self._hung_until_s[process] = self._scenario.loop.time() + seconds + REMEMBERED_S
+            self._hung_until_s[process] = self._scene.loop.time() + seconds + REMEMBERED_S
 
     def leads(self, incarnation_id: str) -> None:
         self._leader = incarnation_id
 
     def replaced(self, broker: Broker) -> None:
         """Check a broker that ended although it lived and was not told to end. Raises Violation."""
-        now_s = self._scenario.loop.time()
+        now_s = self._scene.loop.time()
         if now_s > self._hung_until_s.get(broker.process, float("-inf")):
             raise Violation("starved brokers stay", f"{broker.name} was replaced, and did nothing but run late")
         leader, at_s = self._last
@@ -75,58 +73,59 @@ class Replacements:
 class Nemesis:
     """Injects faults into a running scenario, as the seed chooses."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
+    def __init__(self, scene: Scene, fleet: Fleet) -> None:
+        self._scene = scene
+        self._fleet = fleet
         self.over = False
         self.made = 0
-        self.only_starves = not scenario.jumps and scenario.random.random() < STARVED_RATE
+        self.only_starves = not scene.jumps and scene.random.random() < STARVED_RATE
         """Only starve, kill and drain processes (`Replacements`)."""
-        self.replacements = Replacements(scenario)
+        self.replacements = Replacements(scene)
         self._lengths_s: tuple[float, ...] = (1.0,)
         self._undo: list[Callable[[], None]] = []
 
     async def run(self, rounds: int, lengths_s: tuple[float, ...]) -> None:
         """Inject `count` faults. `lengths_s`: their approximate durations."""
-        random = self._scenario.random
+        random = self._scene.random
         self._lengths_s = lengths_s
         await asyncio.sleep(random.random() * 1.5)
         for _ in range(rounds):
             self.made += 1
             await self._round()
-            if self._scenario.replicated:
+            if self._scene.replicated:
                 await asyncio.sleep(QUIET_S)
             await asyncio.sleep(random.choice((0.0, 0.1, 0.5, 2.0)) * random.random())
         self.over = True
 
     def heal(self) -> None:
         """End every cut, stop and slowdown."""
-        scenario = self._scenario
+        scene = self._scene
         for undo in self._undo:
             undo()
         self._undo.clear()
-        scenario.network.heal()
-        scenario.medium.weather = dataclasses.replace(scenario.calm)
-        for broker in scenario.fleet.alive():
+        scene.network.heal()
+        scene.medium.weather = dataclasses.replace(scene.calm)
+        for broker in self._fleet.alive():
             broker.view.cut = False
             if broker.process.stopped:
-                scenario.loop.resume(broker.process)
+                scene.loop.resume(broker.process)
 
     def _victim(self) -> Broker | None:
         """A random broker; the leader is chosen more often than others."""
-        scenario = self._scenario
-        alive = scenario.fleet.alive()
+        scene = self._scene
+        alive = self._fleet.alive()
         leaders = [broker for broker in alive if broker.serving and broker.cluster.leader is not None]
-        if leaders and scenario.random.random() < 0.4:
-            return scenario.random.choice(leaders)
-        return scenario.random.choice(alive) if alive else None
+        if leaders and scene.random.random() < 0.4:
+            return scene.random.choice(leaders)
+        return scene.random.choice(alive) if alive else None
 
     async def _round(self) -> None:
-        scenario, random = self._scenario, self._scenario.random
+        scene, random = self._scene, self._scene.random
         victim = self._victim()
         if self.only_starves:
             await self._starved_round(victim)
             return
-        if scenario.jumps:
+        if scene.jumps:
             if victim is not None:
                 await self._hurt("clock", victim, random.choice(self._lengths_s) * (0.5 + random.random()))
             return
@@ -146,13 +145,13 @@ class Nemesis:
                 "starve",
                 "kill_all",
             ),
-            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 6, 4, 0 if scenario.replicated else 1),
+            (10, 8, 4, 9, 4, 2, 8, 2, 8, 3, 6, 4, 0 if scene.replicated else 1),
         )[0]
         seconds = random.choice(self._lengths_s) * (0.5 + random.random())
-        scenario.trace("nemesis", kind, "" if victim is None else victim.name, round(seconds, 3))
+        scene.trace("nemesis", kind, "" if victim is None else victim.name, round(seconds, 3))
         if kind == "weather":
-            scenario.medium.weather = dataclasses.replace(
-                scenario.calm,
+            scene.medium.weather = dataclasses.replace(
+                scene.calm,
                 slow_rate=random.choice((0.0, 0.05, 0.3)),
                 slow_s=random.choice((0.3, 2.0)),
                 refused_rate=random.choice((0.0, 0.02, 0.1)),
@@ -160,57 +159,57 @@ class Nemesis:
                 late_rate=random.choice((0.0, 0.02, 0.1)),
             )
             await asyncio.sleep(seconds)
-            scenario.medium.weather = dataclasses.replace(scenario.calm)
+            scene.medium.weather = dataclasses.replace(scene.calm)
         elif kind == "outage":
-            scenario.medium.weather.outage = True
+            scene.medium.weather.outage = True
             await asyncio.sleep(seconds)
-            scenario.medium.weather.outage = False
+            scene.medium.weather.outage = False
         elif kind == "starve":
             await self._starve(seconds)
         elif kind == "kill_all":
-            for broker in scenario.fleet.alive():
+            for broker in self._fleet.alive():
                 self._kill(broker)
         elif victim is not None:
             await self._hurt(kind, victim, seconds)
 
     async def _starved_round(self, victim: Broker | None) -> None:
         """Starve processes; one of them may be killed or drained meanwhile."""
-        random = self._scenario.random
+        random = self._scene.random
         seconds = 3 * random.choice(self._lengths_s) * (0.5 + random.random())
-        self._scenario.trace("nemesis", "only starves", round(seconds, 3))
+        self._scene.trace("nemesis", "only starves", round(seconds, 3))
         starving = asyncio.create_task(self._starve(seconds))
         if victim is not None and random.random() < 0.3:
             await asyncio.sleep(seconds * random.random())
             if victim.alive:
-                self._scenario.trace("nemesis", "ends", victim.name)
+                self._scene.trace("nemesis", "ends", victim.name)
                 self._kill(victim) if random.random() < 0.5 else victim.stop()
         await starving
 
     async def _starve(self, seconds: float) -> None:
         """All processes, or some of them, run for a moment between two pauses."""
-        scenario, random = self._scenario, self._scenario.random
-        addresses = sorted(scenario.fleet.brokers)
+        scene, random = self._scene, self._scene.random
+        addresses = sorted(self._fleet.brokers)
         starved = addresses if random.random() < 0.6 else random.sample(addresses, random.randint(1, len(addresses)))
         pause_s = random.choice(STARVED_PAUSES) * self.replacements.pause_s_max
-        scenario.trace("nemesis", "starves", " ".join(starved), pause_s)
-        await asyncio.gather(*(self._starve_one(address, pause_s, scenario.loop.time() + seconds) for address in starved))
+        scene.trace("nemesis", "starves", " ".join(starved), pause_s)
+        await asyncio.gather(*(self._starve_one(address, pause_s, scene.loop.time() + seconds) for address in starved))
 
     async def _starve_one(self, address: str, pause_s: float, until_s: float) -> None:
         """The process that runs at an address now."""
-        scenario, random = self._scenario, self._scenario.random
-        while scenario.loop.time() < until_s:
-            process = scenario.fleet.brokers[address].process
+        scene, random = self._scene, self._scene.random
+        while scene.loop.time() < until_s:
+            process = self._fleet.brokers[address].process
             paused_s = random.random() * pause_s
             self.replacements.pauses(process, paused_s)
-            scenario.loop.stop_process(process)
+            scene.loop.stop_process(process)
             await asyncio.sleep(paused_s)
             if process.stopped:
-                scenario.loop.resume(process)
+                scene.loop.resume(process)
             await asyncio.sleep(random.random() * STARVED_TURN_S)
 
     async def _hurt(self, kind: str, victim: Broker, seconds: float) -> None:
-        scenario, random, network = self._scenario, self._scenario.random, self._scenario.network
-        others = [broker.door.place for broker in scenario.fleet.alive() if broker is not victim]
+        scene, random, network = self._scene, self._scene.random, self._scene.network
+        others = [broker.door.place for broker in self._fleet.alive() if broker is not victim]
         place = victim.door.place
         if kind == "kill":
             self._kill(victim)
@@ -219,12 +218,12 @@ class Nemesis:
         elif kind == "clock":
             wall = victim.clock.wall
             wall.wrong_ms = 0 if wall.wrong_ms and random.random() < 0.3 else wall.wrong_ms + random.choice(JUMPS_MS)
-            scenario.trace("nemesis", "clock is wrong by ms", victim.name, wall.wrong_ms)
+            scene.trace("nemesis", "clock is wrong by ms", victim.name, wall.wrong_ms)
             await self._after_jump(victim, seconds)
         elif kind == "stop":
-            scenario.loop.stop_process(victim.process)
+            scene.loop.stop_process(victim.process)
             await asyncio.sleep(seconds)
-            scenario.loop.resume(victim.process)
+            scene.loop.resume(victim.process)
         elif kind == "reset":
             for other in others:
                 network.reset(place, other)
@@ -248,20 +247,20 @@ class Nemesis:
     async def _after_jump(self, victim: Broker, seconds: float) -> None:
         """Make a clock jump matter: a broker starts with the wrong clock, or producers retry batches that were acked before the
         jump."""
-        scenario, random = self._scenario, self._scenario.random
-        what = random.choices(("nothing", "kill", "kill_all", "cut_clients"), (3, 3, 0 if scenario.replicated else 1, 3))[0]
+        scene, random = self._scene, self._scene.random
+        what = random.choices(("nothing", "kill", "kill_all", "cut_clients"), (3, 3, 0 if scene.replicated else 1, 3))[0]
         if what == "kill":
             self._kill(victim)
         elif what == "kill_all":
-            for broker in scenario.fleet.alive():
+            for broker in self._fleet.alive():
                 self._kill(broker)
         elif what == "cut_clients":
-            scenario.network.cut(victim.door.place, CLIENTS, both=False)
+            scene.network.cut(victim.door.place, CLIENTS, both=False)
             await asyncio.sleep(max(seconds, 1.0))
             # Resets first: messages that were held back are lost with their connection.
-            scenario.network.reset(victim.door.place, CLIENTS)
-            scenario.network.heal()
+            scene.network.reset(victim.door.place, CLIENTS)
+            scene.network.heal()
 
     def _kill(self, broker: Broker) -> None:
         broker.kill()
-        self._scenario.fleet.gone(broker)
+        self._fleet.gone(broker)

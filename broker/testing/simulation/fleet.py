@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from headgate.broker.cluster.fleet import Drain
 from headgate.broker.cluster.fleet import Fleet as Plan
@@ -12,14 +13,12 @@ from headgate.broker.cluster.manifest import OpenSegment, SealSegment
 from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FencedError, HeadgateError
-from headgate.broker.testing.simulation.clients import Connection, GoneError
+from headgate.broker.testing.simulation.clients import Connection, GoneError, World
 from headgate.broker.testing.simulation.clock import WallClock
 from headgate.broker.testing.simulation.ledger import Partition, Violation
 from headgate.broker.testing.simulation.loop import WORLD
 from headgate.broker.testing.simulation.process import Broker
-
-if TYPE_CHECKING:
-    from headgate.broker.testing.simulation.scenario import Scenario
+from headgate.broker.testing.simulation.scene import Scene
 
 EXTRA_MAX = 2
 """Most brokers that reservations can add to the base count."""
@@ -35,10 +34,12 @@ class Fleet:
 
     Args:
         count: number of brokers without reservations.
+        acked: the brokers' `acked`, see `Broker`.
     """
 
-    def __init__(self, scenario: Scenario, settings: Settings, count: int) -> None:
-        self._scenario = scenario
+    def __init__(self, scene: Scene, settings: Settings, count: int, acked: Callable[[str, bytes, int, int, int], None]) -> None:
+        self._scene = scene
+        self._acked = acked
         self._settings = dataclasses.replace(settings, capacity_brokers_min=count, capacity_brokers_max=count + EXTRA_MAX)
         self._plan = Plan(count, count + EXTRA_MAX)
         self._walls: dict[int, WallClock] = {}
@@ -59,9 +60,10 @@ class Fleet:
         self._drained: set[Broker] = set()
         """Brokers that were told to end after the faults were over."""
 
-    def start(self) -> None:
+    def start(self, world: World) -> None:
+        """Start the first brokers. A task of `world` follows the wanted number of brokers."""
         self._decide()
-        self._scenario.world.spawn(self._follow(), "fleet")
+        world.spawn(self._follow(), "fleet")
 
     def alive(self) -> list[Broker]:
         """The living brokers, in the order of their addresses."""
@@ -74,36 +76,36 @@ class Fleet:
 
     def begin(self, number: int) -> Broker:
         """Start a new run of a broker, on the same machine and ports as the run before."""
-        scenario = self._scenario
+        scene = self._scene
         self._runs += 1
         address = f"host{number}:{9000 + number}"
         broker = Broker(
-            loop=scenario.loop,
-            network=scenario.network,
-            medium=scenario.medium,
-            trace=scenario.trace,
-            random=scenario.random,
+            loop=scene.loop,
+            network=scene.network,
+            medium=scene.medium,
+            trace=scene.trace,
+            random=scene.random,
             settings=dataclasses.replace(self._settings, broker_id=number),
             name=f"broker{number}.{self._runs}",
             place=f"host{number}",
             address=address,
-            wall=self._walls.setdefault(number, WallClock(scenario.random.choice(SKEWS_MS))),
-            append=scenario.append,
-            ack="replicated" if scenario.replicated else "durable",
-            retention_ms=scenario.retention_ms,
-            acked=scenario.broker_acks,
+            wall=self._walls.setdefault(number, WallClock(scene.random.choice(SKEWS_MS))),
+            append=scene.append,
+            ack="replicated" if scene.replicated else "durable",
+            retention_ms=scene.retention_ms,
+            acked=self._acked,
             served=self._served,
             exited=self.gone,
         )
         self.brokers[address] = broker
-        scenario.trace(broker.name, "starts", broker.incarnation_id)
+        scene.trace(broker.name, "starts", broker.incarnation_id)
         return broker
 
     def gone(self, broker: Broker) -> None:
         """A broker's process has ended, by itself or by a signal."""
         # (A broker that was replaced because of an earlier fault has nothing left to hand over.)
         if broker in self._drained and not isinstance(broker.exit_error, FencedError | None):
-            self._scenario.fail(Violation("capacity ends", f"{broker.name} was drained in peace and failed: {broker.exit_error!r}"))
+            self._scene.fail(Violation("capacity ends", f"{broker.name} was drained in peace and failed: {broker.exit_error!r}"))
         if self.brokers.get(broker.address) is broker and broker.slot in self._plan.slots:
             self._plan.ended(broker.slot, self._now_ms())
             self._decide()
@@ -113,21 +115,21 @@ class Fleet:
             self._plan.served(broker.slot, self._now_ms())
 
     def _now_ms(self) -> int:
-        return int(self._scenario.loop.time() * 1000)
+        return int(self._scene.loop.time() * 1000)
 
     def _decide(self) -> None:
         if self.closing:
             return
-        scenario = self._scenario
+        scene = self._scene
         for action in self._plan.decide(self._now_ms()):
             if isinstance(action, Drain):
                 self._drain(action.slot)
             else:
-                delay_s = scenario.random.random() * 0.5
-                self._starting[action.slot] = scenario.loop.call_later(delay_s, self._begin, action.slot, context=WORLD)
+                delay_s = scene.random.random() * 0.5
+                self._starting[action.slot] = scene.loop.call_later(delay_s, self._begin, action.slot, context=WORLD)
         next_ms = self._plan.next_ms()
         if next_ms is not None:
-            scenario.loop.call_later(max(next_ms - self._now_ms(), 1) / 1000, self._decide, context=WORLD)
+            scene.loop.call_later(max(next_ms - self._now_ms(), 1) / 1000, self._decide, context=WORLD)
 
     def _begin(self, slot: int) -> None:
         del self._starting[slot]
@@ -142,9 +144,9 @@ class Fleet:
         broker = next(one for one in self.brokers.values() if one.slot == slot)
         if self.peace and broker.serving:
             self._drained.add(broker)
-        self._scenario.trace(broker.name, "is drained")
+        self._scene.trace(broker.name, "is drained")
         broker.stop()
-        self._scenario.loop.call_later(PATIENCE_S, self._give_up, broker, context=WORLD)
+        self._scene.loop.call_later(PATIENCE_S, self._give_up, broker, context=WORLD)
 
     def _give_up(self, broker: Broker) -> None:
         if broker.alive and not self.closing:
@@ -153,11 +155,10 @@ class Fleet:
 
     async def _follow(self) -> None:
         """Ask the cluster for the wanted number of brokers."""
-        world = self._scenario.world
         while not self.closing:
             await asyncio.sleep(LOOK_S)
             for address in [broker.address for broker in self.alive() if broker.serving]:
-                connection = Connection(world.network, self.brokers, address)
+                connection = Connection(self._scene.network, self.brokers, address)
                 try:
                     wanted = await connection.ask("desired")
                 except (HeadgateError, GoneError):
@@ -165,7 +166,7 @@ class Fleet:
                 finally:
                     connection.close()
                 if wanted != self._plan.wanted:
-                    self._scenario.trace("fleet", "wants", wanted)
+                    self._scene.trace("fleet", "wants", wanted)
                 self._plan.want(wanted)
                 self._decide()
                 break

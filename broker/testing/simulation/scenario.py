@@ -34,6 +34,7 @@ from headgate.broker.testing.simulation.fleet import EXTRA_MAX, Fleet
 from headgate.broker.testing.simulation.ledger import Ledger, Partition, Violation
 from headgate.broker.testing.simulation.loop import PROCESS, VirtualLoop
 from headgate.broker.testing.simulation.network import Channel, Network
+from headgate.broker.testing.simulation.scene import Scene
 from headgate.broker.testing.simulation.store import Medium, Weather
 from headgate.broker.testing.simulation.trace import Trace
 from headgate.broker.testing.simulation.wal import SteppedWal
@@ -180,14 +181,12 @@ class Scenario:
         self.loop = VirtualLoop(self.network.connect)  # type: ignore[abstract]
         self.trace = Trace(self.loop.time, out)
         self.medium = Medium(self.loop, random, self.trace, self._wrote)
-        self.calm = Weather(latency_s=random.choice((0.001, 0.005, 0.03)))
-        self.medium.weather = dataclasses.replace(self.calm)
+        calm = Weather(latency_s=random.choice((0.001, 0.005, 0.03)))
+        self.medium.weather = dataclasses.replace(calm)
         self._error: BaseException | None = None
         self._read_error: RetryError | None = None
-        self.jumps = random.random() < JUMPING_RATE
-        """True in seeds where only clocks jump, under the most sensitive conditions: few brokers, on a store without a clock of
-        its own, that look for old records all the time."""
-        self.append = self.jumps or random.random() < 0.4
+        jumps = random.random() < JUMPING_RATE
+        append = jumps or random.random() < 0.4
         settings = dataclasses.replace(
             Settings(),
             wal_fsync="interval",
@@ -200,20 +199,30 @@ class Scenario:
             tail_bytes=random.choice((20_000, 1 << 20)),
             cluster_lease_ttl_ms=random.choice((1_000, 3_000)),
             cluster_member_timeout_ms=random.choice((1_500, 2_000)),
-            retention_check_interval_ms=500 if self.jumps else random.choice((500, 2_000, 60_000)),
+            retention_check_interval_ms=500 if jumps else random.choice((500, 2_000, 60_000)),
             producer_id_expiration_ms=EXPIRATION_MS,
             offsets_topic_num_partitions=1,
         )
-        self.member_timeout_ms = settings.cluster_member_timeout_ms
-        self.replicated = not self.jumps and random.random() < 0.3
-        """True if topics have `ack=replicated`: nothing may be lost, whatever fault hits one broker and then the next."""
-        self.retention_ms = RETENTION_MS if self.jumps else random.choice((RETENTION_MS, 10**12))
-        """Retention time of all topics: longer than a run, so every removal by age is too early."""
-        sizes = (1, 1, 2) if self.jumps else (2, 3, 3, 4) if self.replicated else (1, 2, 3, 3, 3, 4)
-        self.fleet = Fleet(self, settings, random.choice(sizes))
+        self.replicated = not jumps and random.random() < 0.3
+        scene = Scene(
+            random=random,
+            loop=self.loop,
+            network=self.network,
+            medium=self.medium,
+            trace=self.trace,
+            calm=calm,
+            fail=self.fail,
+            append=append,
+            jumps=jumps,
+            replicated=self.replicated,
+            retention_ms=RETENTION_MS if jumps else random.choice((RETENTION_MS, 10**12)),
+            member_timeout_ms=settings.cluster_member_timeout_ms,
+        )
+        sizes = (1, 1, 2) if jumps else (2, 3, 3, 4) if self.replicated else (1, 2, 3, 3, 3, 4)
+        self.fleet = Fleet(scene, settings, random.choice(sizes), self.broker_acks)
         self.world = World(self.loop, self.network, self.fleet.brokers, self.ledger, random, self.trace, self.fail)
         self.world.judges_ends = not self.replicated
-        self.nemesis = Nemesis(self)
+        self.nemesis = Nemesis(scene, self.fleet)
 
     def fail(self, error: BaseException) -> None:
         """End the run: a checker has found a violation."""
@@ -227,7 +236,7 @@ class Scenario:
             return Channel(self.network, address)
 
         with replaced({"headgate.broker.control.member.connect": way, "headgate.broker.control.replication.connect": way}):
-            self.fleet.start()
+            self.fleet.start(self.world)
             operator = Operator(self.world, random.choice((0.2, 0.5, 3.0)), (0.02, 0.1) if self.long else (0.05, 0.3))
             opening = self.world.spawn(operator.create("t", random.randint(1, 4 if self.long else 2), random.randint(1, 2)), "open")
             self._until(opening.done, 60.0, "a new cluster answers")
