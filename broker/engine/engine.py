@@ -1011,7 +1011,7 @@ class Engine:
             check(header, buffer, position, size, config.max_message_bytes)
         if timestamp_max > now_ms + config.timestamp_after_max_ms or first_ms < now_ms - config.timestamp_before_max_ms:
             self._check_timestamps(partition, header, now_ms)
-        if source is not None or config.checks_all:
+        if (source is not None and source.due_in <= 0) or config.checks_all:
             self._check_records(partition, header, buffer[position : position + size], now_ms, source)
         base_offset = partition.next_offset
         if producer_id >= 0:
