@@ -48,8 +48,11 @@ from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.out_of_memory import left_half_done
 from headgate.broker.runtime.steps import Steps, finish
 from headgate.broker.server.kafka import fetch, produce
-from headgate.broker.server.kafka.produce import Malformed, produce_again
-from headgate.broker.wire.kafka.primitives import STEP_ELEMENTS, DecodeError
+from headgate.broker.server.kafka.produce import Answer, produce_again
+from headgate.broker.wire.kafka import fetch as fetch_wire
+from headgate.broker.wire.kafka import produce as produce_wire
+from headgate.broker.wire.kafka.primitives import PARSE_ERRORS as WIRE_ERRORS
+from headgate.broker.wire.kafka.primitives import DecodeError, skip_tags
 
 if TYPE_CHECKING:
     from headgate.broker.engine.engine import Engine
@@ -101,7 +104,7 @@ REQUEST_HEADER_BYTES = 10
 FRAME_BYTES_MIN = 8
 """Size of API key, version and correlation id."""
 
-PARSE_ERRORS = (Malformed, DecodeError, struct.error, IndexError, UnicodeDecodeError)
+PARSE_ERRORS = (DecodeError, *WIRE_ERRORS)
 
 
 class Slot:
@@ -199,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unanswered = 0
         self._appended = False
         """Whether a produce request since the last slot has appended something."""
-        self._shape: produce.Shape | None = None
+        self._shape: produce.LogShape | None = None
         """The shape of the last produce request, if that request was for one partition."""
         self._source = Source()
         self._sampled: Source | None = self._source
@@ -318,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         while end - position >= 4:
             (size,) = _FRAME_SIZE(landing, position)
             if not FRAME_BYTES_MIN <= size <= frame_bytes_max:
-                raise Malformed(f"frame size is out of range. size=`{size}` max=`{frame_bytes_max}`")
+                raise DecodeError(f"frame size is out of range. size=`{size}` max=`{frame_bytes_max}`")
             start = position + 4
             if end - start < size:
                 if size > CARRY_BYTES_MAX:
@@ -442,49 +445,43 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, buffer: memoryview, start: int, end: int, own: bytearray | None) -> None:
         shape = self._shape
-        if shape is not None:
-            done = produce_again(shape, buffer, start, end, self._now_ms, own, self._sampled)
-            if done is not None:
-                response, failed = done
-                if not failed:
-                    # A copy of `_produce_done`: calling it would cost the hot path 1.5 % more instructions.
-                    self._unanswered += end - start
-                    self._appended = True
-                    if shape.acks:
-                        self._produced.append(response)
-                    return
-                if finish(self._is_on_its_way(shape.engine, response, shape.version, failed)):
-                    self._park(buffer[start:end])
-                    return
-                self._produce_done(end - start, shape.version, shape.acks, response, failed)
-                return
         engine = self._server.engine
+        if shape is not None:
+            assert engine is not None
+            answer = produce_again(engine, shape, buffer, start, end, self._now_ms, own, self._sampled)
+            if type(answer) is bytes:
+                # A copy of `_produce_done`: calling it would cost the hot path 1.5 % more instructions.
+                self._unanswered += end - start
+                self._appended = True
+                if shape.acks:
+                    self._produced.append(answer)
+                return
+            if answer is not None:
+                self._produce_done(buffer, start, end, shape.acks, answer)
+                return
         api, version, correlation_id, client_size = _REQUEST(buffer, start)
-        if api == PRODUCE and produce.VERSION_MIN <= version <= produce.VERSION_MAX:
+        if api == PRODUCE and produce_wire.VERSION_MIN <= version <= produce_wire.VERSION_MAX:
             if engine is None or self._parked:
                 self._park(buffer[start:end])
                 return
             frame = buffer[:end]
-            position = self._skip_header(frame, start, client_size, version >= produce.FLEXIBLE)
-            if produce.is_large(frame, position, version):
+            position = self._skip_header(frame, start, client_size, version >= produce_wire.FLEXIBLE)
+            if produce_wire.is_large(frame, position, version):
                 self._park(buffer[start:end])
                 return
-            acks, response, failed, self._shape = produce.produce(
+            acks, answer, self._shape = produce.produce(
                 engine, frame, start + KEY_AT_BYTES, position, version, correlation_id, self._now_ms, self._sampled, own
             )
-            if failed and finish(self._is_on_its_way(engine, response, version, failed)):
-                self._park(buffer[start:end])
-                return
-            self._produce_done(end - start, version, acks, response, failed)
+            self._produce_done(buffer, start, end, acks, answer)
             return
         self._end_of_produce()
-        if api == FETCH and fetch.VERSION_MIN <= version <= fetch.VERSION_MAX and engine is not None:
+        if api == FETCH and fetch_wire.VERSION_MIN <= version <= fetch_wire.VERSION_MAX and engine is not None:
             if end - start > SMALL_FETCH_BYTES:
                 work = self._answer_alone(bytes(buffer[start:end]), self._open_slot(end - start))
                 self._spawn(work, ended=self._fetch_ended)
                 return
             frame = buffer[:end]
-            position = self._skip_header(frame, start, client_size, version >= fetch.FLEXIBLE)
+            position = self._skip_header(frame, start, client_size, version >= fetch_wire.FLEXIBLE)
             request, portions = fetch.parse(engine, frame, position, version)
             request.portions += portions
             self._fetch(request, correlation_id)
@@ -495,34 +492,28 @@ class Connection(asyncio.BufferedProtocol):
             self._cold_task = self._server.loop.create_task(self._serve_cold())
             self._cold_task.add_done_callback(self._task_ended)
 
-    def _produce_done(self, size: int, version: int, acks: int, response: bytes, failed: int) -> None:
-        self._unanswered += size
-        if failed:
-            response = finish(self._refusal(version, acks, response))
-        if failed != produce.ALL_FAILED:
+    def _produce_done(self, buffer: memoryview, start: int, end: int, acks: int, answer: bytes | Answer) -> None:
+        if isinstance(answer, Answer):
+            engine = self._server.engine
+            assert engine is not None
+            if finish(answer.is_on_its_way(engine)):
+                self._park(buffer[start:end])
+                return
+            response = finish(self._refusal(engine, acks, answer))
+            self._appended = self._appended or answer.appended
+        else:
+            response = answer
             self._appended = True
+        self._unanswered += end - start
         if acks != 0:
             self._produced.append(response)
 
-    def _refusal(self, version: int, acks: int, response: bytes) -> Steps[bytes]:
-        """The answer to a request with errors. Raises Malformed if the protocol has no answer (acks=0)."""
-        if acks == 0:
-            raise Malformed("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
-        if version < produce.HINTS:
-            return response
-        from headgate.broker.server.kafka.hints import hint_produce
-
-        assert self._server.engine is not None
-        return (yield from hint_produce(self._server.engine, response, version))
-
     @staticmethod
-    def _is_on_its_way(engine: Engine, response: bytes, version: int, failed: int) -> Steps[bool]:
-        """Whether the whole request was refused, and only because its partitions are being handed over, from or to this broker."""
-        if failed != produce.ALL_FAILED:
-            return False
-        from headgate.broker.server.kafka.hints import is_on_its_way
-
-        return (yield from is_on_its_way(engine, response, version))
+    def _refusal(engine: Engine, acks: int, answer: Answer) -> Steps[bytes]:
+        """The answer to a request with errors. Raises DecodeError if the protocol has no answer (acks=0)."""
+        if acks == 0:
+            raise DecodeError("a batch sent with acks=0 was refused: closing the connection is all that tells the client")
+        return (yield from answer.encode(engine))
 
     def _park(self, request: memoryview) -> None:
         self._end_of_produce()
@@ -544,47 +535,35 @@ class Connection(asyncio.BufferedProtocol):
             change = engine.leads.next_change()
             try:
                 _, version, correlation_id, client_size = _REQUEST(frame, 0)
-                position = self._skip_header(frame, 0, client_size, version >= produce.FLEXIBLE)
-                acks, response, failed = await turn.run(
-                    produce.produce_large(engine, frame, position, version, correlation_id, server.now_ms(), self._source.sent(1))
+                position = self._skip_header(frame, 0, client_size, version >= produce_wire.FLEXIBLE)
+                is_large = produce_wire.is_large(frame, position, version)
+                appending = produce.produce_large(
+                    engine, frame, position, version, correlation_id, server.now_ms(), self._source.sent(1)
                 )
-                left = deadline - server.now()
-                if failed and left > 0 and await turn.run(self._is_on_its_way(engine, response, version, failed)):
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(left):
-                            await change.wait()
-                    continue
-                if failed:
-                    response = await turn.run(self._refusal(version, acks, response))
+                acks, answer = await turn.run(appending) if is_large else finish(appending)
+                appended = True
+                if isinstance(answer, Answer):
+                    left = deadline - server.now()
+                    if left > 0 and await turn.run(answer.is_on_its_way(engine)):
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(left):
+                                await change.wait()
+                        continue
+                    appended = answer.appended
+                    answer = await turn.run(self._refusal(engine, acks, answer))
             except PARSE_ERRORS as error:
                 self.drop("malformed_request", str(error))
                 return
             self._parked.popleft()
             server.requests["produce"] += 1
-            self._fill_when_acked(slot, [response] if acks else [], appended=failed != produce.ALL_FAILED)
-
-    @staticmethod
-    def _respond_fetch(engine: Engine, request: fetch.FetchRequest, correlation_id: int, failed: bool) -> Steps[list[Buffer]]:
-        response = fetch.Response(request, correlation_id)
-        hinted = False
-        portions = request.portions
-        for at, portion in enumerate(portions):
-            yield STEP_ELEMENTS
-            response.add(portion)
-            hinted = hinted or (failed and request.version >= fetch.HINTS and fetch.wants_hint(portion))
-            portions[at] = []  # freeing a large request at once would take milliseconds
-        if not hinted:
-            return response.end()
-        from headgate.broker.server.kafka.hints import hint_fetch
-
-        return (yield from hint_fetch(engine, response.end(), request.version))
+            self._fill_when_acked(slot, [answer] if acks else [], appended=appended, in_steps=is_large)
 
     @staticmethod
     def _skip_header(frame: memoryview, start: int, client_size: int, flexible: bool) -> int:
         position = start + REQUEST_HEADER_BYTES + (client_size if client_size > 0 else 0)
         if position > len(frame):
-            raise Malformed("client id is cut off")
-        return produce.skip_tags(frame, position) if flexible else position
+            raise DecodeError("client id is cut off")
+        return skip_tags(frame, position) if flexible else position
 
     def _end_of_produce(self) -> None:
         """Give the produce requests since the last call one slot, which is filled when they are acked."""
@@ -597,7 +576,13 @@ class Connection(asyncio.BufferedProtocol):
         self._server.requests["produce"] += len(produced)
         self._fill_when_acked(self._open_slot(cost), produced, appended=appended)
 
-    def _fill_when_acked(self, slot: Slot, produced: list[bytes], *, appended: bool) -> None:
+    def _fill_when_acked(self, slot: Slot, produced: list[bytes], *, appended: bool, in_steps: bool = False) -> None:
+        """Fill a slot with answers to produce requests once their batches are acked.
+
+        Args:
+            in_steps: the batches were appended in several turns of the loop. Batches of other clients may lie between them, so
+                the follower's confirmation is not enough (`Engine.on_acked`).
+        """
         if not appended:
             # Errors do not wait: earlier requests may never become durable, and the error may be about that.
             self.fill(slot, [b"".join(produced)])
@@ -612,7 +597,7 @@ class Connection(asyncio.BufferedProtocol):
 
         engine = self._server.engine
         assert engine is not None
-        engine.on_acked(acked)
+        (engine.on_durable if in_steps else engine.on_acked)(acked)
 
     def _fetch(self, request: fetch.FetchRequest, correlation_id: int) -> None:
         server = self._server
@@ -633,7 +618,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.drop("out_of_memory", "there is no memory for an answer")
                 return
             if not left and (failed or request.error or total >= request.min_bytes or request.max_wait_ms <= 0):
-                self.fill_counted(slot, finish(self._respond_fetch(engine, request, correlation_id, failed)))
+                self.fill_counted(slot, finish(fetch.respond(engine, request, correlation_id)))
                 return
         self._spawn(self.fetch_later(request, correlation_id, slot, server.turns.begin()), ended=self._fetch_ended)
 
@@ -644,7 +629,6 @@ class Connection(asyncio.BufferedProtocol):
         assert engine is not None
         deadline = server.now() + min(request.max_wait_ms, server.settings.fetch_wait_max_ms) / 1000
         request.unproven = await self._is_unproven(engine)
-        failed = False
         poll: fetch.Poll | None = None
         try:
             while True:
@@ -652,8 +636,9 @@ class Connection(asyncio.BufferedProtocol):
                 if max_bytes is None:
                     await self._wait_for_room(slot)
                     continue
+                paused = False
                 if max_bytes > 0 or request.max_bytes <= 0:
-                    enough, failed = await self._collect(request, slot, turn, max_bytes)
+                    enough, paused = await self._collect(request, slot, turn, max_bytes)
                     if enough:
                         break
                 left = deadline - server.now()
@@ -663,27 +648,30 @@ class Connection(asyncio.BufferedProtocol):
                 if poll is None:
                     poll = fetch.Poll(self.reader, server.loop)
                     now_s = engine.clock.monotonic()
-                    if len(request.portions) > 1:
-                        # New records may arrive in the pauses before the last portion subscribes: so all portions are collected
-                        # once more.
-                        async for portion in turn.each(request.portions):
-                            fetch.note_waiting(portion, self.reader, now_s)
-                            poll.subscribe(portion)
-                        continue
                     for portion in request.portions:
+                        if portion is not request.portions[0]:
+                            await turn.pause()
                         fetch.note_waiting(portion, self.reader, now_s)
                         poll.subscribe(portion)
+                    if paused:
+                        # New records may have arrived between the look at a partition and the subscription to it. A partition
+                        # that moves from now on ends the wait.
+                        continue
                 await poll.wait(left if max_bytes > 0 else min(left, ROOM_RETRY_S))
                 poll.end()
                 poll = None
         finally:
             if poll is not None:
                 poll.end()
-        self.fill_counted(slot, await turn.run(self._respond_fetch(engine, request, correlation_id, failed)))
+        self.fill_counted(slot, await turn.run(fetch.respond(engine, request, correlation_id)))
         self._wake_next()
 
     async def _collect(self, request: fetch.FetchRequest, slot: Slot, turn: Turn, max_bytes: int) -> tuple[bool, bool]:
-        """Collect the records that a fetch can have now. Returns (whether to answer now, whether a partition has an error)."""
+        """Collect the records that a fetch can have now.
+
+        Returns:
+            (whether to answer now, whether the loop may have run others meanwhile).
+        """
         engine = self._server.engine
         assert engine is not None
         total, failed, early = 0, bool(request.error), False
@@ -700,7 +688,8 @@ class Connection(asyncio.BufferedProtocol):
             slot.in_pieces = True
             total, bad = await self._collect_cold(turn, cold, total, max_bytes)
             failed = failed or bad
-        return failed or request.unproven or total >= request.min_bytes or (total > 0 and early), failed
+        enough = failed or request.unproven or total >= request.min_bytes or (total > 0 and early)
+        return enough, bool(cold) or len(request.portions) > 1
 
     @staticmethod
     async def _is_unproven(engine: Engine) -> bool:

@@ -15,10 +15,11 @@ from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.runtime.logging import get_logger
 from headgate.broker.runtime.turns import Turn, Turns
 from headgate.broker.server import ports
-from headgate.broker.server.kafka import fetch, produce
+from headgate.broker.server.kafka import fetch
 from headgate.broker.server.kafka.apis import API_VERSIONS, APIS, FETCH, LIST_OFFSETS, PRODUCE, Api, request_bytes_max
 from headgate.broker.server.kafka.connection import Connection, Slot
 from headgate.broker.server.kafka.context import Context
+from headgate.broker.wire.kafka import produce
 from headgate.broker.wire.kafka.header import read_key_version, read_request_header, response_header
 from headgate.broker.wire.kafka.primitives import DecodeError, bounded, dispose
 
@@ -218,14 +219,14 @@ class KafkaServer:
     # -- requests that are not on the hot path
 
     async def answer(self, frame: bytes, connection: Connection, slot: Slot) -> None:
-        """Fill `slot` with the answer to a request. Raises Malformed or DecodeError if there is no answer."""
+        """Fill `slot` with the answer to a request. Raises DecodeError if there is no answer."""
         key, version, correlation_id = read_key_version(frame, 0)
         api = APIS.get(key)
         refusable = key == API_VERSIONS or (key == PRODUCE and 0 <= version < produce.VERSION_MIN)
         if api is None or not (api.serves(version) or refusable):
-            raise produce.Malformed(f"request is not served here. api_key=`{key}` version=`{version}`")
+            raise DecodeError(f"request is not served here. api_key=`{key}` version=`{version}`")
         if key != PRODUCE and len(frame) > (bytes_max := request_bytes_max(key)):
-            raise produce.Malformed(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{bytes_max}`")
+            raise DecodeError(f"request is too large. api=`{api.name}` size=`{len(frame)}` max=`{bytes_max}`")
         if key == API_VERSIONS and not api.serves(version):
             from headgate.broker.server.kafka.api.api_versions import unsupported_version
 
@@ -250,7 +251,7 @@ class KafkaServer:
             try:
                 message, _ = await turn.run(bounded(decode(frame, position, version)))
             except DecodeError as error:
-                raise produce.Malformed(f"{error.message} api=`{api.name}` version=`{version}`") from error
+                raise DecodeError(f"{error.message} api=`{api.name}` version=`{version}`") from error
             context = self._context(api, version, head.client_id, connection.peer, connection.reader, turn)
             try:
                 response = await handle(message, context)

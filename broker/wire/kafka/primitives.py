@@ -305,6 +305,8 @@ def read_tag_count(buf: Buffer, pos: int) -> tuple[int, int]:
 
 def skip_tags(buf: Buffer, pos: int) -> int:
     """The position behind a section of tagged fields if no tag is known."""
+    if buf[pos] == 0:
+        return pos + 1
     count, pos = read_tag_count(buf, pos)
     for _ in range(count):
         _, size, pos = read_tag(buf, pos)
