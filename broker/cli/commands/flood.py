@@ -1,0 +1,120 @@
+"""`headgate flood`: its commands and their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headgate.broker.cli import output
+from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, Json, bad_option, named_pairs
+
+app = typer.Typer(help="Bring history into a topic by reference, with Spark; prove that it is there.", rich_markup_mode=None)
+
+
+@app.command("run")
+def flood_run(
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic that gets the records.")],
+    source: Annotated[
+        str, typer.Option("--source", "-s", metavar="PATH", help="The path that Spark reads; with --format query, SQL.")
+    ],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    source_format: Annotated[
+        str, typer.Option("--format", "-f", help="parquet, csv, json, orc, query, or another format of Spark.")
+    ] = "parquet",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", metavar="NAME=VALUE", help="Option of Spark's reader, such as header=true; may be repeated."
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", metavar="EXPR", help="A column or SQL. Default: no key.")] = None,
+    value: Annotated[str | None, typer.Option("--value", metavar="EXPR", help="Default: the row as JSON.")] = None,
+    event_time: Annotated[
+        str | None,
+        typer.Option(
+            "--event-time",
+            "-e",
+            metavar="COL",
+            help="Column that gives a record's time and order. Default: the current time, and the order of the source.",
+        ),
+    ] = None,
+    headers: Annotated[
+        str | None, typer.Option("--headers", metavar="EXPR", help="A map with the record's headers. Default: none.")
+    ] = None,
+    order_by: Annotated[
+        list[str] | None, typer.Option("--order-by", metavar="EXPR", help="Orders rows of one event time; may be repeated.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="SQL", help="Condition for the rows to read. Default: all rows.")
+    ] = None,
+    flood_id: Annotated[
+        str | None,
+        typer.Option(
+            "--flood-id", metavar="ID", help="A flood with the same id is added only once. Default: derived from these options."
+        ),
+    ] = None,
+    place: Annotated[str, typer.Option("--place", help="now, front or end.")] = "now",
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="Create a missing topic with this many partitions.")
+    ] = None,
+    file_size: Annotated[str, typer.Option("--file-size", metavar="SIZE", help="Size of a Parquet file.")] = "64MiB",
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="Any Spark master.")] = "local[*]",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting, such as spark.driver.memory=4g; may be repeated."),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", metavar="FILE", help="Write the completeness certificate to this file, as JSON.")
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read all records back through a client, and compare.")] = False,
+    json: Json = False,
+) -> None:
+    """Bring history into a topic: Spark writes it to the topic's store, and it appears in one step, in front of later live
+    records.
+
+    A second run with the same options adds nothing. Exit code 0: all records are there.
+    """
+    from headgate.broker.cli.flood import run_flood
+    from headgate.broker.client.gates import Place
+    from headgate.broker.runtime.config import parse_size
+    from headgate.pipelines.backfill import Backfill
+
+    if place not in {one.value for one in Place}:
+        raise bad_option("--place", place, "now, front or end")
+    file_bytes = parse_size(file_size)
+    if file_bytes is None:
+        raise bad_option("--file-size", file_size, "a size, such as 64MiB")
+    options = named_pairs("--option", option)
+    output.check_reachable(cluster)
+    backfill = Backfill(
+        cluster=cluster, topic=topic, source=source, format=source_format, options=options, key=key, value=value,
+        event_time=event_time, headers=headers, order_by=tuple(order_by or ()), where=where, flood_id=flood_id, place=Place(place),
+        partitions=partitions, file_bytes=file_bytes, verify=verify,
+    )  # fmt: skip
+    raise typer.Exit(run_flood(backfill, master, named_pairs("--conf", conf), certificate, json))
+
+
+@app.command("verify")
+def flood_verify(
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")],
+    cluster: Cluster = DEFAULT_CLUSTER,
+    flood_id: Annotated[
+        str | None, typer.Option("--flood-id", metavar="ID", help="The flood. Default: all records of the topic.")
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--certificate", metavar="FILE", help="Compare with this certificate of the source, written when the flood ran."
+        ),
+    ] = None,
+    write: Annotated[Path | None, typer.Option("--write", metavar="FILE", help="Write the new certificate to this file.")] = None,
+    json: Json = False,
+) -> None:
+    """Read a flood back from the topic through a client: count, sum, look for gaps and duplicates. Exit code 0: all records are
+    there."""
+    from headgate.broker.cli.flood import verify_flood
+
+    output.check_reachable(cluster)
+    raise typer.Exit(verify_flood(cluster, topic, flood_id, certificate, write, json))

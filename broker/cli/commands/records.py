@@ -1,0 +1,80 @@
+"""Commands that write and read records."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headgate.broker.cli import output
+from headgate.broker.cli.options import DEFAULT_CLUSTER, Cluster, TopicName, bad_option, separator_bytes, split_pairs
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def produce(
+    topic: TopicName,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE...]", help="Files to read; - and the default: standard input.")
+    ] = None,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="A line is KEY<TEXT>VALUE; \\t is a tab.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record; may be repeated.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Default: chosen by key; without a key in turn.")
+    ] = None,
+    compression: Annotated[str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    null_value: Annotated[
+        str | None, typer.Option("--null-value", metavar="TEXT", help="A line with this value is written as a tombstone.")
+    ] = None,
+) -> None:
+    """Write one record per line, from files or standard input. Counts the records that are durable."""
+    from headgate.broker.cli.produce import Format, produce_lines
+
+    if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
+        raise bad_option("--compression", compression, "none, gzip, snappy, lz4 or zstd")
+    headers = tuple((name, os.fsencode(value)) for name, value in split_pairs("--header", header))
+    separator = separator_bytes(key_separator)
+    if separator == b"":
+        raise bad_option("--key-separator", "", "at least one character")
+    line_format = Format(separator, None if null_value is None else os.fsencode(null_value), headers, partition)
+    output.check_reachable(cluster)
+    raise typer.Exit(output.run(produce_lines(cluster, topic, files or [], line_format, compression)))
+
+
+@app.command()
+def consume(
+    topic: TopicName,
+    cluster: Cluster = DEFAULT_CLUSTER,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", "-b", help="Start at the first record.")] = False,
+    offset: Annotated[
+        int | None, typer.Option("--offset", "-o", help="Start at this offset; negative: this many records before the end.")
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option("--timestamp", "-t", metavar="WHEN", help="Start at ms since 1970, ISO 8601 (UTC), or 15m, 2h, 7d ago."),
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--max", "-n", min=1, metavar="N", help="End after this many records.")] = None,
+    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", "-e", help="End at the current end of each partition.")] = False,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", "-k", metavar="TEXT", help="Print KEY<TEXT>VALUE; \\t is a tab.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per record.")] = False,
+) -> None:
+    """Print records as they arrive, until Ctrl-C. Starts at the end by default."""
+    from headgate.broker.cli.consume import Printer, consume_records, parse_start
+
+    start = parse_start(from_beginning=from_beginning, offset=offset, timestamp=timestamp)
+    separator = separator_bytes(key_separator)
+    output.check_reachable(cluster)
+    output.run(consume_records(cluster, topic, partition or None, start, count, exit_at_end, Printer(json, separator)))
