@@ -160,8 +160,7 @@ class Checkpointer:
             ref = ChunkRef(self._incarnation_id, chunk)
             extents = iter(groupby(chunk.extents, key=lambda extent: (extent.topic_id, extent.partition)))
             for partition, (_, own) in zip(one.logs, extents, strict=True):
-                partition.seal_oldest(list(own), ref)
-                partition.set_log_start(partition.log_start)
+                partition.listed(list(own), ref)
 
     async def _describe(self, rolled: Rolled) -> Chunk:
         extents: list[Extent] = []

@@ -55,7 +55,7 @@ from headgate.broker.engine.encoding import Encoders
 from headgate.broker.engine.history import HistoryReader
 from headgate.broker.engine.identity import identify
 from headgate.broker.engine.leads import INSTALL_PARTITIONS_MAX, Leads
-from headgate.broker.engine.partition import Appended, PartitionLog
+from headgate.broker.engine.partition import Appended, PartitionLog, Pending
 from headgate.broker.engine.proof import LeadProof
 from headgate.broker.engine.reader import Reader
 from headgate.broker.engine.recovery import encode_states, recover, sweep_leftovers
@@ -64,7 +64,7 @@ from headgate.broker.engine.replicas import Replicas, Replicator
 from headgate.broker.engine.retention import Sweeper
 from headgate.broker.engine.skip import Checked, find_unreadable, whole_batches
 from headgate.broker.engine.wal import AppendWal, DurableCallback, InlineWal, Wal
-from headgate.broker.engine.wal_group import GroupWriter, Pending
+from headgate.broker.engine.wal_group import GroupWriter
 from headgate.broker.engine.wal_put import PutWal
 from headgate.broker.engine.wal_watch import WalWatch
 from headgate.broker.engine.windows import NOBODY
@@ -75,8 +75,6 @@ from headgate.broker.log.batch import (
     LENGTH_OVERHEAD_BYTES,
     check,
     parse,
-    stamp,
-    stamp_append_time,
 )
 from headgate.broker.log.buffers import BufferPool
 from headgate.broker.log.check import ANY_TIME, RecordError, Source, Times, check_all, check_sample
@@ -103,9 +101,6 @@ from headgate.broker.store.open import PRIVATE_URLS
 
 log = get_logger("engine")
 
-ADOPT_BYTES_MIN = 32 << 10
-"""Smallest batch, in bytes, that the broker keeps in its receive buffer. Smaller batches are copied into one shared segment, so
-that a fetch can return them as one slice."""
 RESIGN_RETRY_S = 0.2
 ALTER_TRIES = 100
 ALTER_PAUSE_S = 0.02
@@ -455,7 +450,7 @@ class Engine:
         logs = [log for segment in segments for log in self.leads.of_segment(segment)]
         refusal = RetryError(Reason.NOT_LEADER, "the partition is being handed over to another broker")
         for partition in logs:
-            partition.refusal = refusal
+            partition.refuse(refusal)
         await self.durable()
         await self._wal.roll()
         while self.failed is None:
@@ -553,34 +548,15 @@ class Engine:
 
     def wal_committed(self, group: list[Pending], chunk_number: int, position: int) -> None:
         now_ms = self.clock.now_ms()
+        logs = self._chunk_logs.setdefault(chunk_number, {})
         wake: dict[PartitionLog, None] = {}
         for partition, run in groupby(group, itemgetter(0)):
-            is_first = not partition.open_chunks or partition.open_chunks[-1][1] != chunk_number
-            if is_first:
-                partition.begin_chunk(chunk_number)
-                self._chunk_logs.setdefault(chunk_number, {})[partition] = None
+            logs[partition] = None
             if partition.waiters:
                 wake[partition] = None
-            index, first_at = partition.open, position
-            rows = len(index)
-            add_offset, add_timestamp, add_position, add_size = index.adders
-            for _, batch, base_offset, next_offset, timestamp_max in run:  # noqa: B007  # the run ends with its last item
-                size = len(batch)
-                add_offset(base_offset)
-                add_timestamp(timestamp_max)
-                add_position(position)
-                add_size(size)
-                position += size
-            if is_first:
-                partition.note_epoch(partition.leader_epoch, index.offsets[rows])
-            partition.high_watermark = next_offset
-            partition.appended_ms = now_ms
-            partition.size_bytes += position - first_at
-            partition.bytes_in += position - first_at
-            partition.requests += len(index) - rows
+            position = partition.committed(run, chunk_number, position, now_ms)
         for partition in wake:
-            for waiter in list(partition.waiters):
-                waiter()
+            partition.wake_live()
 
     def wal_rolled(
         self, number: int, size_bytes: int, appended_ms: int, sections: dict[PartitionLog, tuple[int, int]] | None
@@ -1013,38 +989,18 @@ class Engine:
             self._check_timestamps(partition, header, now_ms)
         if (source is not None and source.due_in <= 0) or config.checks_all:
             self._check_records(partition, header, buffer[position : position + size], now_ms, source)
-        base_offset = partition.next_offset
         if producer_id >= 0:
-            duplicate = partition.producers_state.check(producer_id, producer_epoch, sequence, records)
+            duplicate = partition.admit(producer_id, producer_epoch, sequence, records, now_ms)
             if duplicate is not None:
                 self._must_be_durable = True  # the first append may be older than the topic's copies
                 return duplicate[0], duplicate[1] if config.log_append_time else -1, partition.log_start
-            partition.producers_state.record(producer_id, producer_epoch, sequence, records, base_offset, now_ms)
-        next_offset = base_offset + records
-        partition.next_offset = next_offset
-        tail = partition.tail
-        if adopt is not None and size >= ADOPT_BYTES_MIN and size * 2 > len(adopt):
-            segment = tail.adopt(adopt, position, size, base_offset, next_offset)
-            kept = segment.view[position : position + size]
-        else:
-            batch = buffer[position : position + size]
-            copied = tail.append_copy(batch, size, base_offset, next_offset)
-            if copied is None:
-                tail.open_segment(size, base_offset)
-                copied = tail.append_copy(batch, size, base_offset, next_offset)
-                assert copied is not None, "a new segment has room"
-            kept = copied
-        stamp(kept, 0, base_offset, length, partition.leader_epoch)
-        appended_ms = -1
-        if config.log_append_time:
-            appended_ms = timestamp_max = now_ms
-            stamp_append_time(kept, 0, size, now_ms)
-        wal.append((partition, kept, base_offset, next_offset, timestamp_max))
+        pending = partition.assign(buffer, position, size, records, timestamp_max, now_ms, adopt)
+        wal.append(pending)
         if config.replicated:
-            self.replicator.append(partition.stream, kept, now_ms)
+            self.replicator.append(partition.stream, pending[1], now_ms)
         else:
             self._must_be_durable = True
-        return base_offset, appended_ms, partition.log_start
+        return pending[2], now_ms if config.log_append_time else -1, partition.log_start
 
     def _refuse(self, partition: PartitionLog) -> None:
         if partition.refusal is not None:

@@ -38,7 +38,7 @@ from headgate.broker.cluster.segments import SegmentInfo
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine.partition import AnyExtent, AnyRef, ChunkRef, FileRef, PartitionLog
 from headgate.broker.engine.recovery import Producers, load_producers
-from headgate.broker.engine.windows import Window
+from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.tail import TailMemory
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.errors import CorruptError, HeadgateError, InvalidError, Reason, RetryError
@@ -224,7 +224,7 @@ class Leads:
                 config = config or self._owner.parse_config(topic)
                 if config.replicated and not log.config.replicated:
                     self._owner.copies_wanted()
-                log.topic, log.config = topic, config
+                log.configure(topic, config)
 
     def _drop_topic(self, topic_id: uuid.UUID, slots: list[PartitionLog | None]) -> None:
         name = self._names.pop(topic_id)
@@ -321,11 +321,7 @@ class Leads:
         for log in self._logs_of(topic_id):
             self._lower_start(log)
             for window, gate in manifest.windows(topic_id, log.number):
-                known = log.windows.next(window.base_offset)
-                if known is not None and known.base_offset == window.base_offset and known.state != "held":
-                    known.state, known.gate_id = gate.state, gate.id
-                else:
-                    log.open_window(window, gate.id, gate.state, now_s, front=gate.place == "front")
+                log.sync_window(window, gate.id, gate.state, now_s, front=gate.place == "front")
             log.wake()
         self._owner.windows_opened(self._logs_of(topic_id))
 
@@ -350,20 +346,13 @@ class Leads:
             slots = self.by_id.get(extent.topic_id, [])
             log = slots[extent.partition] if extent.partition < len(slots) else None
             if log is not None:
-                log.replace_sealed(extent, ref)
+                log.folded(extent, ref)
 
     def _rebuild_extents(self) -> None:
-        """Update the extents of existing logs: chunks may have been folded. Extents whose records are still in `open` are left
-        out."""
+        """Update the extents of existing logs: chunks may have been folded."""
         logs = {(log.topic.id, log.number): log for log in self.all()}
         for key, rows in self._find_extents(logs).items():
-            log = logs[key]
-            first_open = log.open.offsets[0] if len(log.open) else log.high_watermark
-            log.size_bytes -= log.sealed.clear()
-            for extent, ref in rows:
-                if extent.base_offset < first_open or not isinstance(extent, Extent):
-                    log.sealed.add(extent, ref)
-                    log.size_bytes += extent.data_bytes
+            logs[key].relist(rows)
 
     def _find_extents(self, wanted: Iterable[tuple[uuid.UUID, int]]) -> dict[tuple[uuid.UUID, int], list[tuple[AnyExtent, AnyRef]]]:
         """The extents that the manifest lists for some partitions, by offset."""
@@ -477,38 +466,23 @@ class Leads:
             config = self._owner.parse_config(topic)
             for number in numbers:
                 base_offset = segment.base_offsets[number - segment.first_partition]
-                log = PartitionLog(topic, number, config, segment.id, segment.leader_epoch, self._owner.tail_memory)
                 # A gate may have been opened after the last record.
                 end_offset = max(base_offset, manifest.window_end(topic.id, number))
-                log.next_offset = log.high_watermark = end_offset
-                made.append(log)
-        self._fill([log for log in made if log.high_watermark > 0])
+                _, states = producers.get(stream_key(topic.id.bytes, number), (0, None))
+                made.append(
+                    PartitionLog(
+                        topic, number, config, segment.id, segment.leader_epoch, self._owner.tail_memory, end_offset, states
+                    )
+                )
+        extents = self._find_extents((log.topic.id, log.number) for log in made if log.high_watermark > 0)
         for log in made:
-            log.set_log_start(manifest.log_start(log.topic.id, log.number))
-            known = producers.get(log.stream)
-            if known is not None:
-                log.producers_state = known[1]
+            key = log.topic.id, log.number
+            if key in extents:
+                windows = [(window, gate.id, gate.state) for window, gate in manifest.windows(*key)]
+                log.restore(extents[key], windows, self._cuts(log), manifest.log_start(*key))
             self.by_id[log.topic.id][log.number] = log
         self._tell(made)
         self._note_change()
-
-    def _fill(self, logs: list[PartitionLog]) -> None:
-        manifest = self._owner.manifest
-        by_key = {(log.topic.id, log.number): log for log in logs}
-        for key, rows in self._find_extents(by_key).items():
-            log = by_key[key]
-            epochs: list[tuple[int, int]] = []
-            for extent, ref in rows:
-                log.sealed.add(extent, ref)
-                log.size_bytes += extent.data_bytes
-                epochs.append((extent.base_offset, extent.leader_epoch))
-            for window, gate in manifest.windows(*key):
-                log.add_window(Window(window.base_offset, window.end_offset, gate.id, gate.state))
-                epochs.append((window.base_offset, window.leader_epoch))
-            log.set_cuts(self._cuts(log))
-            for base_offset, epoch in sorted(epochs):
-                log.note_epoch(epoch, base_offset)
-            assert not rows or rows[-1][0].end_offset <= log.high_watermark, "a segment begins behind all that is listed"
 
 
 def _complete(opening: asyncio.Future[None]) -> None:

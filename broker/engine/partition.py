@@ -12,12 +12,16 @@ from headgate.broker.cluster.gates import FRONT_EPOCH, GateWindow, ParquetExtent
 from headgate.broker.cluster.manifest import Chunk, Extent, Topic
 from headgate.broker.cluster.topic_config import TopicConfig, is_internal
 from headgate.broker.engine.windows import NOBODY, Readers, State, Window, Windows
-from headgate.broker.log.batch import marker_batch
+from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, marker_batch, stamp, stamp_append_time
 from headgate.broker.log.chunk import stream_key
 from headgate.broker.log.index import BatchIndex
 from headgate.broker.log.producers import ProducerInfo, ProducerState
 from headgate.broker.log.tail import Tail, TailMemory
 from headgate.broker.runtime.errors import HeadgateError
+
+ADOPT_BYTES_MIN = 32 << 10
+"""Smallest batch, in bytes, that the broker keeps in its receive buffer. Smaller batches are copied into one shared segment, so
+that a fetch can return them as one slice."""
 
 
 class Appended(NamedTuple):
@@ -134,11 +138,19 @@ class SealedExtents:
         return freed
 
 
+Pending: TypeAlias = "tuple[PartitionLog, memoryview, int, int, int]"
+"""A batch on its way to the store: (partition, batch, base offset, next offset, greatest timestamp in ms)."""
+
+
 class PartitionLog:
-    """The log of one partition, for as long as this broker leads it in one segment.
+    """The log of one partition, for as long as this broker leads it in one segment. Only its own methods change its attributes.
 
     Offsets: ``log_start <= high_watermark <= next_offset``. Records in [log_start, high_watermark) are durable and readable.
     Records in [high_watermark, next_offset) are on their way to the store.
+
+    Args:
+        end_offset: the first offset that this lead may assign. All offsets below it are durable, or will never have a record.
+        producers: the state of the idempotent producers at `end_offset`; None if no producer wrote.
     """
 
     __slots__ = (
@@ -174,7 +186,15 @@ class PartitionLog:
     )
 
     def __init__(
-        self, topic: Topic, number: int, config: TopicConfig, segment_id: int, leader_epoch: int, memory: TailMemory
+        self,
+        topic: Topic,
+        number: int,
+        config: TopicConfig,
+        segment_id: int,
+        leader_epoch: int,
+        memory: TailMemory,
+        end_offset: int = 0,
+        producers: ProducerState | None = None,
     ) -> None:
         self.topic = topic
         self.number = number
@@ -190,8 +210,7 @@ class PartitionLog:
         self.stream = stream_key(topic.id.bytes, number)
         self.leader_epoch = leader_epoch
         self.log_start = 0
-        self.next_offset = 0
-        self.high_watermark = 0
+        self.next_offset = self.high_watermark = end_offset
         self.size_bytes = 0
         self.tail = Tail(memory)
         self.sealed = SealedExtents()
@@ -203,7 +222,7 @@ class PartitionLog:
         """Wall-clock time in ms at which the newest row of `open` became durable. Meaningless while `open` is empty."""
         self.epochs: list[tuple[int, int]] = []
         """(leader epoch, first offset written in it), ascending in both. OffsetForLeaderEpoch is answered from it (KIP-101)."""
-        self.producers_state = ProducerState()
+        self.producers_state = ProducerState() if producers is None else producers
         self.waiters: dict[Callable[[], None], None] = {}
         """Called in the order of their subscriptions."""
         self.window_waiters: dict[Callable[[], None], None] = {}
@@ -220,14 +239,162 @@ class PartitionLog:
         self.requests = 0
         """Number of appends, and of fetches that returned records, since the segment was opened."""
 
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.topic.name}-{self.number} [{self.log_start}, {self.high_watermark}, {self.next_offset}))"
+
+    # -- life
+
+    def restore(
+        self,
+        extents: Sequence[tuple[AnyExtent, AnyRef]],
+        windows: Iterable[tuple[GateWindow, str, State]],
+        cuts: Iterable[tuple[int, int]],
+        log_start: int,
+    ) -> None:
+        """Take over what the manifest lists for this partition. Called once, before the log serves a request.
+
+        Args:
+            extents: by offset.
+            windows: each with its gate's id and state, by offset.
+        """
+        epochs: list[tuple[int, int]] = []
+        for extent, ref in extents:
+            self.sealed.add(extent, ref)
+            self.size_bytes += extent.data_bytes
+            epochs.append((extent.base_offset, extent.leader_epoch))
+        assert not extents or extents[-1][0].end_offset <= self.high_watermark, "a segment begins behind all that is listed"
+        for window, gate_id, state in windows:
+            self._add_window(Window(window.base_offset, window.end_offset, gate_id, state))
+            epochs.append((window.base_offset, window.leader_epoch))
+        self.set_cuts(cuts)
+        for base_offset, epoch in sorted(epochs):
+            self._note_epoch(epoch, base_offset)
+        self.set_log_start(log_start)
+
+    def configure(self, topic: Topic, config: TopicConfig) -> None:
+        """Called when the manifest has another state of the topic."""
+        self.topic, self.config = topic, config
+
+    def refuse(self, error: HeadgateError) -> None:
+        """Refuse appends from now on, because the segment is being handed over."""
+        self.refusal = error
+
     def close(self, error: HeadgateError) -> None:
         """Called when this broker no longer leads the partition. Wakes all waiting readers."""
         self.refusal = self.closed = error
         self.tail.clear()
         self.wake()
 
-    def __repr__(self) -> str:
-        return f"PartitionLog({self.topic.name}-{self.number} [{self.log_start}, {self.high_watermark}, {self.next_offset}))"
+    # -- records
+
+    def admit(self, producer_id: int, epoch: int, sequence: int, records: int, now_ms: int) -> tuple[int, int] | None:
+        """Judge the batch of an idempotent producer.
+
+        Returns:
+            None: the batch is new and is noted; the caller must `assign` it next. (base offset, append time in ms): the batch is
+            a duplicate of that one.
+
+        Raises as `ProducerState.check`.
+        """
+        duplicate = self.producers_state.check(producer_id, epoch, sequence, records)
+        if duplicate is None:
+            self.producers_state.record(producer_id, epoch, sequence, records, self.next_offset, now_ms)
+        return duplicate
+
+    def assign(
+        self, buffer: memoryview, position: int, size: int, records: int, timestamp_max: int, now_ms: int, adopt: bytearray | None
+    ) -> Pending:
+        """Give a checked batch the next offsets, and keep it in the tail. The batch becomes readable with `committed`.
+
+        Args:
+            buffer: contains the batch: `size` bytes from `position`.
+            records: number of its records. timestamp_max: the greatest timestamp of its records in ms.
+            now_ms: the wall clock in ms.
+            adopt: the buffer behind the view `buffer`, if the tail may keep it instead of a copy.
+
+        Returns:
+            The stamped batch, for the WAL.
+        """
+        base_offset = self.next_offset
+        self.next_offset = next_offset = base_offset + records
+        tail = self.tail
+        if adopt is not None and size >= ADOPT_BYTES_MIN and size * 2 > len(adopt):
+            kept = tail.adopt(adopt, position, size, base_offset, next_offset).view[position : position + size]
+        else:
+            batch = buffer[position : position + size]
+            copied = tail.append_copy(batch, size, base_offset, next_offset)
+            if copied is None:
+                tail.open_segment(size, base_offset)
+                copied = tail.append_copy(batch, size, base_offset, next_offset)
+                assert copied is not None, "a new segment has room"
+            kept = copied
+        stamp(kept, 0, base_offset, size - LENGTH_OVERHEAD_BYTES, self.leader_epoch)
+        if self.config.log_append_time:
+            timestamp_max = now_ms
+            stamp_append_time(kept, 0, size, now_ms)
+        return self, kept, base_offset, next_offset, timestamp_max
+
+    def committed(self, batches: Iterable[Pending], chunk_number: int, position: int, now_ms: int) -> int:
+        """Called when assigned batches are durable: the high watermark moves. The caller then wakes the waiters (`wake_live`).
+
+        Args:
+            batches: in the order of `assign`, at least one.
+            position: of the first batch in the chunk. The others follow it without a gap.
+            now_ms: the wall clock in ms.
+
+        Returns:
+            The position behind the last batch.
+        """
+        index, first_at = self.open, position
+        rows = len(index)
+        add_offset, add_timestamp, add_position, add_size = index.adders
+        for _, batch, base_offset, next_offset, timestamp_max in batches:  # noqa: B007  # the run ends with its last item
+            size = len(batch)
+            add_offset(base_offset)
+            add_timestamp(timestamp_max)
+            add_position(position)
+            add_size(size)
+            position += size
+        if not self.open_chunks or self.open_chunks[-1][1] != chunk_number:
+            self.open_chunks.append((rows, chunk_number))
+            self._note_epoch(self.leader_epoch, index.offsets[rows])
+        self.high_watermark = next_offset
+        self.appended_ms = now_ms
+        self.size_bytes += position - first_at
+        self.bytes_in += position - first_at
+        self.requests += len(index) - rows
+        return position
+
+    def listed(self, extents: Sequence[Extent], ref: ChunkRef) -> None:
+        """Called when the manifest lists the oldest open chunk. Its rows leave memory, and its extents take their place."""
+        first, number = self.open_chunks.pop(0)
+        assert first == 0 and number == ref.chunk.number, "chunks are listed in order"
+        rows = self.open_chunks[0][0] if self.open_chunks else len(self.open)
+        self.open.drop(rows)
+        self.open_chunks = [(row - rows, chunk_number) for row, chunk_number in self.open_chunks]
+        for extent in extents:
+            self.sealed.add(extent, ref)
+        self.set_log_start(self.log_start)
+
+    def folded(self, extent: Extent, ref: ChunkRef) -> None:
+        """Called when chunks were folded into one. `extent` has all their rows of this partition."""
+        self.size_bytes += self.sealed.replace(extent, ref)
+
+    def relist(self, extents: Iterable[tuple[AnyExtent, AnyRef]]) -> None:
+        """Replace all extents by those that the manifest lists now, by offset. Chunks may have been folded meanwhile."""
+        first_open = self.open.offsets[0] if len(self.open) else self.high_watermark
+        self.size_bytes -= self.sealed.clear()
+        for extent, ref in extents:
+            if extent.base_offset < first_open or not isinstance(extent, Extent):  # else its rows are still in `open`
+                self.sealed.add(extent, ref)
+                self.size_bytes += extent.data_bytes
+
+    def fetched(self, size_bytes: int, requests: int = 1) -> None:
+        """Count the records of an answer. `requests`: number of fetches that it answers."""
+        self.bytes_out += size_bytes
+        self.requests += requests
+
+    # -- waiters
 
     def subscribe(self, waiter: Callable[[], None], *, at_window: bool = False) -> None:
         """Call `waiter` on the loop after each move of the high watermark, until `unsubscribe`.
@@ -241,6 +408,16 @@ class PartitionLog:
         self.waiters.pop(waiter, None)
         self.window_waiters.pop(waiter, None)
 
+    def wake(self) -> None:
+        """Make all waiters look again."""
+        for waiter in (*self.waiters, *self.window_waiters):
+            waiter()
+
+    def wake_live(self) -> None:
+        """Make the waiters for live records look again."""
+        for waiter in list(self.waiters):
+            waiter()
+
     def is_waiting(self, offset: int, reader: int) -> bool:
         """True if a reader waits for history at a window. Records written after the window do not end its wait."""
         if offset >= self.windows_end:
@@ -251,7 +428,7 @@ class PartitionLog:
     def producers(self) -> list[ProducerInfo]:
         return list(self.producers_state.infos())
 
-    def note_epoch(self, epoch: int, base_offset: int) -> None:
+    def _note_epoch(self, epoch: int, base_offset: int) -> None:
         """Note the offset at which a leader epoch begins: the base offset of its first batch."""
         if not self.epochs or self.epochs[-1][0] < epoch:
             self.epochs.append((epoch, base_offset))
@@ -272,10 +449,6 @@ class PartitionLog:
         end = self.epochs[row + 1][1] if row + 1 < len(self.epochs) else self.high_watermark
         return epoch if row < 0 else self.epochs[row][0], end
 
-    def begin_chunk(self, chunk_number: int) -> None:
-        """Called before the first row of a chunk is added to `open`. All later rows belong to this chunk."""
-        self.open_chunks.append((len(self.open), chunk_number))
-
     def open_chunk_of(self, row: int) -> tuple[int, int]:
         """(chunk number, end row of that chunk) for a row in `open`."""
         at = bisect_right(self.open_chunks, (row, 1 << 63)) - 1
@@ -288,16 +461,6 @@ class PartitionLog:
             if number == chunk_number:
                 return first, self.open_chunks[at + 1][0] if at + 1 < len(self.open_chunks) else len(self.open)
         return None
-
-    def seal_oldest(self, extents: Sequence[Extent], ref: ChunkRef) -> None:
-        """Called when the manifest lists the oldest open chunk. Its rows leave memory, and its extents take their place."""
-        first, number = self.open_chunks.pop(0)
-        assert first == 0 and number == ref.chunk.number, "chunks are sealed in order"
-        rows = self.open_chunks[0][0] if self.open_chunks else len(self.open)
-        self.open.drop(rows)
-        self.open_chunks = [(row - rows, chunk_number) for row, chunk_number in self.open_chunks]
-        for extent in extents:
-            self.sealed.add(extent, ref)
 
     # -- windows
 
@@ -377,7 +540,7 @@ class PartitionLog:
         base = self.next_offset
         if rows:
             self.next_offset += rows
-            self.add_window(Window(base, self.next_offset, gate_id, "held", term))
+            self._add_window(Window(base, self.next_offset, gate_id, "held", term))
         return base, base + rows
 
     def drop_holds(self, gate_id: str | None = None, but_of_term: int | None = None) -> None:
@@ -404,23 +567,31 @@ class PartitionLog:
         if mine is None or mine.base_offset != window.base_offset:
             self.drop_holds(gate_id)
             mine = Window(window.base_offset, window.end_offset, gate_id, state)
-            self.add_window(mine)
+            self._add_window(mine)
         mine.state = state
         if front:
-            self.note_front(window.base_offset)
+            self._note_front(window.base_offset)
             return
         is_empty = window.base_offset == self.log_start
         mine.past = self.readers.standing(self.high_watermark, window.base_offset, now_s, is_empty=is_empty)
         self.next_offset = max(self.next_offset, window.end_offset)
-        self.note_epoch(window.leader_epoch, window.base_offset)
+        self._note_epoch(window.leader_epoch, window.base_offset)
         self.step()
         self.wake()
 
-    def note_front(self, base_offset: int) -> None:
+    def _note_front(self, base_offset: int) -> None:
         """Note the offset at which the first epoch begins, after offsets were added in front of all others."""
         if self.epochs and self.epochs[0][0] == FRONT_EPOCH:
             base_offset = min(base_offset, self.epochs.pop(0)[1])
         self.epochs.insert(0, (FRONT_EPOCH, base_offset))
+
+    def sync_window(self, window: GateWindow, gate_id: str, state: State, now_s: float, *, front: bool) -> None:
+        """Make one window agree with the manifest. The gate may have been opened, filled or released meanwhile."""
+        known = self.windows.next(window.base_offset)
+        if known is not None and known.base_offset == window.base_offset and known.state != "held":
+            known.state, known.gate_id = state, gate_id
+        else:
+            self.open_window(window, gate_id, state, now_s, front=front)
 
     def fill_window(self, gate_id: str, extents: Sequence[ParquetExtent], ref: FileRef) -> None:
         """Called when a gate's files are committed. Waiting readers continue."""
@@ -461,12 +632,7 @@ class PartitionLog:
             self.high_watermark = end
             self.wake()
 
-    def wake(self) -> None:
-        """Make all waiters look again."""
-        for waiter in (*self.waiters, *self.window_waiters):
-            waiter()
-
-    def add_window(self, window: Window) -> None:
+    def _add_window(self, window: Window) -> None:
         """Add a window that is new on this lead."""
         self.windows.add(window)
         self._note_windows_end()
@@ -474,17 +640,13 @@ class PartitionLog:
     def _note_windows_end(self) -> None:
         self.windows_end = max(self.windows.end, max((high for _, high in self.cuts), default=0))
 
-    def replace_sealed(self, extent: Extent, ref: ChunkRef) -> None:
-        """Called when chunks were folded into one. `extent` has all their rows of this partition."""
-        self.size_bytes += self.sealed.replace(extent, ref)
-
     def set_log_start(self, offset: int) -> None:
         """Make records below `offset` unreadable and free their memory."""
         self.log_start = max(self.log_start, offset)
         self.tail.drop_below(self.log_start)
         self.size_bytes -= self.sealed.drop_below(self.log_start)
         if self.windows_end:
-            # `seal_oldest` still cuts the unlisted rows at the windows between them, also rows that readers cannot read any more.
+            # `Checkpointer` still cuts the unlisted rows at the windows between them, also rows that readers cannot read any more.
             self.windows.drop_below(min(self.log_start, self.open.offsets[0]) if self.open else self.log_start)
             self.cuts = [cut for cut in self.cuts if cut[1] > self.log_start]
             self._note_windows_end()

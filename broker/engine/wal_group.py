@@ -20,10 +20,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from headgate.broker.engine import keys
-from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.partition import Pending
 from headgate.broker.log.chunk import (
     CHUNK_HEADER_BYTES,
     FLAG_SYNCED,
@@ -38,9 +38,6 @@ from headgate.broker.runtime.threads import Pool
 from headgate.broker.store.interface import Appender, AppendFile
 
 _T = TypeVar("_T")
-
-Pending: TypeAlias = tuple[PartitionLog, memoryview, int, int, int]
-"""(partition, batch, base offset, next offset, greatest timestamp in ms)"""
 
 GROUP_BYTES_MAX = 16 << 20
 """Largest size, in bytes, of one commit; only a single larger batch may exceed it. It bounds the staging buffer, and the time

@@ -54,7 +54,7 @@ class LogService:
             if not batches:
                 await self._shared.confirm(partition)
             size = sum(map(len, batches))
-            partition.bytes_out += size
+            partition.fetched(size, requests=0)
             head = log_pb2.FetchResponse(high_watermark=partition.high_watermark, log_start=partition.log_start)
             budget.take(size)
             context.add_done_callback(lambda _: budget.give(size))  # type: ignore[arg-type]  # the stub asks for a class

@@ -187,7 +187,7 @@ class Subscriber:
         subscription.offset = last.next_offset
         size = sum(map(len, slices))
         self._credit_bytes -= size
-        partition.bytes_out += size
+        partition.fetched(size, requests=0)
         self._shared.budget.take(size)
         try:
             await self._write(self._response(subscription), slices)

@@ -198,8 +198,7 @@ def _settle(engine: Engine, request: FetchRequest, portion: Portion, nodes: dict
             log = wanted.log
             if log is not None and not wanted.code:
                 if wanted.bytes:
-                    log.bytes_out += wanted.bytes
-                    log.requests += 1
+                    log.fetched(wanted.bytes)
                 elif unproven or log.refusal is not None:
                     # The next lead may have acked more already; this broker learns of it later.
                     wanted.code = NOT_LEADER_OR_FOLLOWER

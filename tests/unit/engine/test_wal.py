@@ -21,9 +21,9 @@ import pytest
 from headgate.broker.cluster.manifest import Topic
 from headgate.broker.cluster.topic_config import TopicConfig
 from headgate.broker.engine import keys
-from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.engine.partition import PartitionLog, Pending
 from headgate.broker.engine.wal import AppendWal, InlineWal, Wal
-from headgate.broker.engine.wal_group import GroupWriter, Pending
+from headgate.broker.engine.wal_group import GroupWriter
 from headgate.broker.engine.wal_put import PutWal
 from headgate.broker.log.batch import LENGTH_OVERHEAD_BYTES, stamp
 from headgate.broker.log.buffers import BufferPool
