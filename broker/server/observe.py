@@ -12,9 +12,9 @@ from headgate.broker.runtime.metrics import LATENCY_BUCKETS_S, Histogram, Labels
 
 if TYPE_CHECKING:
     from headgate.broker.control.cluster import Cluster
-    from headgate.broker.engine.coordinator import Coordinator
     from headgate.broker.engine.engine import Engine
     from headgate.broker.engine.partition import PartitionLog
+    from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.server.kafka.listener import KafkaServer
 
 LAG_INTERVAL_S = 1.0

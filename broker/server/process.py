@@ -31,8 +31,8 @@ from headgate.broker.server.kafka.listener import KafkaServer
 
 if TYPE_CHECKING:
     from headgate.broker.control.cluster import Cluster
-    from headgate.broker.engine.coordinator import Coordinator
     from headgate.broker.engine.engine import Engine
+    from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.server.grpc.server import GrpcServer
     from headgate.broker.server.http.server import HttpServer
     from headgate.broker.server.observe import Observer
@@ -182,7 +182,7 @@ class Process:
     async def _engine_modules(self) -> _EngineModules:
         """Import the modules of the engine: most of the processor time of a start."""
         return _EngineModules(
-            coordinator=await self._import("headgate.broker.engine.coordinator"),
+            coordinator=await self._import("headgate.broker.groups.coordinator"),
             engine=await self._import("headgate.broker.engine.engine"),
             encoding=await self._import("headgate.broker.engine.encoding"),
             wrappers=await self._import("headgate.broker.store.wrappers"),

@@ -17,11 +17,11 @@ import pytest
 from google.protobuf.message import Message
 
 from headgate.broker.cluster.gates import FILES_MAX
-from headgate.broker.cluster.groups.shard import Commit
 from headgate.broker.cluster.manifest import Manifest
-from headgate.broker.cluster.offsets import Position
 from headgate.broker.control.gates import LeaderGates
 from headgate.broker.engine.engine import Engine
+from headgate.broker.groups.positions import Position
+from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.turns import SLICE_S
 from headgate.broker.server.grpc.admin_service import CUTS_MAX, Addresses, AdminService

@@ -21,7 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headgate.broker.cluster.groups.events import (
+from headgate.broker.groups.events import (
     GroupConfig,
     Heartbeat,
     HeartbeatReply,
@@ -34,9 +34,9 @@ from headgate.broker.cluster.groups.events import (
     Sync,
     SyncReply,
 )
-from headgate.broker.cluster.groups.shard import Answer, Append, Budget, Commit, DeleteReply, Effect, Now, Row, RowsReply, Shard
-from headgate.broker.cluster.offsets import NEVER, Position
-from headgate.broker.log.group_records import encode_group_key
+from headgate.broker.groups.positions import NEVER, Position
+from headgate.broker.groups.records import encode_group_key
+from headgate.broker.groups.shard import Answer, Append, Budget, Commit, DeleteReply, Effect, Now, Row, RowsReply, Shard
 from headgate.broker.runtime.errors import Reason
 
 GROUP = "g"

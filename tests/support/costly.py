@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from headgate.broker.engine.coordinator import Coordinator
 from headgate.broker.engine.engine import Engine
+from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime.clock import Clock, SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError

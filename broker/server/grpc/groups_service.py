@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headgate.broker.cluster.groups.events import State
-from headgate.broker.cluster.groups.member import CONSUMER_PROTOCOL
-from headgate.broker.cluster.groups.shard import Commit, GroupListing, shard_of
 from headgate.broker.cluster.manifest import Incarnation
-from headgate.broker.cluster.offsets import Position
-from headgate.broker.engine.coordinator import TOPIC, Coordinator
+from headgate.broker.groups.coordinator import TOPIC, Coordinator
+from headgate.broker.groups.events import State
+from headgate.broker.groups.member import CONSUMER_PROTOCOL
+from headgate.broker.groups.positions import Position
+from headgate.broker.groups.shard import Commit, GroupListing, shard_of
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.runtime.turns import Turn
 from headgate.broker.server.grpc.bounds import Bounds, find_bounds

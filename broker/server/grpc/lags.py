@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from headgate.broker.engine.coordinator import Coordinator
+from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime.metrics import Labels, Metrics
 from headgate.broker.server.grpc.bounds import find_bounds
 from headgate.broker.server.grpc.shared import Shared

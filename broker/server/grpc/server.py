@@ -7,8 +7,8 @@ import socket
 import grpc
 
 from headgate.broker.control.cluster import Cluster
-from headgate.broker.engine.coordinator import Coordinator
 from headgate.broker.engine.engine import Engine
+from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime import descriptors
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, Reason

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headgate.broker.engine.coordinator import Coordinator
     from headgate.broker.engine.engine import Engine
+    from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.runtime.config import Settings
     from headgate.broker.runtime.turns import Turn
 

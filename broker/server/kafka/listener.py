@@ -24,8 +24,8 @@ from headgate.broker.wire.kafka.header import read_key_version, read_request_hea
 from headgate.broker.wire.kafka.primitives import DecodeError, bounded, dispose
 
 if TYPE_CHECKING:
-    from headgate.broker.engine.coordinator import Coordinator
     from headgate.broker.engine.engine import Engine
+    from headgate.broker.groups.coordinator import Coordinator
     from headgate.broker.wire.kafka.messages.list_offsets import ListOffsetsResponse
 
 log = get_logger("kafka")

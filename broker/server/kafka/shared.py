@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from headgate.broker.cluster.groups.shard import RowsReply
 from headgate.broker.cluster.topic_config import validate_topic_name
+from headgate.broker.groups.shard import RowsReply
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason
 from headgate.broker.server.kafka.errors import ErrorCode, error_code
 

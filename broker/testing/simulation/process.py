@@ -9,14 +9,14 @@ from random import Random
 from typing import Any
 
 from headgate.broker.cluster.capacity import Reservation
-from headgate.broker.cluster.groups.shard import Commit
 from headgate.broker.cluster.manifest import Incarnation
-from headgate.broker.cluster.offsets import Position
 from headgate.broker.control.capacity import TermCapacity
 from headgate.broker.control.cluster import Cluster
-from headgate.broker.engine.coordinator import Coordinator
 from headgate.broker.engine.engine import Engine
 from headgate.broker.engine.partition import PartitionLog
+from headgate.broker.groups.coordinator import Coordinator
+from headgate.broker.groups.positions import Position
+from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.clock import SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import ClosedError, HeadgateError, Reason, RetryError

@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from headgate.broker.cluster.manifest import Incarnation
 from headgate.broker.control.cluster import Cluster
-from headgate.broker.engine.coordinator import Coordinator
 from headgate.broker.engine.engine import Engine
+from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime.clock import Clock, SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FatalError, HeadgateError, Reason

@@ -14,12 +14,12 @@ from contextlib import suppress
 import pytest
 import pytest_asyncio
 
-from headgate.broker.cluster.groups.events import Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync, SyncReply
-from headgate.broker.cluster.groups.shard import Commit, DeleteReply, RowsReply, shard_of
-from headgate.broker.cluster.offsets import Position
-from headgate.broker.engine import coordinator as module
-from headgate.broker.engine.coordinator import TOPIC, Coordinator, PatientClock
 from headgate.broker.engine.engine import Engine
+from headgate.broker.groups import coordinator as module
+from headgate.broker.groups.coordinator import TOPIC, Coordinator, PatientClock
+from headgate.broker.groups.events import Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync, SyncReply
+from headgate.broker.groups.positions import Position
+from headgate.broker.groups.shard import Commit, DeleteReply, RowsReply, shard_of
 from headgate.broker.runtime.clock import ManualClock, SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import FencedError, HeadgateError, InvalidError, Reason, RetryError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.broker.cluster.groups.events import State
+from headgate.broker.groups.events import State
 from headgate.broker.runtime.errors import Reason
 from tests.unit.groups.world import RANGE, REBALANCE_MS, SESSION_MS, World
 

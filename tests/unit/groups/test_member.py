@@ -10,7 +10,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.broker.cluster.groups.member import Member, elect_protocol, subscribed_topics
+from headgate.broker.groups.member import Member, elect_protocol, subscribed_topics
 
 
 def _members(*preferences: str) -> tuple[list[Member], Counter[str]]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.broker.log.group_records import (
+from headgate.broker.groups.records import (
     GroupMetadata,
     MemberMetadata,
     OffsetKey,

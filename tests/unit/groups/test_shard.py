@@ -11,8 +11,10 @@ import uuid
 
 import pytest
 
-from headgate.broker.cluster.groups.events import GroupConfig, Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync
-from headgate.broker.cluster.groups.shard import (
+from headgate.broker.groups.events import GroupConfig, Heartbeat, Join, JoinReply, Leave, Leaving, State, Sync
+from headgate.broker.groups.positions import NEVER, Position
+from headgate.broker.groups.records import OffsetValue
+from headgate.broker.groups.shard import (
     Answer,
     Append,
     Budget,
@@ -25,8 +27,6 @@ from headgate.broker.cluster.groups.shard import (
     Shard,
     shard_of,
 )
-from headgate.broker.cluster.offsets import NEVER, Position
-from headgate.broker.log.group_records import OffsetValue
 from headgate.broker.runtime.errors import CorruptError, Reason
 
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"

@@ -6,7 +6,7 @@ both believe that they own a partition.
 
 from __future__ import annotations
 
-from headgate.broker.cluster.groups.events import Leaving, State
+from headgate.broker.groups.events import Leaving, State
 from headgate.broker.runtime.errors import Reason
 from tests.unit.groups.world import World
 

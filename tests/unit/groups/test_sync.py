@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.broker.cluster.groups.events import Join, JoinReply, Leave, LeaveReply, Leaving, State, Unload
+from headgate.broker.groups.events import Join, JoinReply, Leave, LeaveReply, Leaving, State, Unload
 from headgate.broker.runtime.errors import Reason
 from tests.unit.groups.world import REBALANCE_MS, SESSION_MS, World
 

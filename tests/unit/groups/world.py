@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from headgate.broker.cluster.groups.events import (
+from headgate.broker.groups.events import (
     Effect,
     Event,
     GroupConfig,
@@ -24,8 +24,8 @@ from headgate.broker.cluster.groups.events import (
     SyncReply,
     Tick,
 )
-from headgate.broker.cluster.groups.group import Group
-from headgate.broker.log.group_records import GroupMetadata
+from headgate.broker.groups.group import Group
+from headgate.broker.groups.records import GroupMetadata
 from headgate.broker.runtime.errors import Reason
 
 RANGE = (("range", b"topics"),)

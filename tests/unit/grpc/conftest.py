@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 from google.protobuf.message import Message
 
-from headgate.broker.engine.coordinator import Coordinator
 from headgate.broker.engine.engine import Engine
+from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.log.records import Record, encode_batch
 from headgate.broker.runtime.clock import Clock, SteadyClock
 from headgate.broker.runtime.config import Settings, Value

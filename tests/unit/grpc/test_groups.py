@@ -7,9 +7,9 @@ import pytest
 import pytest_asyncio
 
 from headgate.broker.client import GroupAdmin, TopicPartition
-from headgate.broker.cluster.groups.events import Join, Leave, Leaving, Sync
-from headgate.broker.cluster.groups.shard import Commit
-from headgate.broker.cluster.offsets import Position
+from headgate.broker.groups.events import Join, Leave, Leaving, Sync
+from headgate.broker.groups.positions import Position
+from headgate.broker.groups.shard import Commit
 from headgate.broker.runtime.errors import InvalidError, Reason
 from headgate.broker.runtime.metrics import Metrics
 from headgate.broker.wire.grpc.headgate.v1 import groups_pb2 as pb

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from headgate.broker.engine import keys
-from headgate.broker.engine.coordinator import Coordinator
 from headgate.broker.engine.engine import Engine
+from headgate.broker.groups.coordinator import Coordinator
 from headgate.broker.runtime.clock import ManualClock, SteadyClock
 from headgate.broker.runtime.config import Settings
 from headgate.broker.runtime.errors import HeadgateError

@@ -7,7 +7,7 @@ ask for an answer of any size.
 
 from __future__ import annotations
 
-from headgate.broker.cluster.groups.events import State
+from headgate.broker.groups.events import State
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, error_code, error_message

@@ -9,8 +9,8 @@ code that ends every client's producer at once. UNSUPPORTED_VERSION would be mor
 
 from __future__ import annotations
 
-from headgate.broker.cluster.groups.shard import shard_of
-from headgate.broker.engine.coordinator import TOPIC
+from headgate.broker.groups.coordinator import TOPIC
+from headgate.broker.groups.shard import shard_of
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode
 from headgate.broker.server.kafka.shared import ID_UNKNOWN, broker_address

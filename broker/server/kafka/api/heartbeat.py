@@ -5,7 +5,7 @@ While groups are loaded the answer is NONE, as in Kafka: the member then keeps i
 
 from __future__ import annotations
 
-from headgate.broker.cluster.groups.events import Heartbeat
+from headgate.broker.groups.events import Heartbeat
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import reason_code

@@ -2,12 +2,12 @@
 
 Changes by version: 1 has a separate rebalance time-out, 4 gives a new member its id first (KIP-394), 5 has static members
 (KIP-345), 7 returns the protocol's type, 9 lets a static leader skip the assignment (KIP-814). The rules are in
-`cluster/groups/group.py`.
+`groups/group.py`.
 """
 
 from __future__ import annotations
 
-from headgate.broker.cluster.groups.events import Join, JoinReply
+from headgate.broker.groups.events import Join, JoinReply
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code

@@ -6,7 +6,7 @@ leave, also static ones by their instance id (KIP-345).
 
 from __future__ import annotations
 
-from headgate.broker.cluster.groups.events import Leave, LeaveReply, Leaving
+from headgate.broker.groups.events import Leave, LeaveReply, Leaving
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code

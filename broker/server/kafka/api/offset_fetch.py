@@ -9,7 +9,7 @@ otherwise a small request could ask for an answer of any size. For a group that 
 
 from __future__ import annotations
 
-from headgate.broker.log.group_records import OffsetValue
+from headgate.broker.groups.records import OffsetValue
 from headgate.broker.runtime.errors import HeadgateError
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import error_code

@@ -6,7 +6,7 @@ here, and the right reaction is to join again. More assignments than a group may
 
 from __future__ import annotations
 
-from headgate.broker.cluster.groups.events import Sync, SyncReply
+from headgate.broker.groups.events import Sync, SyncReply
 from headgate.broker.runtime.errors import HeadgateError, Reason
 from headgate.broker.server.kafka.context import Context
 from headgate.broker.server.kafka.errors import ErrorCode, reason_code

@@ -6,7 +6,7 @@ import struct
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from headgate.broker.log.group_records import MemberMetadata
+from headgate.broker.groups.records import MemberMetadata
 
 Protocols = tuple[tuple[str, bytes], ...]
 """(name, metadata) in order of preference; each name once."""

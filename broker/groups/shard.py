@@ -1,6 +1,6 @@
 """All groups of one partition of `__consumer_offsets`: a pure state machine that is the fold of that partition's records.
 
-The driver (`engine/coordinator.py`) replays the partition into it. Then it passes requests and the time to it, appends the rows
+The driver (`groups/coordinator.py`) replays the partition into it. Then it passes requests and the time to it, appends the rows
 that the shard returns, and reports the result. The shard shows a position, and answers a commit, only once it is durable.
 
 Theory of operation::
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from headgate.broker.cluster.groups.events import (
+from headgate.broker.groups.events import (
     NO_MEMBER,
     Event,
     GroupConfig,
@@ -38,11 +38,10 @@ from headgate.broker.cluster.groups.events import (
     Tick,
     Unload,
 )
-from headgate.broker.cluster.groups.group import Group
-from headgate.broker.cluster.groups.member import CONSUMER_PROTOCOL
-from headgate.broker.cluster.groups.timers import Timers
-from headgate.broker.cluster.offsets import NEVER, Offsets, Position, is_expired
-from headgate.broker.log.group_records import (
+from headgate.broker.groups.group import Group
+from headgate.broker.groups.member import CONSUMER_PROTOCOL
+from headgate.broker.groups.positions import NEVER, Position, Positions, is_expired
+from headgate.broker.groups.records import (
     GroupMetadata,
     OffsetKey,
     OffsetValue,
@@ -56,6 +55,7 @@ from headgate.broker.log.group_records import (
     encode_partition,
     offset_key_prefix,
 )
+from headgate.broker.groups.timers import Timers
 from headgate.broker.runtime.errors import Reason
 
 Row: TypeAlias = tuple[bytes, bytes | None]
@@ -154,11 +154,11 @@ class _Ticket:
 class _Entry:
     """One group: its state machine (made when it is first needed), its positions, and its last record."""
 
-    __slots__ = ("group", "in_flight", "offsets", "record")
+    __slots__ = ("group", "in_flight", "positions", "record")
 
     def __init__(self) -> None:
         self.group: Group | None = None
-        self.offsets = Offsets()
+        self.positions = Positions()
         self.record: _Record | None = None
         """None: the log has no record of the group, or the record was deleted."""
         self.in_flight = 0
@@ -205,7 +205,7 @@ class Shard:
         elif isinstance(key, OffsetKey):
             value = None if value_bytes is None else decode_offset_value(value_bytes)
             if value is not None or key.group in self._entries:
-                self._entry(key.group).offsets.set(key.topic, key.partition, value)
+                self._entry(key.group).positions.set(key.topic, key.partition, value)
 
     def loaded(self, now: Now) -> None:
         """Called when the whole log was replayed. Groups with members get their state machines, and the members' sessions start."""
@@ -303,12 +303,12 @@ class Shard:
     def position(self, group_id: str, topic: str, partition: int) -> OffsetValue | None:
         """A committed position, in any state of the group."""
         entry = self._entries.get(group_id)
-        return None if entry is None else entry.offsets.get(topic, partition)
+        return None if entry is None else entry.positions.get(topic, partition)
 
     def positions(self, group_id: str) -> list[tuple[str, int, OffsetValue]]:
         """Every committed position of a group: topic, partition, value."""
         entry = self._entries.get(group_id)
-        return [] if entry is None else list(entry.offsets.items())
+        return [] if entry is None else list(entry.positions.items())
 
     def delete_positions(self, group_id: str, rows: list[tuple[str, int]], token: object, now: Now) -> list[Effect]:
         """Delete positions by (topic, partition), for OffsetDelete. Answers with a RowsReply. A missing position counts as
@@ -377,14 +377,14 @@ class Shard:
                 continue
             gone = [
                 OffsetKey(group_id, topic, partition)
-                for topic, partition, value in entry.offsets.items()
+                for topic, partition, value in entry.positions.items()
                 if not topic_exists(topic, value) or self._is_expired(entry, topic, value, retention_ms, now.wall_ms)
             ]
             for start in range(0, len(gone), ROWS_PER_APPEND_MAX):
                 effects.append(self._append(self._forget(group_id, gone[start : start + ROWS_PER_APPEND_MAX], None, None)))
             idle = entry.state is State.EMPTY and not (entry.group is not None and entry.group.pending)
             state_ms = 0 if entry.record is None else entry.record.state_ms
-            if idle and not entry.offsets and now.wall_ms - state_ms >= empty_group_ms:
+            if idle and not entry.positions and now.wall_ms - state_ms >= empty_group_ms:
                 self._group(group_id, entry, now).delete()
                 self._timers.cancel(group_id)
                 effects.append(self._append(self._tombstones(group_id, entry, None, None)))
@@ -392,7 +392,7 @@ class Shard:
 
     def live_count(self) -> int:
         """Number of keys with a value."""
-        return sum(len(entry.offsets) + (entry.record is not None) for entry in self._entries.values())
+        return sum(len(entry.positions) + (entry.record is not None) for entry in self._entries.values())
 
     def snapshot(self) -> Iterator[list[Row]]:
         """The latest value of every key, group by group. Once all of it is in the log, the rows before its first row are not
@@ -414,7 +414,7 @@ class Shard:
         latest: dict[bytes, bytes | None] = {}
         if entry.record is not None:
             latest[encode_group_key(group_id)] = entry.record.data
-        for topic, partition, value in entry.offsets.items():
+        for topic, partition, value in entry.positions.items():
             latest[encode_offset_key(OffsetKey(group_id, topic, partition))] = encode_offset_value(value)
         if entry.in_flight:
             for ticket in self._tickets.values():
@@ -435,7 +435,7 @@ class Shard:
         entry.in_flight -= 1
         if error is None:
             for key, value in ticket.positions:
-                entry.offsets.set(key.topic, key.partition, value)
+                entry.positions.set(key.topic, key.partition, value)
         if ticket.response is not None:
             effects.append(Answer(ticket.token, ticket.response if error is None else _failed(ticket.response, error)))
         if ticket.deletes_group:
@@ -483,7 +483,7 @@ class Shard:
 
     def _keys(self, group_id: str, entry: _Entry) -> list[OffsetKey]:
         """The keys of a group's positions, including those on their way to the log."""
-        keys = dict.fromkeys(entry.offsets.keys(group_id))
+        keys = dict.fromkeys(entry.positions.keys(group_id))
         if entry.in_flight:
             for ticket in self._tickets.values():
                 if ticket.group_id == group_id:
@@ -547,7 +547,7 @@ class Shard:
             if told:
                 entry.group = None
                 self._timers.cancel(group_id)
-        if entry.group is None and entry.record is None and not entry.offsets:
+        if entry.group is None and entry.record is None and not entry.positions:
             del self._entries[group_id]
             self.budget.groups -= 1
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from headgate.broker.log.group_records import GroupMetadata, MemberMetadata
+from headgate.broker.groups.records import GroupMetadata, MemberMetadata
 from headgate.broker.runtime.errors import Reason
 
 NO_MEMBER = ""

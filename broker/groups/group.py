@@ -50,7 +50,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headgate.broker.cluster.groups.events import (
+from headgate.broker.groups.events import (
     NO_MEMBER,
     Effect,
     Event,
@@ -74,10 +74,10 @@ from headgate.broker.cluster.groups.events import (
     Tick,
     Unload,
 )
-from headgate.broker.cluster.groups.member import CONSUMER_PROTOCOL, Member, without_repeats
-from headgate.broker.cluster.groups.roster import Roster
-from headgate.broker.cluster.groups.timers import Timers
-from headgate.broker.log.group_records import GroupMetadata
+from headgate.broker.groups.member import CONSUMER_PROTOCOL, Member, without_repeats
+from headgate.broker.groups.records import GroupMetadata
+from headgate.broker.groups.roster import Roster
+from headgate.broker.groups.timers import Timers
 from headgate.broker.runtime.errors import Reason
 
 # Keys of the two timers that are not a member's; a member's is its id.

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headgate.broker.log.group_records import OffsetKey, OffsetValue
+from headgate.broker.groups.records import OffsetKey, OffsetValue
 from headgate.broker.runtime.errors import Reason
 
 METADATA_CHARS_MAX = 4096
@@ -46,7 +46,7 @@ class Position(NamedTuple):
         return OffsetValue(self.offset, self.leader_epoch, self.metadata or "", wall_ms, -1, self.topic_id)
 
 
-class Offsets:
+class Positions:
     """All positions of one group."""
 
     __slots__ = ("_topics",)

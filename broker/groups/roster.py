@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from headgate.broker.cluster.groups.member import Member, Protocols, elect_protocol, subscribed_topics
+from headgate.broker.groups.member import Member, Protocols, elect_protocol, subscribed_topics
 
 
 class Roster:

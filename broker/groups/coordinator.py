@@ -1,4 +1,4 @@
-"""The group coordinator. It drives the pure state machines of `cluster/groups` with the time, the log and the requests of
+"""The group coordinator. It drives the pure state machines of `groups` with the time, the log and the requests of
 clients.
 
 The groups of one partition of `__consumer_offsets` are one `Shard`. A shard keeps its state as records of that partition. The
@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, cast
 
-from headgate.broker.cluster.groups.events import (
+from headgate.broker.groups.events import (
     GroupConfig,
     Heartbeat,
     HeartbeatReply,
@@ -29,8 +29,10 @@ from headgate.broker.cluster.groups.events import (
     Sync,
     SyncReply,
 )
-from headgate.broker.cluster.groups.group import Group
-from headgate.broker.cluster.groups.shard import (
+from headgate.broker.groups.group import Group
+from headgate.broker.groups.positions import NEVER
+from headgate.broker.groups.records import OffsetValue
+from headgate.broker.groups.shard import (
     ROWS_PER_APPEND_MAX,
     Answer,
     Budget,
@@ -44,9 +46,7 @@ from headgate.broker.cluster.groups.shard import (
     Shard,
     shard_of,
 )
-from headgate.broker.cluster.offsets import NEVER
 from headgate.broker.log.batch import split
-from headgate.broker.log.group_records import OffsetValue
 from headgate.broker.log.records import Record, encode_batch, iter_records
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.config import Settings
