@@ -43,7 +43,7 @@ ui: $(STAMP) ## Dagster's web page and daemon for your floods, until Ctrl-C; its
 test: $(STAMP) ## every test, some files at a time
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(TEST_FLAGS)
 
-soak: $(STAMP) ## the long tests: rounds of kills, pauses and cuts, for one broker and for clusters, on every store
+soak: $(STAMP) ## the long tests: kills, pauses and cuts on every store, and a run that must not grow (hours of it: python -m tests.soak)
 	@$(BIN)/python -m pytest -m slow $(TEST_FLAGS)
 
 chaos: $(STAMP) ## rounds of faults for a cluster, judged by `headgate verify`: CHAOS_FLAGS='--rounds 100 --seed 7'

@@ -20,6 +20,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import executable as chromium_executable
 from tests.support.kafka_server import missing as kafka_server_missing
 from tests.support.npm import install, missing
+from tests.support.s3_foreign import SERVERS
+from tests.support.s3_foreign import missing as s3_server_missing
 from tests.support.s3_server import s3_server
 from tests.support.spark import spark
 
@@ -41,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "kafka_server: needs Java and Maven; deselected, visibly, where they are missing")
     config.addinivalue_line("markers", "needs_mount: mounts a small tmpfs; deselected, visibly, where that is not allowed")
     config.addinivalue_line("markers", "chromium: needs chromium; deselected, visibly, where it is missing")
+    config.addinivalue_line("markers", "s3_foreign(name): needs this S3 server; deselected, visibly, where it is missing")
     config.addinivalue_line("markers", "slow: the long form of a test; runs with `make soak` or `-m slow`")
 
 
@@ -75,6 +78,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         dropped = dropped + mounting
     if kafka_server_missing() is not None:
         dropped = dropped + [item for item in items if item.get_closest_marker("kafka_server")]
+    for item in items:
+        if (server := item.get_closest_marker("s3_foreign")) is not None and s3_server_missing(server.args[0]) is not None:
+            dropped = [*dropped, item]
     if (browsing := [item for item in items if item.get_closest_marker("chromium")]) and chromium_executable() is None:
         dropped = dropped + browsing
     if not config.option.markexpr:
@@ -94,6 +100,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("full and read-only disks", _no_mount),
         ("a real Kafka", kafka_server_missing()),
         ("Dagster's page", chromium_missing),
+        *((f"S3 on {name}", s3_server_missing(name)) for name in SERVERS),
     ):
         if reason is not None:
             terminalreporter.write_line(f"{what}: TESTS DID NOT RUN, {reason}", yellow=True)

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos.faults import ALL, ON_DEVICE
+from tests.chaos.faults import ALL, ON_DEVICE, WITH_FLOODS
 from tests.chaos.life import live
 from tests.support.loop_device import refused
 
@@ -21,11 +21,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10, help="faults in all (10)")
     parser.add_argument("--rounds-per-life", type=int, default=5, help="faults between a start and its verdict (5)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="draws the faults; default: a new one")
-    parser.add_argument("--faults", default=",".join(ALL), help=f"those to draw from ({','.join(ALL)})")
+    parser.add_argument("--faults", help=f"those to draw from ({','.join(ALL)}; with --floods also spark)")
+    parser.add_argument("--floods", action="store_true", help="each fault occurs in the middle of a flood by Spark")
     parser.add_argument("--directory", type=Path, help="where stores, logs and histories go; default: a temporary one")
     given = parser.parse_args()
-    faults = [name for name in given.faults.split(",") if name]
-    if unknown := set(faults) - set(ALL):
+    known = WITH_FLOODS if given.floods else ALL
+    faults = [name for name in given.faults.split(",") if name] if given.faults else list(known)
+    if unknown := set(faults) - set(known):
         parser.error(f"there is no such fault: {', '.join(sorted(unknown))}")
     reason = refused()
     if reason is not None and (dropped := [name for name in faults if name in ON_DEVICE]):
@@ -50,7 +52,14 @@ def main() -> int:
 
         began = rounds
         try:
-            page = live(directory, of_life, random.Random(f"{given.seed}-{number}"), told, on_device=reason is None)
+            page = live(
+                directory,
+                of_life,
+                random.Random(f"{given.seed}-{number}"),
+                told,
+                on_device=reason is None,
+                with_floods=given.floods,
+            )
         except (AssertionError, OSError) as error:
             wrong += 1
             _say(f"life {number} FAILED in {of_life[min(rounds - began, len(of_life) - 1)]}: {error}\n  kept in {directory}")

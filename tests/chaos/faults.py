@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.chaos.floods import Floods
 from tests.support.broker_process import HOST, BrokerProcess
 from tests.support.cluster import EXIT_FENCED, PATIENCE_S, Brokers, Trouble, Watched
 from tests.support.loop_device import LoopDevice
@@ -32,6 +33,7 @@ HOLD_S = 4.0
 JUMPS_S = tuple(sign * span for sign in (1, -1) for span in (30.0, 3_600.0, 2 * 86_400.0, 30 * 86_400.0))
 ON_DEVICE = ("power", "freeze", "full")
 ALL = ("kill", "drain", "pause", "peers", "starve", "clock", "memory", *ON_DEVICE)
+WITH_FLOODS = (*ALL, "spark")
 _BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end:\n    pass\n"
 
 
@@ -41,6 +43,7 @@ class Faults:
     Args:
         clocks: by broker, the file with the clock's error in seconds (`tests/support/skewed_broker.py`).
         device: the device of the store; None: the store has no device of its own, and the faults of `ON_DEVICE` are unavailable.
+        floods: if given, each fault occurs in the middle of one; otherwise the fault "spark" is unavailable.
     """
 
     def __init__(
@@ -51,12 +54,23 @@ class Faults:
         network: Network,
         clocks: dict[BrokerProcess, Path],
         device: LoopDevice | None,
+        floods: Floods | None = None,
     ) -> None:
         self._brokers, self._clients, self._draw, self._clocks, self._device = brokers, clients, draw, clocks, device
+        self._floods = floods
         self._trouble = Trouble(brokers, clients, draw, network)
 
     def apply(self, how: str) -> str:
-        """Inject one fault, and wait until the cluster has recovered. Returns a description for the round's line."""
+        """Inject one fault, and wait until the cluster, and the flood if there is one, have recovered.
+
+        Returns a description for the round's line.
+        """
+        if self._floods is None:
+            return self._inject(how)
+        self._floods.begin()
+        return f"{self._inject(how)}, {self._floods.end()}"
+
+    def _inject(self, how: str) -> str:
         on_leader = self._draw.random() < 0.5
         if how in ("kill", "drain", "pause", "peers"):
             self._trouble.round(how, on_leader=on_leader, seconds=self._draw.uniform(1, 8))
@@ -105,6 +119,10 @@ class Faults:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(victim.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, hard))
         return f"{room >> 20} MiB more for {CAP_S:.0f} s"
+
+    def _spark(self, victim: BrokerProcess) -> str:
+        assert self._floods is not None
+        return self._floods.kill()
 
     def _power(self, victim: BrokerProcess) -> str:
         assert self._device is not None

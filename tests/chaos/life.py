@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.faults import Faults, may_end
+from tests.chaos.floods import Floods
 from tests.support.broker_process import BrokerProcess
 from tests.support.cluster import Brokers
 from tests.support.loop_device import LoopDevice
@@ -56,11 +57,13 @@ def live(
     say: Say,
     *,
     on_device: bool,
+    with_floods: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run one life with these faults, in this order. Returns the verifier's page.
 
     Args:
+        with_floods: whether each fault occurs in the middle of a flood by Spark.
         settings: of the brokers, by the names of environment variables.
 
     Raises AssertionError if brokers or partitions do not come back, a broker ends without a valid reason, or its output shows a
@@ -88,7 +91,10 @@ def live(
         brokers.start()
         verifier = opened.enter_context(Verifier(brokers.bootstrap, directory / "history", *OPTIONS))
         verifier.acknowledges()
-        troubles = Faults(brokers, Beside(verifier, brokers), draw, network, clocks, device)
+        floods = Floods(brokers, directory / "sources", draw) if with_floods else None
+        if floods is not None:
+            opened.callback(floods.stop)
+        troubles = Faults(brokers, Beside(verifier, brokers), draw, network, clocks, device, floods)
         for fault in faults:
             began = time.monotonic()
             done = troubles.apply(fault)

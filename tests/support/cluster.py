@@ -88,8 +88,10 @@ class Brokers:
             self.all.append(broker)
 
     def start(self) -> None:
+        """Start those that do not run, and wait until all know each other."""
         for broker in self.all:
-            broker.spawn()
+            if not broker.running:
+                broker.spawn()
         for broker in self.all:
             broker.wait_serving(PATIENCE_S)
         eventually(lambda: len(self.metadata().brokers) == len(self.all), "all brokers are known")

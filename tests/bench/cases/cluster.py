@@ -29,7 +29,7 @@ from tests.bench import brokers
 from tests.bench.harness import Bench, Case, remove_tree
 from tests.bench.native import BenchError, free_port
 from tests.bench.report import Goal, Row
-from tests.support.s3_server import S3Server
+from tests.support.s3_server import MotoServer
 
 BROKERS = 3
 PARTITIONS = 12
@@ -209,7 +209,7 @@ def _failover(bench: Bench) -> Iterable[Row]:
 
 def _acks(bench: Bench) -> Iterable[Row]:
     """Send the same steady stream to two topics, one after the other, on the same three brokers and one S3 (moto)."""
-    server = S3Server()
+    server = MotoServer()
     made = Cluster(bench, server.url(server.bucket(), "bench"), server.environment)
     took: dict[str, list[float]] = {}
     try:
