@@ -7,7 +7,7 @@ the successors of sealed segments. The next leader finds the partitions that a d
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from headgate.broker.cluster.manifest import (
@@ -39,6 +39,19 @@ class Gap:
     @property
     def end_partition(self) -> int:
         return self.first_partition + len(self.base_offsets)
+
+    def without(self, taken: Set[tuple[uuid.UUID, int]]) -> list[tuple[uuid.UUID, int, int]]:
+        """The parts of this gap that are not taken, as (topic id, first partition, end partition)."""
+        pieces: list[tuple[uuid.UUID, int, int]] = []
+        first: int | None = None
+        for number in range(self.first_partition, self.end_partition + 1):
+            is_free = number < self.end_partition and (self.topic_id, number) not in taken
+            if is_free and first is None:
+                first = number
+            elif not is_free and first is not None:
+                pieces.append((self.topic_id, first, number))
+                first = None
+        return pieces
 
 
 class _Row:

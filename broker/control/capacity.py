@@ -34,11 +34,14 @@ log = get_logger("capacity")
 MEASURE_S = 1.0
 
 
-class Owner(Protocol):
-    """The leader."""
+class CapacityLeader(Protocol):
+    """The leader, as `TermCapacity` needs it."""
 
-    clock: Clock
-    planner: LoadPlanner
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def planner(self) -> LoadPlanner: ...
 
     @property
     def manifest(self) -> Manifest: ...
@@ -62,10 +65,10 @@ class TermCapacity:
         brokers_max: the largest number that a reservation or the load may ask for.
     """
 
-    def __init__(self, owner: Owner, *, brokers_min: int, brokers_max: int) -> None:
+    def __init__(self, leader: CapacityLeader, *, brokers_min: int, brokers_max: int) -> None:
         self.on_change: Callable[[], None] = lambda: None
         """Called when the desired number or the number of live brokers changed."""
-        self._owner = owner
+        self._leader = leader
         self._brokers_min = brokers_min
         self._brokers_max = brokers_max
         self._deadlines = Deadlines()
@@ -84,26 +87,26 @@ class TermCapacity:
     def follow(self) -> None:
         """Called when the manifest was loaded or has changed."""
         self._stale = True
-        self._deadlines.observe(self._owner.manifest.reservations, self._now_ms())
+        self._deadlines.observe(self._leader.manifest.reservations, self._now_ms())
 
     def tick(self, now_s: float) -> None:
         """Update the numbers to the present time. Called several times a second."""
         now_ms = int(now_s * 1000)
-        loads = self._owner.loads()
+        loads = self._leader.loads()
         if self._demand is None:
-            if self._owner.awaits_members():
+            if self._leader.awaits_members():
                 return
             reserved = max((one.reservation.brokers for one in self.reservations()), default=0)
             self._demand = LoadDemand(_live(loads), now_ms, self._brokers_max, reserved=reserved)
         if now_s - self._measured_s >= MEASURE_S:
             self._measured_s = now_s
-            pressures = self._owner.planner.pressures(self._owner.manifest.segments, loads)
+            pressures = self._leader.planner.pressures(self._leader.manifest.segments, loads)
             self._demand.observe(pressures.values(), now_ms)
             self._stale = True
         next_ms = self._deadlines.next_ms()
         is_over = next_ms is not None and next_ms <= now_ms
         if self._releasing is None and is_over:
-            self._releasing = self._owner.spawn_order(self._release_expired(now_ms))
+            self._releasing = self._leader.spawn_order(self._release_expired(now_ms))
             self._releasing.add_done_callback(self._released)
         live = _live(loads)
         if not self._stale and not is_over and self._known is not None and self._known[1] == live:
@@ -117,13 +120,13 @@ class TermCapacity:
             self.on_change()
 
     async def _release_expired(self, now_ms: int) -> None:
-        over = {key: self._owner.manifest.reservations.get(key) for key in self._deadlines.expired(now_ms)}
+        over = {key: self._leader.manifest.reservations.get(key) for key in self._deadlines.expired(now_ms)}
 
         def make(now: Manifest) -> list[Edit]:
             # Leave out a reservation that was renewed while this commit waited for its turn.
             return [ReleaseReservation(key) for key, one in over.items() if one is not None and now.reservations.get(key) == one]
 
-        await self._owner.commit_made(make)
+        await self._leader.commit_made(make)
         log.info("reservations_expired", ids=",".join(over))
 
     def _released(self, task: asyncio.Task[None]) -> None:
@@ -147,7 +150,7 @@ class TermCapacity:
             return [PutReservation(made[-1])]
 
         await self._commit(make)
-        self.tick(self._owner.clock.monotonic())
+        self.tick(self._leader.clock.monotonic())
         return OpenReservation(reservation=made[-1], left_ms=made[-1].ttl_ms)
 
     async def release(self, reservation_id: str) -> bool:
@@ -161,12 +164,12 @@ class TermCapacity:
             return [ReleaseReservation(reservation_id)] if is_stored else []
 
         await self._commit(make)
-        self.tick(self._owner.clock.monotonic())
+        self.tick(self._leader.clock.monotonic())
         return was_open
 
     async def _commit(self, make: Callable[[Manifest], Sequence[Edit]]) -> None:
         try:
-            await self._owner.commit_made(make)
+            await self._leader.commit_made(make)
         except DeposedError as error:
             raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more") from error
 
@@ -181,10 +184,10 @@ class TermCapacity:
         return desired_brokers(self._brokers_min, self.reservations(), self._demand, self._brokers_max)
 
     def live_brokers(self) -> int:
-        return _live(self._owner.loads())
+        return _live(self._leader.loads())
 
     def _now_ms(self) -> int:
-        return int(self._owner.clock.monotonic() * 1000)
+        return int(self._leader.clock.monotonic() * 1000)
 
 
 class ClusterCapacity:

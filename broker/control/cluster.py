@@ -129,7 +129,7 @@ class Cluster:
         """Called when this broker's gRPC port is open."""
         self._serving = True
         if self.leader is not None:
-            await self.leader.serving()
+            await self.leader.lease.write(serving=True)
         if self.membership is not None:
             self.membership.opened()
 
@@ -147,7 +147,7 @@ class Cluster:
         while self.engine.leads.segments() and len(self.engine.brokers()) > 1 and self.engine.failed is None:
             self._draining.set()
             if self.leader is not None:
-                self.leader.drain()
+                self.leader.leave()
             if self.engine.clock.monotonic() > deadline:
                 log.warning("drain_timed_out", segments=len(self.engine.leads.segments()))
                 return
@@ -167,7 +167,7 @@ class Cluster:
         if self.leader is not None:
             # Give the lease back before the streams end. Then the members find a lease that they may take at once.
             try:
-                await self.leader.give_up()
+                await self.leader.lease.give_back()
             except HeadgateError as error:
                 log.warning("lease_not_given_up", error=error.message)
         if task is not None:
@@ -279,12 +279,12 @@ class Cluster:
             # This broker was replaced, so another broker must take the lease.
             leader.stop()
             with suppress(RetryError):
-                await leader.give_up()
+                await leader.lease.give_back()
             raise
         self.leader = leader
         try:
-            if self._serving and not leader.lease.serving:
-                await leader.serving()
+            if self._serving and not leader.lease.current.serving:
+                await leader.lease.write(serving=True)
             self._started.set()
             await self._term_ended.wait()
         finally:

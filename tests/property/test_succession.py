@@ -140,7 +140,7 @@ def test_every_partition_has_one_lead_that_begins_where_the_last_one_ended(seed:
         assert Manifest.decode(manifest.encode()).encode() == manifest.encode(), "a snapshot is the whole state"
 
 
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(70, 90))
 def test_a_long_chain_is_cut_and_nothing_that_is_needed_goes(seed: int, seals: int) -> None:
     life = Life(seed)

@@ -13,9 +13,11 @@ from google.protobuf.message import Message
 
 from headgate.broker.cluster.liveness import is_starved
 from headgate.broker.cluster.manifest import Incarnation, decode_edits
-from headgate.broker.cluster.segments import BrokerLoad, Order, SegmentInfo
+from headgate.broker.cluster.segments import Order, SegmentInfo
+from headgate.broker.cluster.term_events import Reported
 from headgate.broker.control.cluster import Cluster
-from headgate.broker.control.leader import QUEUE_MESSAGES_MAX, Leader
+from headgate.broker.control.drain import drain_broker
+from headgate.broker.control.leader import Leader
 from headgate.broker.control.load import broker_load
 from headgate.broker.control.replication import copy_of, surrender_messages
 from headgate.broker.control.wire import incarnation_of, member_message
@@ -27,6 +29,9 @@ from headgate.broker.wire.grpc.headgate.v1 import control_pb2
 
 RESIGN_TIMEOUT_S = 60.0
 HOLD_TIMEOUT_S = 5.0
+QUEUE_MESSAGES_MAX = 10_000
+"""Largest number of unsent messages to one member. Beyond it, the leader ends the member's stream, and the member connects
+again."""
 INCARNATION_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -35,17 +40,13 @@ class MemberSession:
 
     def __init__(self, leader: Leader, incarnation: Incarnation) -> None:
         self.incarnation = incarnation
-        self.load = BrokerLoad(incarnation_id=incarnation.id, broker_id=incarnation.broker_id)
-        self.trouble = ""
-        self.trouble_since_s: float | None = None
-        self.clock_ahead_ms: int | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.queue: asyncio.Queue[control_pb2.JoinResponse] = asyncio.Queue()
         self._leader = leader
         self._orders: dict[int, asyncio.Future[control_pb2.OrderResult]] = {}
         self._order_id = 0
 
-    # -- the methods of `leader.Session`
+    # -- the methods of `control.sessions.Session`
 
     def edits(self, version: int, data: bytes) -> None:
         self._put(control_pb2.JoinResponse(edits=control_pb2.Edits(version=version, edits=data)))
@@ -137,21 +138,19 @@ class MemberSession:
             message = decode(control_pb2.JoinRequest, data)
             kind = message.WhichOneof("message")
             if kind == "report":
-                self.trouble = message.report.trouble
-                if not self.trouble:
-                    self.trouble_since_s = None
-                elif self.trouble_since_s is None:
-                    self.trouble_since_s = clock.monotonic()
-                if message.report.clock_ms:
-                    self.clock_ahead_ms = clock.now_ms() - message.report.clock_ms
-                self.load = broker_load(self.incarnation, message.report)
-                self._leader.reported(self, message.report.late_ms / 1000, serves=message.report.serving)
-                span_ms = self._leader.promise(self)
+                report = Reported(
+                    load=broker_load(self.incarnation, message.report),
+                    trouble=message.report.trouble,
+                    late_s=message.report.late_ms / 1000,
+                    serves=message.report.serving,
+                    clock_ahead_ms=clock.now_ms() - message.report.clock_ms if message.report.clock_ms else None,
+                )
+                span_ms = self._leader.reported(self, report)
                 if span_ms:
                     promise = control_pb2.Promise(number=message.report.number, span_ms=span_ms)
                     self._put(control_pb2.JoinResponse(promise=promise))
             elif kind == "result":
-                self._leader.detector.heard(self.incarnation.id, clock.monotonic())
+                self._leader.spoke(self)
                 done = self._orders.pop(message.result.order_id, None)
                 if done is not None and not done.done():
                     done.set_result(message.result)
@@ -240,7 +239,7 @@ class ControlService:
     async def reshard(self, request: control_pb2.ReshardRequest, context: Context) -> control_pb2.ReshardResponse:
         leader = self._leader()
         if request.WhichOneof("order") == "drain":
-            drained = await leader.drain_broker(request.drain.broker_id)
+            drained = await drain_broker(leader, request.drain.broker_id)
             return control_pb2.ReshardResponse(segments=[self._segment(leader, segment) for segment in drained])
         decision = leader.orders.begin(self._order(leader, request))
         await leader.orders.wait(decision)
@@ -293,6 +292,7 @@ class ControlService:
 
     async def describe(self, request: control_pb2.DescribeRequest, context: Context) -> control_pb2.DescribeResponse:
         leader = self._leader()
+        now_s = leader.clock.monotonic()
         response = control_pb2.DescribeResponse(leader_broker_id=self._cluster.engine.broker_id, version=leader.version)
         loads = {load.incarnation_id: load for load in leader.loads()}
         followers = leader.manifest.followers
@@ -302,15 +302,14 @@ class ControlService:
                 follower = leader.manifest.incarnations.get(followers[key].incarnation_id) if key in followers else None
                 if follower is not None:
                     row.follower_broker_id = follower.broker_id
-                late_s, silence_s = leader.lateness_of(key)
+                late_s, silence_s = leader.term.lateness_of(key, now_s)
                 row.late_ms, row.starved, row.silence_ms_max = round(late_s * 1000), is_starved(late_s), round(silence_s * 1000)
                 load = loads.get(key)
                 if load is not None:
                     row.cpu_share, row.memory_bytes, row.connections = load.cpu_share, load.memory_bytes, load.connections
                     row.draining = load.draining
         response.segments.extend(self._segment(leader, segment) for segment in leader.manifest.segments.values())
-        now_s = leader.clock.monotonic()
-        for decision in reversed(leader.orders.decisions):
+        for decision in reversed(leader.term.orders.decisions):
             response.decisions.add(
                 age_ms=round((now_s - decision.at_s) * 1000),
                 kind=decision.order.kind.value,

@@ -34,12 +34,12 @@ def _seal_half() -> Mapping[str, object]:
 
 def _lead_after_seal() -> Mapping[str, object]:
     """The leader gives segments to a broker that has sealed itself and is still connected."""
-    from headgate.broker.control.leader import Leader
+    from headgate.broker.cluster.term import Term
 
-    def loads(self: Leader) -> object:
-        return [*([self._own_load] if self._own_load else []), *(session.load for session in self.sessions.values())]
+    def loads(self: Term) -> object:
+        return [*([self._own_load] if self._own_load else []), *(member.load for member in self.members.values())]
 
-    return {"headgate.broker.control.leader.Leader.loads": loads}
+    return {"headgate.broker.cluster.term.Term.loads": loads}
 
 
 def _half_resigned() -> Mapping[str, object]:
@@ -56,7 +56,7 @@ def _no_expiry() -> Mapping[str, object]:
     from headgate.broker.control.capacity import TermCapacity
 
     def reservations(self: TermCapacity) -> list[OpenReservation]:
-        return [OpenReservation(reservation=one, left_ms=one.ttl_ms) for one in self._owner.manifest.reservations.values()]
+        return [OpenReservation(reservation=one, left_ms=one.ttl_ms) for one in self._leader.manifest.reservations.values()]
 
     return {
         "headgate.broker.cluster.capacity.Deadlines.expired": lambda self, now_ms: [],
@@ -87,7 +87,7 @@ def _deaf_recovery() -> Mapping[str, object]:
     async def nothing(self: object, lead: object) -> list[object]:
         return []
 
-    return {"headgate.broker.control.leader.Leader._copies_of": nothing}
+    return {"headgate.broker.control.failover.Failover._copies_of": nothing}
 
 
 def _loyal_follower() -> Mapping[str, object]:

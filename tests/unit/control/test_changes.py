@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from headgate.broker.client.control import ClusterView, Control
+from headgate.broker.cluster import term
 from headgate.broker.cluster.manifest import CreateTopic, DeleteTopic, Topic, encode_edits
 from headgate.broker.control import leader
 from headgate.broker.control.load import LoadMeter, broker_load
@@ -80,7 +81,7 @@ async def test_a_broker_is_drained_by_hand(world: World, victim: int) -> None:
 async def test_brokers_that_go_together_inherit_nothing_from_each_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "DRAIN_TOGETHER_S", 1.0)
     # Only the brokers' own reports make the leader plan.
-    monkeypatch.setattr(leader, "LEADER_REPORT_S", WAIT_S)
+    monkeypatch.setattr(term, "LEADER_REPORT_S", WAIT_S)
     await create(world, "t", 6)
     await asyncio.gather(world.brokers[1].stop(), world.brokers[2].stop())
     await until(lambda: len(world.brokers[0].leads().get("t", ())) == 6)

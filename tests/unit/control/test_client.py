@@ -22,6 +22,7 @@ from headgate.broker.client import reader as reader_module
 from headgate.broker.client import sender as sender_module
 from headgate.broker.client.cluster import Link, TopicView, newer
 from headgate.broker.client.control import Control
+from headgate.broker.control.drain import drain_broker
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 from headgate.broker.server.grpc.publish import Publisher
 from headgate.broker.server.grpc.subscribe import Subscriber
@@ -145,7 +146,7 @@ async def test_records_through_every_change_of_lead(world: World) -> None:
             await until(grown)
 
         await flows()
-        await world.leader.cluster.leader.drain_broker(3)  # type: ignore[union-attr]
+        await drain_broker(world.leader.cluster.leader, 3)  # type: ignore[arg-type]
         await flows()
         await world.brokers[1].crash()
         await flows()

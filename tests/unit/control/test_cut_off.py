@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.broker.control.leader import Leader, Session
+from headgate.broker.cluster.term import Member
+from headgate.broker.control.leader import Leader
+from headgate.broker.control.sessions import Session
 from headgate.broker.runtime.errors import FencedError
-from headgate.broker.server.grpc.control_service import MemberSession
 from tests.unit.control.conftest import MakeWorld
 from tests.unit.control.world import Broker, World, until
 
 VERY_LONG_S = 100.0
 
 
-class Troubled(MemberSession):
+class Troubled(Member):
     """A member that has long been unable to reach the store, whatever it reports."""
 
-    @property
+    @property  # type: ignore[override]  # the report must not change it
     def trouble_since_s(self) -> float | None:
         return -1000.0
 
@@ -31,10 +32,10 @@ class Troubled(MemberSession):
 def silence(term: Leader, *sessions: Session, seconds: float = VERY_LONG_S) -> None:
     """Make these members silent for `seconds` already, and ignore their reports from now on."""
     silent = {session.incarnation.id for session in sessions}
-    heard, promise = term.detector.heard, term.detector.promise
+    heard, promise = term.term.detector.heard, term.term.detector.promise
     for incarnation_id in silent:
-        term.detector.silent_since(incarnation_id, seconds, term.clock.monotonic())
-        term.detector._peer(incarnation_id).promised_s = 0.0  # its promise is old, too
+        term.term.detector.silent_since(incarnation_id, seconds, term.clock.monotonic())
+        term.term.detector._peer(incarnation_id).promised_s = 0.0  # its promise is old, too
 
     def deaf(incarnation_id: str, now_s: float, **report: Any) -> None:
         if incarnation_id not in silent:
@@ -43,8 +44,8 @@ def silence(term: Leader, *sessions: Session, seconds: float = VERY_LONG_S) -> N
     def curt(incarnation_id: str, now_s: float) -> float:
         return 0.0 if incarnation_id in silent else promise(incarnation_id, now_s)
 
-    term.detector.heard = deaf  # type: ignore[method-assign]
-    term.detector.promise = curt  # type: ignore[method-assign]
+    term.term.detector.heard = deaf  # type: ignore[method-assign]
+    term.term.detector.promise = curt  # type: ignore[method-assign]
 
 
 async def hears_nobody(term: Leader) -> None:
@@ -107,10 +108,12 @@ async def test_who_alone_cannot_store_is_replaced(world: World) -> None:
     leader = world.leader
     term = leader.cluster.leader
     assert term is not None
-    term._store_well_since_s -= VERY_LONG_S
-    cut, other = term.sessions.values()
+    term.term.store_well_since_s -= VERY_LONG_S
+    cut, other = term.term.members.values()
     cut.trouble, cut.__class__ = "the store does not answer", Troubled
-    term.detector._peer(cut.incarnation.id).promised_s = 0.0  # from now on it gets no promise, and the current one would end soon
+    term.term.detector._peer(
+        cut.incarnation.id
+    ).promised_s = 0.0  # from now on it gets no promise, and the current one would end soon
     await until(lambda: cut.incarnation.id not in incarnations(world))
     assert other.incarnation.id in incarnations(world) and leader.cluster.leader is term
     await fails_alone(world, cut.incarnation.id)
@@ -120,14 +123,14 @@ async def test_nobody_is_replaced_because_the_store_was_away(world: World) -> No
     """The leader reaches the store again a moment before the other brokers do."""
     term = world.leader.cluster.leader
     assert term is not None
-    term._store_well_since_s = float("inf")
-    await term.write_lease()
+    term.term.store_well_since_s = float("inf")
+    await term.lease.write()
     now_s = term.clock.monotonic()
-    for session in term.sessions.values():
+    for member in term.term.members.values():
         # Set in this moment: the members' own reports of the meantime say that they are well.
-        session.trouble, session.trouble_since_s = "the store does not answer", now_s - VERY_LONG_S
-    assert not any(term._is_cut_from_store(session, now_s) for session in term.sessions.values())
-    assert all(term._is_cut_from_store(session, now_s + VERY_LONG_S) for session in term.sessions.values())
+        member.trouble, member.trouble_since_s = "the store does not answer", now_s - VERY_LONG_S
+    assert not any(term.term.is_cut_from_store(member, now_s) for member in term.term.members.values())
+    assert all(term.term.is_cut_from_store(member, now_s + VERY_LONG_S) for member in term.term.members.values())
 
 
 async def test_two_machines_with_the_same_settings_are_told_what_is_wrong(make_world: MakeWorld) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.broker.control import leader
+from headgate.broker.cluster import term as module
 from headgate.broker.engine import keys
 from headgate.broker.store.memory import MemoryStore
 from tests.unit.control.conftest import MakeWorld
@@ -18,7 +18,7 @@ from tests.unit.control.world import until
 
 
 async def test_the_others_go_on_without_it(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader, "DAMAGED_RETRY_S", 0.05)
+    monkeypatch.setattr(module, "DAMAGED_RETRY_S", 0.05)
     world = await make_world(3)
     await create(world, "t", 6)
     lost = world.brokers[2]
@@ -34,7 +34,7 @@ async def test_the_others_go_on_without_it(make_world: MakeWorld, monkeypatch: p
     def decisions() -> list[str]:
         term = world.leader.cluster.leader
         assert term is not None
-        return [one.order.why for one in term.orders.decisions if "damaged" in one.order.why]
+        return [one.order.why for one in term.term.orders.decisions if "damaged" in one.order.why]
 
     await until(decisions)
     assert key in decisions()[0] and "broker 3 was lost" in decisions()[0]

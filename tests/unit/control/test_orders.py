@@ -24,8 +24,9 @@ from headgate.broker.cluster.manifest import (
     SealSegment,
     Topic,
 )
+from headgate.broker.cluster.order_book import Decision, OrderBook
 from headgate.broker.cluster.segments import Order, OrderKind, SegmentInfo, Successor
-from headgate.broker.control.orders import Decision, OrderBook
+from headgate.broker.control.orders import Orders
 from headgate.broker.runtime.clock import Clock
 from headgate.broker.runtime.errors import HeadgateError, InvalidError, Reason, RetryError
 
@@ -56,7 +57,8 @@ class PaperLeader:
             )
             edits.append(OpenSegment(segment))
         self.manifest.apply(edits)
-        self.book = OrderBook(self)
+        self.book = OrderBook()
+        self.orders = Orders(self, self.book)
         self.asked: list[tuple[str, list[int]]] = []
         self.go = asyncio.Event()
         self.error: HeadgateError | None = None
@@ -81,12 +83,12 @@ class PaperLeader:
         seals = {edit.segment_id for edit in edits if isinstance(edit, SealSegment)}
         answer = self.book.successors(seals, {A, B})
         self.manifest.apply(edits)
-        self.book.applied(edits)
+        self.orders.applied(edits)
         return answer
 
     def merge(self) -> tuple[Decision, Successor]:
         target = Successor(topic_id=self.topic.id, first_partition=2, end_partition=6, incarnation_id=B)
-        return self.book.begin(Order(kind=OrderKind.MERGE, seal=(1, 2), open=(target,), why="quiet")), target
+        return self.orders.begin(Order(kind=OrderKind.MERGE, seal=(1, 2), open=(target,), why="quiet")), target
 
 
 async def test_the_last_seal_opens_the_successors() -> None:
@@ -99,7 +101,7 @@ async def test_the_last_seal_opens_the_successors() -> None:
     assert leader.commit(SealSegment(2, [7, 7])) == ([], held), "half-way nobody opens anything there"
     assert leader.commit(SealSegment(1, [7, 7])) == ([target], set())
     leader.go.set()
-    await leader.book.wait(decision)
+    await leader.orders.wait(decision)
     assert (decision.error, decision.under_way, leader.filled) == (None, False, 0)
     assert not leader.book.is_busy(1)
     assert leader.book.successors({0}, {A, B}) == ([], set())
@@ -109,7 +111,7 @@ async def test_both_seals_in_one_commit() -> None:
     leader = PaperLeader()
     decision, target = leader.merge()
     assert leader.commit(SealSegment(1, [0, 0]), SealSegment(2, [0, 0])) == ([target], set())
-    await leader.book.wait(decision)
+    await leader.orders.wait(decision)
 
 
 async def test_a_target_that_is_gone_is_left_to_placement() -> None:
@@ -122,7 +124,7 @@ async def test_a_target_that_is_gone_is_left_to_placement() -> None:
 async def test_what_does_not_fit_is_refused(seal: tuple[int, ...]) -> None:
     leader = PaperLeader()
     with pytest.raises(InvalidError):
-        leader.book.begin(Order(kind=OrderKind.MOVE, seal=seal, open=(), why="-"))
+        leader.orders.begin(Order(kind=OrderKind.MOVE, seal=seal, open=(), why="-"))
     assert not leader.book.decisions and not leader.tasks
 
 
@@ -130,8 +132,8 @@ async def test_a_segment_is_in_one_order_at_a_time() -> None:
     leader = PaperLeader()
     leader.merge()
     with pytest.raises(InvalidError):
-        leader.book.begin(Order(kind=OrderKind.MOVE, seal=(0, 1), open=(), why="-"))
-    leader.book.begin(Order(kind=OrderKind.MOVE, seal=(0,), open=(), why="-"))
+        leader.orders.begin(Order(kind=OrderKind.MOVE, seal=(0, 1), open=(), why="-"))
+    leader.orders.begin(Order(kind=OrderKind.MOVE, seal=(0,), open=(), why="-"))
 
 
 @pytest.mark.parametrize("error", [RetryError(Reason.TIMED_OUT, "too slow"), None])
@@ -143,7 +145,7 @@ async def test_a_lead_that_does_not_seal_ends_the_order(error: HeadgateError | N
     leader.error = error
     leader.go.set()
     with pytest.raises(RetryError):
-        await leader.book.wait(decision)
+        await leader.orders.wait(decision)
     assert not leader.book.is_busy(1)
     assert leader.filled == 1, "what was sealed already gets a lead"
     assert leader.commit(SealSegment(1, [7, 7])) == ([], set()), "sealed late: placement's affair"
@@ -154,7 +156,7 @@ async def test_a_topic_that_is_deleted_ends_its_orders() -> None:
     decision, _ = leader.merge()
     leader.commit(DeleteTopic(leader.topic.id))
     with pytest.raises(InvalidError) as caught:
-        await leader.book.wait(decision)
+        await leader.orders.wait(decision)
     assert caught.value.reason is Reason.UNKNOWN_TOPIC
     leader.go.set()
     await asyncio.gather(*leader.tasks)
@@ -164,16 +166,17 @@ async def test_a_topic_that_is_deleted_ends_its_orders() -> None:
 async def test_the_end_of_a_term_ends_its_orders() -> None:
     leader = PaperLeader()
     decision, _ = leader.merge()
-    leader.book.stop()
+    leader.orders.stop()
     with pytest.raises(RetryError) as caught:
-        await leader.book.wait(decision)
+        await leader.orders.wait(decision)
     assert caught.value.reason is Reason.NOT_LEADER
 
 
 async def test_what_was_done_elsewhere_is_remembered() -> None:
     leader = PaperLeader()
     order = Order(kind=OrderKind.FAILOVER, seal=(1,), open=(), why="broker 2 was lost")
-    leader.book.note(order, topic_ids=[leader.topic.id, uuid.uuid4()], began_s=leader.clock.monotonic() - 1)
+    now_s = leader.clock.monotonic()
+    leader.book.note(order, leader.manifest, now_s, topic_ids=[leader.topic.id, uuid.uuid4()], began_s=now_s - 1)
     (decision,) = leader.book.decisions
     assert decision.topics == ("t",)
     assert not decision.under_way and decision.pause_s >= 1 and not leader.book.is_busy(1)

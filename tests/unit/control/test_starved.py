@@ -60,7 +60,7 @@ async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: 
         if broker.cluster.membership is not None and broker.cluster.membership._stream is not None:
             broker.cluster.membership._stream.give_up("the leader is silent")
     await until(lambda: any(broker.cluster.leader is not None for broker in world.brokers if broker is not late))
-    await term.write_lease()
+    await term.lease.write()
     await until(lambda: late.cluster.membership is not None)
     assert world.leader is not late and incarnations(world) == before
     await until(lambda: len(term_of(world).sessions) == 2)
@@ -70,10 +70,10 @@ async def test_a_leader_that_is_late_with_its_lease_is_not_replaced(make_world: 
 async def test_a_silent_broker_on_a_starved_machine_is_waited_for_and_people_are_told(world: World) -> None:
     before, term = incarnations(world), term_of(world)
     silent, other = term.sessions.values()
-    term.detector.heard(silent.incarnation.id, term.clock.monotonic(), late_s=LATE_S)
-    timeout_s = term.detector._timeout_s
+    term.term.detector.heard(silent.incarnation.id, term.clock.monotonic(), late_s=LATE_S)
+    timeout_s = term.term.detector._timeout_s
     silence(term, silent, seconds=timeout_s + 1.0)
-    await until(lambda: term.orders.decisions)
+    await until(lambda: term.term.orders.decisions)
     answer = await describe(world)
     wait = answer.decisions[0]
     assert (wait.kind, wait.error, wait.under_way) == ("wait", "", False)
@@ -93,7 +93,7 @@ async def test_what_a_member_reports_of_itself_reaches_the_leader(make_world: Ma
     member = next(broker for broker in world.brokers if broker.cluster.leader is None)
     now_s = member.engine.clock.monotonic()
     member.cluster.attention._late.observe(LATE_S, now_s)
-    await until(lambda: term.lateness_of(member.engine.incarnation_id)[0] >= LATE_S)
+    await until(lambda: term.term.lateness_of(member.engine.incarnation_id, member.engine.clock.monotonic())[0] >= LATE_S)
     row = next(row for row in (await describe(world)).members if row.incarnation_id == member.engine.incarnation_id)
     assert row.starved and row.late_ms >= LATE_S * 1000
 

@@ -19,7 +19,7 @@ HISTORY_MS = 1_500_000_000_000
 
 
 class Alone:
-    """`control.gates.Owner` of a broker that leads everything."""
+    """`control.gates.GateLeader` of a broker that leads everything."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -1,0 +1,42 @@
+"""Takes all segments from a broker that an operator drains."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from headgate.broker.cluster.segments import SegmentInfo
+from headgate.broker.cluster.term import TICK_S
+from headgate.broker.control.leader import Leader
+from headgate.broker.runtime.errors import Reason, RetryError
+
+DRAIN_S = 60.0
+"""Longest time, in seconds, in which a broker must hand over all its segments."""
+
+
+async def drain_broker(leader: Leader, broker_id: int) -> list[SegmentInfo]:
+    """Take all segments from a broker, and give it none until it is restarted.
+
+    Returns:
+        The segments that replace them.
+
+    Raises:
+        InvalidError: there is no such live broker, or no other broker. RetryError: it keeps segments for too long, or the term
+            ends.
+    """
+    incarnation_id = leader.drain(broker_id)
+    taken: set[tuple[uuid.UUID, int]] = set()
+    deadline_s = leader.clock.monotonic() + DRAIN_S
+    while left := [segment for segment in leader.manifest.segments.values() if segment.incarnation_id == incarnation_id]:
+        taken.update((segment.topic_id, number) for segment in left for number in segment.partitions)
+        if leader.over:
+            raise RetryError(Reason.NOT_LEADER, "this broker does not lead the cluster any more")
+        if leader.clock.monotonic() > deadline_s:
+            raise RetryError(Reason.TIMED_OUT, f"the broker still has segments. broker=`{broker_id}` segments=`{len(left)}`")
+        leader.plan()
+        await asyncio.sleep(TICK_S)
+    return [
+        segment
+        for segment in leader.manifest.segments.values()
+        if any((segment.topic_id, number) in taken for number in segment.partitions)
+    ]
