@@ -18,7 +18,7 @@ from tests.conftest import BrokerFactory
 from tests.support.cluster import Brokers, Clients, eventually
 
 HOT = 2
-"""Partitions with writers: those of the first segment."""
+"""Partitions with writers: the first ones of the first segment."""
 BUSY_PAUSE_S = 0.03
 CALM_PAUSE_S = 2.0
 
@@ -37,7 +37,6 @@ def test_a_hot_segment_is_split_and_a_quiet_one_merged(
     brokers = Brokers(make_broker, tmp_path / "store", env=LITTLE, count=2)
     brokers.start()
     create_topic(brokers.bootstrap, "t", 2 * HOT)
-    assert [(row.first_partition, row.end_partition) for row in brokers.segments("t")] == [(0, HOT), (HOT, 2 * HOT)]
     clients = Clients(brokers, "t", HOT, pause_s=BUSY_PAUSE_S)
     with clients:
         follow(brokers, clients, report)
@@ -49,7 +48,7 @@ def follow(brokers: Brokers, clients: Clients, report: Callable[[str], None]) ->
         return [row.why for row in brokers.describe().decisions if row.kind == kind and not row.under_way and not row.error]
 
     eventually(lambda: bool(decided("split")), "the hot segment is split")
-    assert (0, HOT) not in [(row.first_partition, row.end_partition) for row in brokers.segments("t")]
+    eventually(lambda: any(row.end_partition < HOT for row in brokers.segments("t")), "a segment ends between the busy partitions")
     clients.acked_in_all(20)
     for writer in clients.writers:
         writer.pause_s = CALM_PAUSE_S
