@@ -38,6 +38,12 @@ BYTES_MAX = 32 << 20
 """Largest number of bytes that one fold reads and holds in memory. Chunks of more than half of it are not folded."""
 COUNT_MIN = 4
 """Fewest chunks that are folded because together they are large. Fewer chunks wait for further ones."""
+SPARSE_SHARE = 4
+"""A chunk of which less than this part (a fourth) is readable is folded by itself."""
+SPARSE_BYTES_MIN = 1 << 20
+"""Smallest chunk that is folded by itself. Smaller ones are folded together soon."""
+SPARSE_BYTES_MAX = BYTES_MAX + BYTES_MAX // 4
+"""Largest chunk that is folded by itself: the result of a full fold, with its index. The fold holds it in memory."""
 YIELD_WORK = 1000
 """Batches moved and records checked before the fold yields to the loop: about a millisecond."""
 WORK_BYTES = 8 << 10
@@ -80,6 +86,28 @@ def choose(manifest: Manifest, by: str, left: Set[tuple[str, int]] = frozenset()
             if len(run) == FANOUT:
                 return incarnation_id, run
     return None
+
+
+def sparse(manifest: Manifest, by: str, left: Set[tuple[str, int]] = frozenset()) -> list[tuple[str, Chunk]]:
+    """The chunks, with their incarnations' ids, of which so little is readable that each is folded by itself.
+
+    Without this, one record that is kept for long would keep a chunk full of deleted ones. A fold writes at most a
+    `SPARSE_SHARE`th of what it frees, so all such folds together write less than a third of the deleted bytes. A chunk without a
+    readable record is not among them: retention removes it.
+
+    Args: see `choose`.
+    """
+    leads = manifest.leader in ("", by)
+    found: list[tuple[str, Chunk]] = []
+    for incarnation_id, chunks in manifest.chunks.items():
+        if incarnation_id != by and not (leads and manifest.incarnations[incarnation_id].sealed):
+            continue
+        for number, chunk in chunks.items():
+            if SPARSE_BYTES_MIN <= chunk.size_bytes <= SPARSE_BYTES_MAX and (incarnation_id, number) not in left:
+                live_bytes = sum(extent.data_bytes + extent.length_bytes for extent in _live(chunk.extents, manifest))
+                if 0 < live_bytes * SPARSE_SHARE <= chunk.size_bytes:
+                    found.append((incarnation_id, chunk))
+    return found
 
 
 class Found(NamedTuple):

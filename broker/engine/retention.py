@@ -19,7 +19,7 @@ from headgate.broker.cluster.manifest import Chunk, CloseIncarnation, Edit, Mani
 from headgate.broker.engine import keys
 from headgate.broker.engine.catalog import Catalog
 from headgate.broker.engine.checkpoint import Checkpointer
-from headgate.broker.engine.fold import Found, choose, fold
+from headgate.broker.engine.fold import Found, choose, fold, sparse
 from headgate.broker.engine.partition import PartitionLog
 from headgate.broker.engine.recovery import is_fence, sweep_leftovers
 from headgate.broker.engine.wal import Wal
@@ -230,20 +230,30 @@ class Sweeper:
         engine = self._engine
         await self._catalog.settle()
         while not self._closing and (chosen := choose(engine.manifest, engine.incarnation_id, self._left)) is not None:
-            incarnation_id, chunks = chosen
-            self._folds += 1
-            made_by = keys.maker(engine.maker_epoch, engine.incarnation_id, self._folds)
-            try:
-                folded, found = await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by)
-            except (InvalidError, CorruptError) as error:
-                # A chunk is missing or damaged. Leave these chunks out, so that other chunks are still folded.
-                self._left.update((incarnation_id, chunk.number) for chunk in chunks)
-                log.error("chunks_not_folded", incarnation=incarnation_id, chunks=len(chunks), error=error.message)
-                continue
-            await self._catalog.commit(folded)
-            await self._delete_chunks(incarnation_id, chunks)
-            self.chunks_folded += len(chunks)
-            self._report(found)
+            await self._replace(*chosen)
+        for incarnation_id, chunk in sparse(engine.manifest, engine.incarnation_id, self._left):
+            listed = engine.manifest.chunks.get(incarnation_id, {}).get(chunk.number)
+            # Between two folds, the incarnation or the lead may have changed hands: then the next pass looks again.
+            if self._closing or listed is not chunk:
+                return
+            await self._replace(incarnation_id, [chunk])
+
+    async def _replace(self, incarnation_id: str, chunks: list[Chunk]) -> None:
+        """Fold these chunks into one and delete them. Leaves them out of later folds if one is missing or damaged."""
+        engine = self._engine
+        self._folds += 1
+        made_by = keys.maker(engine.maker_epoch, engine.incarnation_id, self._folds)
+        try:
+            folded, found = await fold(engine.store, engine.manifest, incarnation_id, chunks, made_by)
+        except (InvalidError, CorruptError) as error:
+            # Other chunks are still folded.
+            self._left.update((incarnation_id, chunk.number) for chunk in chunks)
+            log.error("chunks_not_folded", incarnation=incarnation_id, chunks=len(chunks), error=error.message)
+            return
+        await self._catalog.commit(folded)
+        await self._delete_chunks(incarnation_id, chunks)
+        self.chunks_folded += len(chunks)
+        self._report(found)
 
     def _report(self, found: list[Found]) -> None:
         """Log batches that consumers cannot read. They were acked, so only an operator may skip them."""

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.broker.cluster.manifest import AddChunks, Chunk, FoldChunks, Incarnation, Manifest, OpenIncarnation
-from headgate.broker.engine.fold import BYTES_MAX, COUNT_MIN, SPAN_MS_MAX, choose, fold
+from headgate.broker.engine.fold import BYTES_MAX, COUNT_MIN, SPAN_MS_MAX, choose, fold, sparse
 from headgate.broker.runtime.errors import RetryError
 from headgate.broker.store.wrappers import MeteredStore
 from headgate.broker.testing.faults import Fault
@@ -196,3 +196,32 @@ async def test_a_chunk_is_read_at_once_however_many_partitions_stand_in_it(
     edit, _ = await fold(store, broker.engine.manifest, broker.engine.incarnation_id, [chunk], "me")
     assert edit.numbers == [number]
     assert store.counts["get_range"].calls + store.counts["get"].calls == reads
+
+
+async def test_a_chunk_that_is_mostly_deleted_is_folded_by_itself(
+    make_machine: MakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is kept shares its chunks with one that is deleted: the store keeps little more than what is kept."""
+    monkeypatch.setattr("headgate.broker.engine.fold.FANOUT", 1000)
+    monkeypatch.setattr("headgate.broker.engine.fold.SPARSE_BYTES_MIN", 1)
+    machine = make_machine("memory")
+    broker = await machine.start()
+    await broker.engine.create_topic("t", 3, {})
+    await broker.engine.create_topic("short", 1, {})
+    for number in range(20):
+        await machine.send(broker, [bytes(20_000) + b"%d" % number], "short")
+        await machine.send(broker, [b"%d" % number], "t")
+    await eventually(lambda: len(broker.log().open_chunks) <= 1)
+    chunks = broker.engine.manifest.chunks[broker.engine.incarnation_id]
+    before = sum(chunk.size_bytes for chunk in chunks.values())
+    short = broker.log("short")
+    del machine.acked["short", 0]
+    await broker.engine.delete_records(short, short.high_watermark)
+    await swept(broker)
+    await broker.engine._sweeper.fold()
+    assert sum(chunk.size_bytes for chunk in chunks.values()) < before / 4
+    assert sparse(broker.engine.manifest, broker.engine.incarnation_id) == [], "what was folded is dense"
+    forget_memory(broker)
+    await machine.check(broker, exact=True)
+    await machine.crash(broker)
+    await machine.check(await machine.start(), exact=True)
